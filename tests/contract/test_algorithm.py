@@ -187,7 +187,7 @@ def test_a_client_needs_no_annotation_and_a_message_without_one_is_named() -> No
             def train(self, me: Client, got) -> Model:  # type: ignore[no-untyped-def]
                 return got
 
-    with pytest.raises(TypeError, match="its return annotation is no Message: write `-> Step`"):
+    with pytest.raises(TypeError, match="its return annotation is not a Message: write `-> Step`"):
 
         class Mute(Algorithm[Server]):
             @on_client

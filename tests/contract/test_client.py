@@ -92,7 +92,7 @@ def test_work_counts_the_rows_of_past_tasks_too() -> None:
 
 
 def test_recall_outside_of_a_stream_names_the_remedy() -> None:
-    with pytest.raises(Unsupported, match=r"recall\(\) is for streams of tasks; give Federation\(stream=\.\.\.\)"):
+    with pytest.raises(Unsupported, match=r"recall\(\) needs a stream of tasks; pass Federation\(stream=\.\.\.\)"):
         client().recall(torch.tensor([0]))
 
 

@@ -123,8 +123,8 @@ def test_what_is_declared_passes(changes: dict[str, object]):
         ({"rows": torch.zeros(5, 2)}, r"Typed\.rows is a tensor"),
         ({"which": torch.arange(3)}, r"Typed\.which is a tensor of int64\[3\]"),
         ({"maybe": torch.zeros(3)}, r"Typed\.maybe is a tensor of float32\[3\], but is declared as .* or None"),
-        ({"x": torch.tensor([0, 0, 0, 0, torch.inf])}, r"Typed\.x holds numbers that are not finite"),
-        ({"f": float("nan")}, r"Typed\.f holds numbers that are not finite"),
+        ({"x": torch.tensor([0, 0, 0, 0, torch.inf])}, r"Typed\.x contains numbers that are not finite"),
+        ({"f": float("nan")}, r"Typed\.f contains numbers that are not finite"),
     ],
 )
 def test_anything_else_than_declared_is_refused_with_who_where_and_which_field(changes: dict[str, object], said: str):
@@ -139,7 +139,7 @@ def test_finite_numbers_whose_sum_is_not_are_finite():
 def test_size_has_a_limit(monkeypatch: pytest.MonkeyPatch):
     packed = mixed().pack()
     monkeypatch.setattr(message, "LIMIT", nbytes(packed) - 1)
-    with pytest.raises(WireError, match=r"a Mixed of 37 bytes came; 36 is the limit"):
+    with pytest.raises(WireError, match=r"this Mixed has 37 bytes; the limit is 36"):
         Mixed.unpack(packed)
 
 

@@ -176,7 +176,7 @@ def test_what_shed_holds_of_a_client_is_what_the_client_thinks_it_holds(name: st
 def test_what_a_client_does_wrong_is_named_or_dropped():
     faults = {
         "crash": (ClientFailed, r"client 3 failed in round 1 in train\(\): Lossy: it crashed"),
-        "nan": (WireError, r"client 3's answer to Toy\.train, round 1: Heard\.v holds numbers that are not finite"),
+        "nan": (WireError, r"client 3's answer to Toy\.train, round 1: Heard\.v contains numbers that are not finite"),
         "shape": (WireError, r"client 3's answer to Toy\.train, round 1: Heard\.v is a tensor of float64\[2\]"),
     }
     without = federation(11, participation=md.scenarios.Fixed([[i for i in range(11) if i != 3]] * 4))

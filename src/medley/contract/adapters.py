@@ -1,4 +1,4 @@
-"""Low-rank adapters of a model, as a method sees them: where their factors lie in x."""
+"""A method's view of a model's low-rank adapters: where their factors are in x."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 
 class Adapter(NamedTuple):
-    """One layer whose weights are W + scale·BA; places are those of first numbers in x, and all three are trainable.
+    """One layer whose weights are W + scale·BA. Places are the indices of the first numbers in x; all three are
+    trainable.
 
-    W is [m, n], B [m, r] and A [r, n]; if ``across``, W lies in x as its transpose, as in GPT-2's Conv1D. The objective
-    of a problem that gives `Need.ADAPTERS` has them as ``adapters``, and ``among(x, free)``, f_i of some coordinates.
+    W is [m, n], B [m, r] and A [r, n]; if ``across``, x stores W transposed, as in GPT-2's Conv1D. If a problem gives
+    `Need.ADAPTERS`, its objective has them as ``adapters``, and ``among(x, free)``, which is f_i as a function of some
+    coordinates.
     """
 
     A: int

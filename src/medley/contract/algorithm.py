@@ -33,7 +33,7 @@ class MessageTypes(NamedTuple):
 
     Attributes:
         common: the message to all clients
-        each: each client's own message; None where the method takes none
+        each: each client's own message; None if the method takes none
         up: the reply
         vectorized: whether a stack of clients may be served in one call; default False
     """
@@ -53,11 +53,11 @@ def on_client(*, vectorized: bool) -> Callable[[F], F]: ...
 
 
 def on_client(method: F | None = None, *, vectorized: bool = False) -> F | Callable[[F], F]:
-    """Mark a method as a client method: it runs where the data is. Its annotations are its wire types.
+    """Mark a method as a client method, which runs where the data is. Its annotations are its wire types.
 
     With ``vectorized=True`` it runs for many simulated clients in one call: ``me`` is then a
     `medley.clients.stack.ClientStack`, vectors are [k, d], and a client's numbers are columns [k, 1]. Such a method
-    must not branch on a client's numbers nor call ``float`` on them. The conformance battery compares both ways.
+    must not branch on a client's numbers or call ``float`` on them. The conformance battery compares both variants.
     """
 
     def mark(method: F) -> F:
@@ -68,10 +68,10 @@ def on_client(method: F | None = None, *, vectorized: bool = False) -> F | Calla
 
 
 def _refuse_bare(cls: type) -> None:
-    """Raise TypeError for a number in the class's body without a type: it would be no setting, and the same for all."""
+    """Raise TypeError for a number in the class's body without a type, because it would not be a setting."""
     try:
         declared = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
-    except NameError:  # from Python 3.14 on annotations are evaluated here, and may name what comes later
+    except NameError:  # from Python 3.14 on, annotations are evaluated here, and may name later definitions
         return
     for name, value in vars(cls).items():
         if not name.startswith("_") and name not in declared and type(value) in (int, float):
@@ -86,17 +86,17 @@ def _message_types(cls: type, method: Any) -> MessageTypes:
     function = inspect.unwrap(method)
     hints = typing.get_type_hints(function)
     _, *names = inspect.signature(function).parameters
-    messages = names[1:]  # after the client, whose annotation is for readers and mypy
+    messages = names[1:]  # without the client, whose annotation is for readers and mypy
     bare = next((name for name in [*messages, "return"] if not _is_message(hints.get(name))), None)
     if not 1 <= len(messages) <= 2 or bare is not None:
         said = ""
         if bare == "return":
-            said = "; its return annotation is no Message: write `-> Step`, or the reply's own class"
+            said = "; its return annotation is not a Message: write `-> Step`, or the reply's own class"
         elif bare is not None:
             said = f"; {bare!r} is not annotated with one: write `{bare}: Model`, or its own class"
         raise TypeError(
             f"{cls.__name__}.{method.__name__}: a client method takes (self, me: Client[...], got: SomeMessage) and, "
-            f"if clients are told different things, a third SomeMessage; it returns a Message{said}"
+            f"if each client gets its own message, a third SomeMessage; it returns a Message{said}"
         )
     each = hints[messages[1]] if len(messages) == 2 else None
     return MessageTypes(hints[messages[0]], each, hints["return"], method.vectorized)
@@ -107,7 +107,7 @@ def _is_message(hint: object) -> bool:
 
 
 def _with_card(cls: type) -> str | None:
-    """The class's docstring with the card that its module's docstring is, after the card's own sentence."""
+    """The class's docstring, followed by its module's card without the card's first sentence."""
     own, card = cls.__doc__, getattr(sys.modules.get(cls.__module__), "__doc__", None)
     if not own or "**One round sends**" not in (card or "") or "**One round sends**" in own:
         return own
@@ -119,27 +119,27 @@ def _with_card(cls: type) -> str | None:
 class Algorithm(Checked, ABC, Generic[S, M]):
     """Base of every method: ``class X(Algorithm[Server, Memory])``, or ``Algorithm[Server]`` if clients keep nothing.
 
-    A subclass is a frozen dataclass of hyper-parameters, declared as in `medley.contract.settings`, which are checked
-    when one is made. A method with rules between its settings extends ``__post_init__``. The server's state
+    A subclass is a frozen dataclass of hyper-parameters, declared as in `medley.contract.settings` and checked when an
+    instance is made. A method with rules between its settings extends ``__post_init__``. The server's state
     lives in ``Server``, a client's in ``Memory``. Both are dataclasses of tensors, scalars, strings, None, and lists
-    and dicts of these. They change by assignment, never in place: a lost reply rolls back to an earlier version,
-    which must not have changed.
+    and dicts of these. Change them by assignment, never in place: after a lost reply, Medley restores an earlier
+    version, which must be unchanged.
 
-    ``needs`` holds the properties that a run must offer, as members of `Need` or as their words. A run that lacks one
-    is refused before round 1.
+    ``needs`` has the properties that a run must offer, as members of `Need` or as their words. If a run lacks one,
+    Medley raises `Unsupported` before round 1.
 
-    ``waits_as`` is for methods that are made for late replies. It names the method that they are in a run that waits
-    for every reply, and such a run begins with a warning. Default "": no warning.
+    ``waits_as`` is for methods designed for late replies. It names the method to which they reduce in a run that waits
+    for every reply; such a run starts with a warning. Default "": no warning.
 
-    ``every_round`` is True for a method whose `round` is called when nobody takes part, too. Default False.
+    ``every_round`` is True for a method whose `round` is also called when no client takes part. Default False.
 
-    ``sums_as`` is for methods whose server reads single replies by default. It names the call whose server reads sums
-    only, which a refusal of `medley.Private` then offers. Default "".
+    ``sums_as`` is for methods whose server reads single replies by default. It names the variant whose server needs
+    only sums; error messages of `medley.Private` then suggest it. Default "".
 
-    ``instead`` has needs of this method, each with the call that does without it, which the refusal then offers.
+    ``instead`` maps needs of this method to the variant that works without them; error messages then suggest it.
     Default: none.
 
-    Where the module's docstring is a card (it has a section **One round sends**), the class's docstring includes it.
+    If the module's docstring is a card (it has a section **One round sends**), the class's docstring includes it.
     Several methods of one paper may share a base: an abstract subclass of this class, in their file.
     """
 
@@ -155,7 +155,7 @@ class Algorithm(Checked, ABC, Generic[S, M]):
         super().__init_subclass__(**kw)
         base = next((b for b in get_original_bases(cls) if typing.get_origin(b) is Algorithm), None)
         if base is not None:
-            given = typing.get_args(base)[1:]  # from Python 3.13 on a default is among them
+            given = typing.get_args(base)[1:]  # from Python 3.13 on, these include a default
             cls.memory = given[0] if given and given[0] is not Any else Nothing
         elif Algorithm in cls.__bases__:
             raise TypeError(f"class {cls.__name__}: write Algorithm[Server] or Algorithm[Server, Memory] as its base")
@@ -164,7 +164,7 @@ class Algorithm(Checked, ABC, Generic[S, M]):
         if cls.memory is not Nothing and cls.readmit is Algorithm.readmit:
             cls.needs |= {Need.FIXED}
         elif cls.memory is not Nothing and inherited:
-            cls.needs -= {Need.FIXED}  # of a base without `readmit`
+            cls.needs -= {Need.FIXED}  # inherited from a base without `readmit`
         _refuse_bare(cls)
         own = {name: _message_types(cls, method) for name, method in vars(cls).items() if hasattr(method, "on_client")}
         cls.message_types = cls.message_types | own
@@ -191,7 +191,7 @@ class Algorithm(Checked, ABC, Generic[S, M]):
 
     @abstractmethod
     def start(self, x: Vec) -> S:
-        """The server's state before round 1, from x₀ [d]. Clients can be asked from round 1 on only."""
+        """The server's state before round 1, from x₀ [d]. Clients can be asked only from round 1 on."""
 
     def remember(self, x: Vec) -> M:
         """A client's memory before its first call; ``x`` is a zero vector [d] of the run's dtype and device."""
@@ -200,58 +200,57 @@ class Algorithm(Checked, ABC, Generic[S, M]):
 
     @abstractmethod
     def round(self, s: S, clients: Cohort) -> None:
-        """One round in the paper's order. ``s`` is changed by assignment; ``clients`` take part, at least one.
-
-        There may be none in a method with ``every_round``.
+        """One round in the paper's order. ``s`` is changed by assignment; ``clients`` take part: at least one, or
+        possibly none if the method has ``every_round``.
         """
 
     def end_task(self, s: S, clients: Cohort) -> None:
-        """Called when a task of the stream is over; ``clients`` are all that have rows of it.
+        """Called when a task of the stream is over; ``clients`` are all clients that have rows of it.
 
         Continual methods consolidate here. The default does nothing.
         """
 
     def readmit(self, s: S, clients: Cohort, who: Sequence[int]) -> None:
-        """Bring the server's state in line with its clients, before the round from which they are others.
+        """Update the server's state when the set of clients changes, before the first round with the new clients.
 
-        Clients join, leave, or come back without their memory. ``clients.p`` has the members and their new p_i.
+        Clients join, leave, or come back without their memory. ``clients.p`` contains the members and their new p_i.
 
         Args:
             s: the server's state, changed by assignment
             clients: all members that have rows
-            who: those that left, and those that begin with the memory of `remember`
+            who: the clients that left, and those that start with the memory of `remember`
 
-        The default does nothing where clients keep nothing, and raises Unsupported elsewhere: sums over memories, as
-        c = Σ p_i c_i, would no longer hold. A method with memories that does not override it has `Need.FIXED` among
-        its needs. One without memories declares that itself where its server's state sums over clients.
+        If clients keep no memory, the default does nothing. Otherwise it raises Unsupported, because sums over
+        memories, such as c = Σ p_i c_i, would no longer hold. A method with memories that does not override it gets
+        `Need.FIXED` automatically. A method without memories must declare `Need.FIXED` itself if its server's state
+        sums over clients.
         """
         if self.remembers:
             raise Unsupported(
-                f"{self.name} cannot let a client in again without its memory, because the method does not say "
-                "how the server's state changes then. Restore the client's memory from a copy, or start anew",
+                f"{self.name} cannot let a client in again without its memory, because the method does not define "
+                "how the server's state changes then. Restore the client's memory from a copy, or start a new run",
                 method=self.name,
                 need="memory",
             )
 
     def personal(self, me: Client[M], x: Vec) -> Vec:
-        """The model that client ``me`` uses, once it is given the server's model x [d]; by default x.
+        """The model that client ``me`` uses when it gets the server's model x [d]; by default x.
 
-        It runs where the client's data is, out of band: no message, byte or second is counted. It may read
-        ``me.memory`` and descend; nothing that it changes lasts. A client that never took part has the memory of
-        `remember`, and own parameters as the seed drew them.
+        It runs where the client's data is, and the ledger counts no message, byte or second for it. It may read
+        ``me.memory`` and descend; its changes are discarded. A client that never took part has the memory of
+        `remember`, and personal parameters as the seed drew them.
         """
         del me
         return x
 
     @property
     def is_personal(self) -> bool:
-        """Whether clients use models of their own: `personal` is overridden."""
+        """Whether clients use their own models, that is, whether `personal` is overridden."""
         return type(self).personal is not Algorithm.personal
 
     def shares(self) -> Patterns | None:
-        """Names of the parameters that this method shares, where the problem does not say; None, the default: all.
-
-        They are those of `medley.problems.Network`'s ``shared``.
+        """Names of the parameters that this method shares, if the problem does not specify them; default None: all. The
+        names are as in ``shared`` of `medley.problems.Network`.
         """
         return None
 
@@ -262,7 +261,7 @@ class Algorithm(Checked, ABC, Generic[S, M]):
     def figures(self, s: S) -> dict[str, float]:
         """Figures of the server's state for a row of the history, by column; none by default.
 
-        It is called where a row is made, and suits figures that cost more than a round.
+        It is called once per row, so it suits figures that cost more than a round.
         """
         del s
         return {}
@@ -273,7 +272,7 @@ class Algorithm(Checked, ABC, Generic[S, M]):
         return {}
 
     def settings(self) -> dict[str, Any]:
-        """Hyper-parameters by name, for the record. Raises TypeError for a class that is no dataclass."""
+        """Hyper-parameters by name, for the record. Raises TypeError for a class that is not a dataclass."""
         if not dataclasses.is_dataclass(type(self)):
             raise TypeError(f"class {type(self).__name__}: write @dataclass(frozen=True) above it")
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]

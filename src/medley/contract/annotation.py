@@ -1,8 +1,8 @@
-"""What an annotation says of a value: the one reader of annotations, for settings, messages and recipes.
+"""Reads what an annotation says about a value; settings, messages and recipes all use it.
 
-A float takes any finite real number, an int whole numbers only, and neither takes True or False. A Literal takes its
-words, a sequence takes lists and tuples whose entries fit, a class takes its instances, and an annotation of jaxtyping
-tensors of its dtypes and axes. A text in an annotation is an example, which a refusal offers:
+A float accepts any finite real number, an int only whole numbers, and neither accepts True or False. A Literal accepts
+its words, a sequence lists and tuples whose entries fit, a class its instances, and a jaxtyping annotation tensors with
+its dtypes and axes. A text in an annotation is an example for error messages:
 ``Annotated[Codec, "wire.codecs.Cast('float16')"]``.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Bounds:
-    """An interval of numbers; an end that is open does not belong to it."""
+    """An interval of numbers; an open end is not part of it."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -32,7 +32,7 @@ class Bounds:
     open_high: bool = False
 
     def __and__(self, other: Bounds) -> Bounds:
-        """The numbers within both."""
+        """The numbers in both intervals."""
         low = max((self.low, self.open_low), (other.low, other.open_low))
         high = min((self.high, not self.open_high), (other.high, not other.open_high))
         return Bounds(low[0], high[0], low[1], not high[1])
@@ -74,7 +74,7 @@ def at_most(high: float) -> Bounds:
 
 
 def in_range(low: float, high: float) -> Bounds:
-    """Numbers x with low ≤ x ≤ high; for an open end annotate ``at_least(low), below(high)``."""
+    """Numbers x with low ≤ x ≤ high; for an open end, write ``at_least(low), below(high)``."""
     return Bounds(low, high)
 
 
@@ -83,14 +83,15 @@ positive = above(0)
 
 
 class ValueType(NamedTuple):
-    """One of the alternatives of an annotation: a test of a value, and the values in words."""
+    """One alternative of an annotation: a test for a value, and the accepted values in words."""
 
     fits: Callable[[Any, dict[str, int]], bool]
-    """True for a value of this type. A tensor's test adds the lengths of its named axes to the dict, and holds others
-    against them."""
+    """True for a value of this type. A tensor's test adds the lengths of its named axes to the dict, and compares later
+    ones with them.
+    """
     text: str
     type: type
-    """The class of the values: ``float`` for numbers, ``Sequence`` for lists; ``object`` where it may be any."""
+    """The class of the values: ``float`` for numbers, ``Sequence`` for lists; ``object`` if it may be any class."""
     words: tuple[Any, ...] = ()
     """The values of a Literal."""
     bounds: Bounds | None = None
@@ -100,12 +101,12 @@ class ValueType(NamedTuple):
 
 
 def kinds(hint: Any, bounds: Bounds | None = None, such: str = "", finite: bool = True) -> list[ValueType]:
-    """The alternatives of an annotation. One without a test, such as Any, takes every value.
+    """The alternatives of an annotation. An annotation without a test, such as Any, accepts every value.
 
     Args:
         hint: the annotation
-        bounds: of its numbers; default None: all
-        such: an example of its values; default none
+        bounds: the interval of its numbers; default None: all numbers
+        such: an example value; default none
         finite: whether numbers must be finite; default True
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -145,11 +146,13 @@ def in_words(texts: Iterable[str]) -> str:
 
 
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
-"""What a file can say."""
+"""Types of values that a file can contain."""
 
 
 def _instance(cls: type, example: str) -> ValueType:
-    """An object of this class. A protocol that cannot be checked takes what is no number, text, list or dict."""
+    """An object of this class. A protocol that cannot be checked accepts anything except a number, text, list or
+    dict.
+    """
     if getattr(cls, "_is_protocol", False) and not getattr(cls, "_is_runtime_protocol", False):
         return ValueType(lambda value, _: not isinstance(value, PLAIN), f"a {public_name(cls)}", cls)
     text = f"a table{example}" if issubclass(cls, Mapping) else "a path" if cls is os.PathLike else ""
@@ -157,7 +160,7 @@ def _instance(cls: type, example: str) -> ValueType:
     classes = cls is object or issubclass(cls, type)
 
     def fits(value: Any, _: dict[str, int]) -> bool:
-        # A class in the place of its instance is the usual slip: to a protocol it looks alike.
+        # The usual mistake is a class instead of an instance: to a protocol, both look the same.
         return isinstance(value, cls) and (classes or not isinstance(value, type))
 
     return ValueType(fits, text, cls)
@@ -168,7 +171,7 @@ def _number(kind: type, bounds: Bounds, finite: bool) -> ValueType:
     every = bounds == Bounds()
 
     def fits(value: Any, _: dict[str, int]) -> bool:
-        # To Python a bool is an int. No setting means that.
+        # Python treats a bool as an int; no setting does.
         if not isinstance(value, wanted) or isinstance(value, bool):
             return False
         return (kind is int or not finite or abs(value) <= sys.float_info.max) and (every or value in bounds)
@@ -203,7 +206,7 @@ def _tensor(hint: Any) -> ValueType:
     if hint is Tensor:
         return ValueType(lambda value, _: isinstance(value, Tensor), "a tensor", Tensor, axes=None)
     dtypes = None if "Shaped" in str(hint) else hint.dtypes
-    # A stack's axis is never on the wire: a message belongs to one client.
+    # A stack's axis is never sent: a message belongs to one client.
     axes = tuple(axis for axis in hint.dim_str.split() if not (axis.startswith("*") and axis != "*"))
     shape = None if "..." in axes else axes
 
@@ -229,6 +232,6 @@ def public_name(cls: type) -> str:
     path = cls.__module__.split(".")
     for k in range(1, len(path) + 1):
         module = ".".join(path[:k])
-        if getattr(sys.modules.get(module), "__dict__", {}).get(cls.__name__) is cls:  # no lazy module is made to load
+        if getattr(sys.modules.get(module), "__dict__", {}).get(cls.__name__) is cls:  # loads no lazy module
             return cls.__name__ if module in ("builtins", "medley") else f"{module}.{cls.__name__}"
     return cls.__name__

@@ -1,4 +1,4 @@
-"""The client as a method sees it: its data, its memory, its pace."""
+"""A method's view of a client: its data, its memory and its pace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Nothing:
 M = TypeVar("M", default=Any)
 
 Part = Literal["both", "shared", "own"]
-"""The parameters that a local descent trains, where clients have parameters of their own."""
+"""The parameters that a local descent trains, if clients have personal parameters."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class LocalUpdate:
         step: the displacement y − x [d], which points downhill
         T: the simulated time lr·S. Under momentum ρ and a pull of strength mu, each step sets c ← ρc + 1 and S ← (1 −
             lr·mu)·S + c, from c = S = 0. So T is FedNova's lr·‖a‖₁ (Wang et al. 2020), and lr·steps for plain SGD. Adam
-            has no such weights: there T is lr·steps
+            has no such weights: with Adam, T is lr·steps
         steps: the number of optimizer steps
-        engine: the name of the engine that ran, which may have taken over from the one that was chosen
-        first: the first step [d], where it was asked for; None otherwise
+        engine: the name of the engine that ran, which may differ from the chosen one
+        first: the first step [d], if requested; otherwise None
 
-    Of a stack of k clients ``step`` and ``first`` are [k, d], ``T`` and ``steps`` are columns [k, 1].
+    For a stack of k clients, ``step`` and ``first`` are [k, d], and ``T`` and ``steps`` are columns [k, 1].
     """
 
     step: Vec
@@ -60,13 +60,13 @@ class Descent(NamedTuple):
     Attributes:
         scale: a factor of the gradient; a number, or a column [k, 1].
         pull: (mu, anchor); mu is a number, a column [k, 1] or a vector [d], anchor a vector; None for no pull.
-        shift: a vector that is added to every gradient; None for 0.
-        loss: takes the place of the problem's loss; None for the problem's own.
+        shift: a vector added to every gradient; None for 0.
+        loss: replaces the problem's loss; None for the problem's own.
         correct: maps (x, gradient, rows) to the direction that replaces the gradient; None for the gradient itself.
         optimizer: "sgd", "adam", or a factory of torch's optimizers.
-        train: "both", or the one part that moves where clients have parameters of their own.
-        first: whether the first step is asked for. Clients that have parameters of their own, or whose rows
-            are private, do not tell it.
+        train: "both", or the one part that is trained, if clients have personal parameters.
+        first: whether the first step is requested. Clients with personal parameters, or with private rows, do not
+            return it.
     """
 
     scale: Num = 1.0
@@ -81,7 +81,7 @@ class Descent(NamedTuple):
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs local descents, of one client or of a stack. It draws from the client's named streams only."""
+    """Runs local descents, for one client or for a stack. It draws only from the client's named streams."""
 
     @property
     def name(self) -> str:
@@ -99,19 +99,19 @@ class Client(Generic[M]):
         id: from 0
         p: its share p_i of all clients' rows; Σ p_i = 1 over the population
         problem: its objective f_i
-        pace: its local training budget in this round; read it, never set it
+        pace: its local training budget in this round; read-only
         engine: runs its local descents
-        seed: of the run; default 0
+        seed: the seed of the run; default 0
         round: the number of the round, from 1
-        task: the task of a stream; by default the only one
+        task: the current task of a stream; without a stream, the only task
         replay: its rows of past tasks; None without a stream and a replay memory
         objective_of: indices of its rows, over all tasks -> their objective; None without a stream
         as_received: a message -> the message after the codec's round trip, as the server aggregates it
         ran: the engines that ran in this call
-        optimizer_state: the state of its own optimizer; None before its first step, and where states are not kept
-        phase: a part of its work with random streams of its own, as "own"; default ""
-        noise_seed: the seed of noise that guards its rows, which only its own node knows; None for ``seed``
-        memory: its memory, as the algorithm declares it; change it by assignment only
+        optimizer_state: the state of its own optimizer; None before its first step, and if states are not kept
+        phase: a part of its work with its own random streams, for example "own"; default ""
+        noise_seed: the seed of the noise that protects its rows, known only to its own node; None for ``seed``
+        memory: its memory, as the algorithm declares it; change it only by assignment
     """
 
     id: int
@@ -135,49 +135,49 @@ class Client(Generic[M]):
 
     @property
     def members(self) -> tuple[Client[M], ...]:
-        """The clients served in this call: this one, or those of a `ClientStack`."""
+        """The clients served in this call: this client, or the clients of a `ClientStack`."""
         return (self,)
 
     def recall(self, rows: Index) -> Objective:
         """The objective of some rows of this task and of past tasks, numbered as in `Task.first`.
 
-        Raises Unsupported outside of a stream.
+        Raises Unsupported without a stream.
         """
         if self.objective_of is None:
             raise Unsupported(
-                "recall() is for streams of tasks; give Federation(stream=...)", method="recall", need="stream"
+                "recall() needs a stream of tasks; pass Federation(stream=...)", method="recall", need="stream"
             )
         self._recalled.append(self.objective_of(rows))
         return self._recalled[-1]
 
     @property
     def work(self) -> float:
-        """The work of this call in row gradients, those of past tasks' rows included."""
+        """The work of this call in row gradients, including those of past tasks' rows."""
         past = [*self._recalled, *([] if self.replay is None else [self.replay.problem])]
         return self.problem.work + sum(objective.work for objective in past)
 
     def rng(self, purpose: str) -> torch.Generator:
-        """A fresh stream named (seed, client, round, purpose), with the phase in front of the purpose."""
+        """A fresh random stream named (seed, client, round, purpose); the phase is prepended to the purpose."""
         return streams.generator(self.seed, self.id, self.round, f"{self.phase} {purpose}".lstrip())
 
     def secret(self, purpose: str) -> streams.Secret:
-        """The same for noise that guards its rows, of ``noise_seed``."""
+        """A random stream for the noise that protects its rows, from ``noise_seed``."""
         seed = self.seed if self.noise_seed is None else self.noise_seed
         return streams.Secret(seed, self.id, self.round, f"{self.phase} {purpose}".lstrip())
 
     def at(self, phase: str = "", epochs: int | None = None) -> Client[M]:
-        """This client for one part of its work: another model that it trains, or another number of epochs.
+        """This client for one part of its work, for example to train another model, or for another number of epochs.
 
         Args:
-            phase: a name; random streams and the state of an optimizer are those of this name
-            epochs: passes over the rows in place of the pace's; default None: the pace's
+            phase: a name; it selects the random streams and the optimizer's state
+            epochs: passes over the rows; default None: the pace's number
         """
         pace = self.pace if epochs is None else replace(self.pace, epochs=epochs, steps=None)
         return replace(self, pace=pace, phase=f"{self.phase} {phase}".strip(), _whole=self)
 
     @property
     def full_batch(self) -> bool:
-        """True if a step takes all rows."""
+        """True if a step uses all rows."""
         return self.pace.batch is None or self.pace.batch >= self.problem.n
 
     @property
@@ -190,7 +190,7 @@ class Client(Generic[M]):
 
     @property
     def cuts(self) -> list[slice]:
-        """The places of a pass's mini-batches in its order of the rows; one place where a batch is all rows."""
+        """The slices of a pass's mini-batches in its order of the rows; a single slice if a batch has all rows."""
         n, size = self.problem.n, self.pace.batch or 1
         if self.full_batch:
             return [slice(0, n)]
@@ -221,11 +221,11 @@ class Client(Generic[M]):
         return next(self.batches())
 
     def gradient(self, x: Vec, rows: Rows = None) -> Vec:
-        """∇f_i(x) [d] as a step of `descend` takes it: with the pace's weight decay, then clipped. Of one client.
+        """∇f_i(x) [d] as in a step of `descend`: with the pace's weight decay, then clipped. For a single client.
 
         Args:
             x: the point [d]
-            rows: the rows of the step, as ``correct`` gets them; default None: all
+            rows: the rows of the step, as passed to ``correct``; default None: all
         """
         g = self.problem.grad(x, rows)
         if self.pace.weight_decay:
@@ -251,22 +251,22 @@ class Client(Generic[M]):
         Each step is x ← x − lr·(scale·∇f(x; batch) + mu·(x − anchor) + shift), with (mu, anchor) = ``pull``.
 
         Args:
-            x: the point to start from [d]; it is not changed
+            x: the point to start from [d], which is not changed
             scale: a factor of the gradient; default 1
             pull: (mu, anchor), a number or a vector [d], and a vector [d]; default None: no pull
             shift: a vector [d] added to every gradient; default None: 0
-            loss: a local loss in the place of the problem's; default None: the problem's
+            loss: a local loss instead of the problem's; default None: the problem's
             correct: (x, gradient, rows) -> the direction used instead of the gradient; default None
             optimizer: "sgd", "adam" or a factory of torch's optimizers; default None: the pace's
-            train: the part that moves where clients have parameters of their own: "both" (default), "shared" or "own"
-            first: whether the first step is asked for, see `Descent`; default False
+            train: the part to train, if clients have personal parameters: "both" (default), "shared" or "own"
+            first: whether to return the first step, see `Descent`; default False
 
-        Where clients have parameters of their own, x and all vectors are of the shared ones [d]. Own parameters start
-        where the client has them, and stay where the descent ends; they have neither pull, shift nor correction.
-        For a stack of k clients, vectors are [k, d], or [d] where all clients have the same, and numbers are floats or
-        columns [k, 1]. Weight decay is part of the gradient. Clipping bounds the gradient before scale, shift and pull.
-        Momentum runs over scale·∇f + shift, so that a shift of −scale·∇f stands still; the pull is added after it. Adam
-        and torch's optimizers take the sum of all three.
+        If clients have personal parameters, x and all vectors cover only the shared parameters [d]. Personal parameters
+        start at the client's current values and keep their final values; no pull, shift or correction applies to them.
+        For a stack of k clients, vectors are [k, d], or [d] if all clients share one, and numbers are floats or columns
+        [k, 1]. Weight decay is part of the gradient. Clipping bounds the gradient before scale, shift and pull.
+        Momentum accumulates scale·∇f + shift, so a shift of −scale·∇f leaves x in place; the pull is added after
+        momentum. Adam and torch's optimizers get the sum of all three.
         """
         how = Descent(scale, pull, shift, loss, correct, optimizer or self.pace.optimizer, train, first)
         before = sum(me.work for me in self.members) if stopwatch.running() else 0.0

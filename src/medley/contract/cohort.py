@@ -1,4 +1,4 @@
-"""The clients of one round, as a method's author sees them."""
+"""The method author's view of the clients of one round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sampling import Local, Sampling
 from .task import Task
 
 OnLate = Literal["drop", "deliver"]
-"""Whether a reply that comes after its exchange is lost, or given to the round in which it arrives."""
+"""Whether a reply that comes after its exchange is lost, or delivered to the round in which it arrives."""
 
 D = TypeVar("D", bound=Message)
 E = TypeVar("E", bound=Message)
@@ -23,11 +23,11 @@ U = TypeVar("U", bound=Message)
 
 
 class BoundedSum(NamedTuple):
-    """A sum of replies that were scaled down to a norm of 1.
+    """A sum of replies, each scaled down to a norm of at most 1.
 
     Attributes:
-        total: the sum by field; None where nobody replied
-        within: number of replies whose norm was at most 1 before
+        total: the sum by field; None if no client replied
+        within: number of replies whose norm was already at most 1
         came: number of replies
     """
 
@@ -54,7 +54,7 @@ class Replies(Protocol[U]):
 
     @property
     def asked(self) -> Mapping[int, int]:
-        """The round in which each of these clients was asked."""
+        """The round in which each replying client was asked."""
 
     def mean(self) -> U:
         """Every field's mean over the replies, weighted by p_i. Raises TooFewReplies if there is none."""
@@ -80,7 +80,7 @@ class Replies(Protocol[U]):
 
 @runtime_checkable
 class Cohort(Protocol):
-    """The clients that take part in one round, and the one way to talk to them: `ask`."""
+    """The clients that take part in one round. `ask` is the only way to communicate with them."""
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -96,7 +96,7 @@ class Cohort(Protocol):
 
     @property
     def task(self) -> Task:
-        """The task of a stream that this round belongs to."""
+        """The stream's task in this round."""
 
     @property
     def population(self) -> int:
@@ -108,21 +108,21 @@ class Cohort(Protocol):
 
     @property
     def at_work(self) -> frozenset[int]:
-        """Clients whose reply to an earlier request is under way, at this moment; `ask` leaves them out.
+        """Clients whose reply to an earlier request is still on its way; `ask` does not ask them.
 
-        After the replies of an `ask` are read, the clients that it asked and that are late are among them.
+        After the replies of an `ask` are read, this includes the clients that are late.
         """
 
     @property
     def sampling(self) -> Sampling | None:
-        """The law that drew these clients; None where privacy accounting knows none."""
+        """The distribution that drew these clients; None if privacy accounting does not support it."""
 
     def local(self, i: int, /) -> Local:
-        """The law of client i's batches in this round, under privacy of its rows."""
+        """The distribution of client i's batches in this round, for privacy of its rows."""
 
     @property
     def buffers(self) -> State | None:
-        """The model's buffers as they stand, which are not part of x; None where there are none."""
+        """The model's current buffers, which are not part of x; None if there are none."""
 
     def __len__(self) -> int: ...
 
@@ -130,7 +130,7 @@ class Cohort(Protocol):
         """A fresh random stream of the server, named (seed, round, purpose)."""
 
     def secret(self, purpose: str) -> Secret:
-        """The same for noise that guards clients, where `rng` could be guessed."""
+        """A random stream for noise that protects clients, for which `rng` would be too easy to guess."""
 
     def note(self, **figures: float) -> None:
         """Add figures to this round's row of the history."""
@@ -164,12 +164,12 @@ class Cohort(Protocol):
         Args:
             method: a method of the algorithm marked ``@on_client``
             common: the message for all clients; it is encoded once
-            each: a message for each client by id, where the method takes one
-            ids: the clients to ask; by default all that take part
-            late: "drop": a reply that comes after the exchange is lost; "deliver": it is among the replies of the round
-                in which it arrives
+            each: a message for each client by id, if the method takes one
+            ids: the clients to ask; by default all clients that take part
+            late: "drop": a reply that comes after the exchange is lost; "deliver": it is delivered in the round in
+                which it arrives
 
-        The exchange happens when the replies are read, so that their sum can be taken where they are made. Raises
-        MedleyError for replies that were never read, for a method that is not a client method, and for a client
-        without its ``each``.
+        The exchange happens when the replies are read, so that workers can sum their own clients' replies. Raises
+        MedleyError if replies were never read, if ``method`` is not a client method, and if a client has no entry in
+        ``each``.
         """

@@ -1,15 +1,15 @@
 """The errors that Medley raises::
 
     MedleyError
-     ├── RecipeError      a setting that makes no sense; names the key and the nearest right one
-     │    └── UnknownSetting  a keyword that a call does not take, for Python a TypeError
+     ├── RecipeError      an invalid setting; names the key and the nearest valid one
+     │    └── UnknownSetting  a keyword that a call does not accept; also a TypeError
      ├── BadData          a client's data cannot be used; names client, row and column
      ├── Unsupported      a method has a need that this run cannot meet
      ├── WireError        a message, checkpoint or run folder is damaged, or differs from its declaration
      ├── ClientFailed     client code raised; carries the remote traceback
      ├── TooFewReplies    fewer clients replied than the method or the reply policy needs
      ├── BudgetSpent      a private run would spend more than its budget; carries the result so far
-     └── Diverged         numbers are not finite, the loss ran away, or all learning is lost; has the result
+     └── Diverged         numbers are not finite, the loss diverged, or all learning is lost; has the result
           └── Stalled     no step makes progress, or there is no minimiser
 
 All of them are in `medley`.
@@ -24,20 +24,20 @@ from typing import Any
 
 
 class MedleyError(Exception):
-    """Base of all of Medley's errors. ``result`` is the result up to the failure of a run, else None.
+    """Base of all of Medley's errors. ``result`` is the result up to the failure of a run, otherwise None.
 
-    An error that came from another process may lack attributes: classes have a value for each.
+    An error from another process may lack attributes, so each class has default values for them.
     """
 
     result: Any = None
 
 
 MANY = 40
-"""More names than that, such as all methods', are listed only where none is near to the unknown one."""
+"""If there are more known names than this, list them only if none is similar to the unknown one."""
 
 
 class RecipeError(MedleyError, ValueError):
-    """A setting that makes no sense. ``key`` is its name, or None."""
+    """An invalid setting. ``key`` is its name, or None."""
 
     key: str | None = None
 
@@ -51,7 +51,7 @@ class RecipeError(MedleyError, ValueError):
 
         Args:
             key: the unknown key
-            known: all known ones
+            known: all known keys
             where: the call or table that has the key
         """
         known = sorted(known)
@@ -61,13 +61,13 @@ class RecipeError(MedleyError, ValueError):
 
 
 class UnknownSetting(RecipeError, TypeError):
-    """A keyword that a call does not take."""
+    """A keyword that a call does not accept."""
 
 
 class BadData(MedleyError, ValueError):
-    """A client's data cannot be used. ``client``, ``row`` and ``column`` are their numbers from 0, or None.
+    """A client's data cannot be used. ``client``, ``row`` and ``column`` are numbers from 0, or None.
 
-    ``placed`` is whether the message says whose row it is, and ``row`` is the number there.
+    ``placed``: the message already names the row's owner, and ``row`` is its number there.
     """
 
     client: int | None = None
@@ -105,7 +105,7 @@ class Unsupported(MedleyError, NotImplementedError):
 class WireError(MedleyError):
     """A message, checkpoint or run folder is damaged, or differs from its declaration.
 
-    Of the message 2,000 characters are kept: it may quote what came.
+    Keeps at most 2,000 characters of the message, because it may quote received data.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -140,7 +140,7 @@ class ClientFailed(MedleyError):
 
 
 def _again(kind: type[MedleyError], args: tuple[Any, ...], attributes: dict[str, Any]) -> MedleyError:
-    """An error whose class has required keywords, from a pickle or a copy."""
+    """Rebuild, from a pickle or a copy, an error whose class has required keywords."""
     e = kind.__new__(kind, *args)
     e.__dict__.update(attributes)
     return e
@@ -151,7 +151,7 @@ class TooFewReplies(MedleyError):
 
 
 class BudgetSpent(MedleyError):
-    """The next sum would take a private run over its budget. ``result`` is the result up to then."""
+    """The next sum would exceed a private run's budget. ``result`` is the result so far."""
 
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
@@ -159,9 +159,9 @@ class BudgetSpent(MedleyError):
 
 
 class Diverged(MedleyError, ArithmeticError):
-    """Numbers are no longer finite, or a target ran away. ``result`` is the result up to then.
+    """Numbers are no longer finite, or a target diverged. ``result`` is the result so far.
 
-    ``unexplained`` is true where the run's loop adds the likely cause and the remedy to the message.
+    ``unexplained`` is true if the run's loop should add the likely cause and the remedy to the message.
     """
 
     unexplained: bool = False
@@ -172,26 +172,26 @@ class Diverged(MedleyError, ArithmeticError):
 
 
 class Stalled(Diverged):
-    """No step makes progress, or there is no minimiser. ``result`` is the result up to then."""
+    """No step makes progress, or there is no minimiser. ``result`` is the result so far."""
 
 
 def reason(error: OSError) -> str:
-    """Why a file cannot be used, in words: without the error's number, and the path, which the message names."""
+    """Why a file cannot be used, in words, without the error's number and the path, which the message already names."""
     if isinstance(error, FileExistsError):
         return "it is a file"
     return (error.strerror or str(error)).lower()
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'mu'?", with the nearest of the known names; empty where none is near."""
-    # Recipes are lower case and classes are not: only the letters count.
+    """ " Did you mean 'mu'?", with the most similar known name; empty if none is similar."""
+    # Recipes use lower case and classes do not, so ignore case.
     spelt = {name.lower(): name for name in known}
     near = difflib.get_close_matches(str(key).lower(), spelt, n=1, cutoff=0.5)
     return f" Did you mean {spelt[near[0]]!r}?" if near else ""
 
 
 def named(ids: Sequence[int], names: Mapping[int, str]) -> str:
-    """Clients in words: "Bern and Basel" where all have names, else "clients [0, 1]"."""
+    """Clients in words: "Bern and Basel" if all have names, otherwise "clients [0, 1]"."""
     said = [names[i] for i in ids if i in names]
     if not ids or len(said) < len(ids):
         return f"clients {[*ids]}"
@@ -199,6 +199,6 @@ def named(ids: Sequence[int], names: Mapping[int, str]) -> str:
 
 
 def with_names(message: str, names: Sequence[str]) -> str:
-    """The message with clients' names in the place of their numbers, where they have names."""
+    """The message with clients' names instead of their numbers, if they have names."""
     name = lambda m: f"client {names[int(m[1])]!r}" if int(m[1]) < len(names) else m[0]
     return re.sub(r"\bclient (\d+)\b", name, message)

@@ -1,6 +1,6 @@
 """Typed messages: frozen dataclasses of tensors and scalars.
 
-No other field can be declared. So a message is metered to the byte, and decoding it runs no code of the sender.
+No other fields are allowed. So Medley counts a message's exact bytes, and decoding it runs none of the sender's code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMIT = 1 << 32
 Scalar = bool | int | float
 
 Packed = dict[str, Tensor | Scalar | None]
-"""A message on the wire: field -> tensor, scalar, or None for an optional field that is not sent."""
+"""A message on the wire: field -> tensor, scalar, or None for an omitted optional field."""
 
 Form = frozenset[tuple[str, str]]
 """Names and shapes of a message's fields, see `form_of`."""
@@ -33,10 +33,10 @@ T = TypeVar("T", bound="Message")
 
 @dataclass_transform(frozen_default=True)
 class Message:
-    """Base of every message. Declare fields; the base makes the class a frozen dataclass.
+    """Base of every message. Declare the fields; the base makes the class a frozen dataclass.
 
-    Fields named in ``exact`` pass by the codec of replies, as scalars do. An example are losses that a line search
-    compares: rounded, they would decide nothing.
+    Like scalars, fields named in ``exact`` skip the codec of replies. For example, a line search compares losses, and
+    rounding would make the comparison meaningless.
     """
 
     exact: ClassVar[frozenset[str]] = frozenset()
@@ -46,7 +46,9 @@ class Message:
         dataclasses.dataclass(frozen=True, eq=False)(cls)
 
     def pack(self) -> Packed:
-        """Fields by name, with tensors contiguous. Raises WireError for a field that is neither tensor nor scalar."""
+        """Fields by name, with contiguous tensors. Raises WireError for a field that is neither a tensor nor a
+        scalar.
+        """
         fields = dict(vars(self))
         for name, value in fields.items():
             if isinstance(value, Tensor):
@@ -60,7 +62,9 @@ class Message:
 
     @classmethod
     def unpack(cls: type[T], packed: Packed, d: int | None = None, where: str = "a message", finite: bool = True) -> T:
-        """The message with these fields, which may come from anywhere: see `check`, also for the arguments."""
+        """The message with these fields, which may come from an untrusted source. See `check`, also for the
+        arguments.
+        """
         cls.check(packed, d, where, finite)
         return cls(**packed)
 
@@ -82,7 +86,7 @@ class Message:
 
     @classmethod
     def has_one_form(cls) -> bool:
-        """True where all messages of this class have the same fields and, for one d, the same shapes."""
+        """True if all messages of this class have the same fields and, for the same d, the same shapes."""
         forms = [k[0].axes if len(k) == 1 else None for k in _declared(cls).values()]  # type: ignore[arg-type]
         return all(axes is not None and all(a == "d" or a.isdigit() for a in axes) for axes in forms)
 
@@ -93,16 +97,17 @@ class Message:
         Args:
             packed: the fields
             d: length of the axis d; default None: any
-            where: begins the error's text
-            finite: False leaves out the search for NaN and infinities; default True
+            where: the beginning of the error's text
+            finite: False skips the check for NaN and infinities; default True
 
-        Names, types, dtypes, shapes and size are checked. An axis has one length in all fields. A stack's axis, as in
+        It checks names, types, dtypes, shapes and size. An axis must have the same length in all fields. A stack's
+        axis, as in
         "*k d", must be absent.
         """
         declared = _declared(cls)  # type: ignore[arg-type]
         if declared.keys() != packed.keys():
             came = str(sorted(str(name)[:40] for name in packed))
-            raise WireError(f"{where}: a {cls.__name__} has fields {sorted(declared)}, but {came:.200} came")
+            raise WireError(f"{where}: a {cls.__name__} has fields {sorted(declared)}, but this one has {came:.200}")
         lengths = {} if d is None else {"d": d}
         for name, value in packed.items():
             if not any(kind.fits(value, lengths) for kind in declared[name]):
@@ -111,14 +116,14 @@ class Message:
                     f"{in_words(kind.text for kind in declared[name])}{'' if d is None else f' with d = {d}'}"
                 )
             if finite and not is_finite(value):
-                raise WireError(f"{where}: {cls.__name__}.{name} holds numbers that are not finite")
+                raise WireError(f"{where}: {cls.__name__}.{name} contains numbers that are not finite")
         if (size := nbytes(packed)) > LIMIT:
-            raise WireError(f"{where}: a {cls.__name__} of {size} bytes came; {LIMIT} is the limit")
+            raise WireError(f"{where}: this {cls.__name__} has {size} bytes; the limit is {LIMIT}")
 
 
 @cache
 def _declared(cls: type[Message]) -> dict[str, list[ValueType]]:
-    """The types of each field. Raises MedleyError for one that messages cannot carry."""
+    """The types of each field. Raises MedleyError for a type that messages cannot carry."""
     hints = typing.get_type_hints(cls)
     out = {f.name: kinds(hints[f.name], finite=False) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for name, alternatives in out.items():
@@ -131,9 +136,9 @@ def _declared(cls: type[Message]) -> dict[str, list[ValueType]]:
 
 
 def is_finite(value: Tensor | Scalar | None) -> bool:
-    """True if ``value`` holds neither NaN nor an infinity, nor a whole number that no float can hold."""
+    """True if ``value`` contains no NaN, no infinity and no whole number that overflows a float."""
     if isinstance(value, Tensor):
-        # One pass for the sum; only an overflow of finite numbers needs the second look.
+        # One pass for the sum; a second pass is needed only if finite numbers overflow.
         return not value.is_floating_point() or math.isfinite(value.sum().item()) or bool(value.isfinite().all())
     return not isinstance(value, int | float) or abs(value) <= sys.float_info.max
 
@@ -150,7 +155,7 @@ def form_of(packed: Packed) -> Form:
 def _said(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    # repr: text of a client's comes here, and may hold anything.
+    # repr, because this may be a client's text with any content.
     return "None" if value is None else f"the {type(value).__name__} {repr(value)[:40]}"
 
 

@@ -1,4 +1,4 @@
-"""Messages that several methods send alike. A message of one method alone is declared in its file."""
+"""Messages that several methods use. A message that only one method uses is declared in that method's file."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .types import Num, Vec
 
 
 class Model(Message):
-    """A model, mostly down: the server's x [d]."""
+    """A model, usually down: the server's x [d]."""
 
     x: Vec
 
 
 class ModelAndRate(Message):
-    """Down: the server's x [d], and its step size; 0 asks for K_i, the Lipschitz constant of ∇f_i."""
+    """Down: the server's x [d], and its step size; 0 requests K_i, the Lipschitz constant of ∇f_i."""
 
     x: Vec
     lr: float
 
 
 class ModelAndPull(Message):
-    """Down: the server's x [d], and the weight of a proximal term over N: a client's own is weight/(N p_i)."""
+    """Down: the server's x [d], and the weight of a proximal term over N: a client's weight is weight/(N p_i)."""
 
     x: Vec
     weight: float
@@ -57,13 +57,13 @@ class FirstModel(Message):
 
 
 class Gradient(Message):
-    """A gradient [d]: up that of a client, down the mean over clients."""
+    """A gradient [d]: up a client's gradient, down the mean over clients."""
 
     g: Vec
 
 
 class SmoothGradient(Message):
-    """Up: ∇f_i(x) [d], and its Lipschitz constant K_i where it was asked for."""
+    """Up: ∇f_i(x) [d], and its Lipschitz constant K_i if requested."""
 
     g: Vec
     K: float
@@ -90,14 +90,14 @@ class Line(Message):
 
 
 class Losses(Message):
-    """Up: f_i(x − ηp) for every η [k]; exact, since differences of rounded losses mean nothing."""
+    """Up: f_i(x − ηp) for every η [k]; exact, because differences of rounded losses are meaningless."""
 
     exact: ClassVar[frozenset[str]] = frozenset({"f"})
     f: Float[Tensor, " k"]
 
 
 class Recall(Message):
-    """Down: a question for the client's memory; it carries nothing."""
+    """Down: a request for the client's memory, without content."""
 
 
 class Recalled(Message):
@@ -129,7 +129,7 @@ class TimedStep(Message):
 def losses_along(
     clients: Cohort, losses: Callable[[Client[Any], Candidates], Losses], p: Vec, ids: tuple[int, ...]
 ) -> Callable[[Sequence[float]], Sequence[float]]:
-    """The mean of f_i(x − ηp) over clients, as a function of the steps η. A call of it is one exchange.
+    """The mean of f_i(x − ηp) over clients, as a function of the steps η. Each call is one exchange.
 
     Args:
         clients: the cohort
@@ -146,13 +146,13 @@ def losses_along(
 
 
 def recall_all(method: str, clients: Cohort, recall: Callable[[Any, Any], Recalled], message: Message) -> Vec:
-    """Σ p_i v_i over all clients, of the vectors that they remember.
+    """Σ p_i v_i over all clients, where v_i is the vector in client i's memory.
 
-    A client whose answer is lost is asked again, three times at most. Raises TooFewReplies where one stays silent.
+    Asks a client whose answer is lost again, at most three times. Raises TooFewReplies if a client does not answer.
 
     Args:
         method: the method's name
-        clients: all of them
+        clients: all clients
         recall: the client method that returns v_i
         message: the request
     """

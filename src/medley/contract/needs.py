@@ -1,4 +1,4 @@
-"""The properties of a problem or a run that a method may need, each with the sentence of its refusal."""
+"""The properties of a problem or a run that a method may need, each with its error message."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .errors import RecipeError
 
 
 class Need(StrEnum):
-    """A property of a problem or a run. ``wanted`` completes "SHED needs ...", and names a remedy where there is one.
+    """A property of a problem or a run. ``wanted`` completes "SHED needs ...", and names a remedy if there is one.
 
-    Its value is its word in lower case, which may stand in its place: ``Need("hessian") is Need.HESSIAN``.
+    Its value is its name in lower case, which you can use instead: ``Need("hessian") is Need.HESSIAN``.
     """
 
     wanted: str
@@ -80,7 +80,7 @@ class Need(StrEnum):
 
 
 def needs_of(words: Iterable[str]) -> frozenset[Need]:
-    """The needs of these words. Raises RecipeError for a word that is none, with the nearest one."""
+    """The needs with these names. Raises RecipeError for an unknown name, with the most similar one."""
     return frozenset(Need(word) for word in words)
 
 

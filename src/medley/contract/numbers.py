@@ -1,4 +1,5 @@
-"""Numbers of a user's, NumPy's among them, as Python's own. To Python a bool is a number; no argument means that."""
+"""Converts a user's numbers, including NumPy's, to Python numbers. Python treats a bool as a number; no argument
+does."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import numpy as np
 
 
 def integer(value: Any) -> int | None:
-    """The value as an int; None where it is no whole number, as True, 3.0 and "3" are not."""
-    if isinstance(value, bool | np.bool_):  # the latter has an index in older NumPy
+    """The value as an int; None if it is not a whole number, such as True, 3.0 or "3"."""
+    if isinstance(value, bool | np.bool_):  # older NumPy gives np.bool_ an __index__
         return None
     try:
         return operator.index(value)
@@ -20,14 +21,14 @@ def integer(value: Any) -> int | None:
 
 
 def real(value: Any) -> int | float | None:
-    """The value as an int or a float; None where it is no number, as True and "3" are not."""
+    """The value as an int or a float; None if it is not a number, such as True or "3"."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     return int(value) if isinstance(value, Integral) else float(value)
 
 
 def take(made: object, kind: Any, *names: str) -> None:
-    """Put these attributes of a frozen dataclass as Python's own numbers, where they are numbers; others stay.
+    """Convert these attributes of a frozen dataclass to Python numbers if they are numbers; leave others unchanged.
 
     Args:
         made: the dataclass

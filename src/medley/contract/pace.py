@@ -14,7 +14,7 @@ OptimizerFactory = Callable[..., torch.optim.Optimizer]
 Optimizer = Literal["sgd", "adam"] | OptimizerFactory
 
 OptimizerState = Mapping[str, Any]
-"""An optimizer's state between two rounds: tensors and numbers by the parameter's number and their name."""
+"""An optimizer's state between two rounds: tensors and numbers, by the parameter's index and by name."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,16 @@ class Pace:
     Attributes:
         lr: learning rate; default 0.1
         epochs: passes over its rows; default 1
-        steps: mini-batch steps, in the place of ``epochs``; default None: epochs count
+        steps: mini-batch steps, instead of ``epochs``; default None: use ``epochs``
         batch: rows of a mini-batch; default 32, None for all rows
         momentum: ρ of SGD; default 0
         weight_decay: λ of a term λx in the local gradient; default 0
         clip: bound on the norm of the local gradient; default None: no bound
         optimizer: "sgd" (default), "adam", or a factory (parameters, lr=...) -> torch.optim.Optimizer
-        optimizer_state: "fresh" (default) in every round, or "kept": a factory's goes on with the client's own
-        drop_last: whether the last batch of a pass is left out where it is smaller than the others; default False
-        pairs: number of eigenpairs that its connection carries; default 1. SHED reads it
+        optimizer_state: "fresh" (default) in every round, or "kept": a factory's optimizer continues with the client's
+            own state
+        drop_last: whether to skip the last batch of a pass if it is smaller than the others; default False
+        pairs: number of eigenpairs that its connection can carry; default 1. Only SHED uses it
     """
 
     lr: float = 0.1

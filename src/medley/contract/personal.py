@@ -1,4 +1,4 @@
-"""Models of a client's own: own parameters beside the shared x, and the model that a client uses."""
+"""Personal models: a client's own parameters next to the shared x, and the model that the client uses."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ Patterns = str | Sequence[str]
 
 
 class PartlyShared(ABC):
-    """A problem whose x [d] holds the shared parameters. The other parameters [e] belong to each client.
+    """A problem whose x [d] contains only the shared parameters. Each client has its own values of the other parameters
+    [e].
 
-    The own part is state of the problem, as buffers are: it is set before each call for a client, and read after it.
+    The own part is state of the problem, like buffers: Medley sets it before each call for a client and reads it
+        afterwards.
     """
 
     @abstractmethod
     def own(self) -> dict[str, Tensor]:
-        """Copies of the own part as it stands."""
+        """A copy of the current own part."""
 
     @abstractmethod
     def load_own(self, state: OwnState | None) -> None:
-        """Set the own part; None sets the first one, which is the same for all clients."""
+        """Set the own part; None sets the initial one, which is the same for all clients."""
 
 
 class PersonalModel(NamedTuple):
     """The model that one client uses.
 
     Attributes:
-        x: its parameters [d]; of a `PartlyShared` problem those in the place of the shared ones
-        buffers: the shared buffers; None where there are none
-        own: its own part; None where the problem has none
+        x: its parameters [d]; for a `PartlyShared` problem, its values of the shared parameters
+        buffers: the shared buffers; None if there are none
+        own: its own part; None if the problem has none
     """
 
     x: Vec
@@ -48,6 +50,6 @@ class PersonalModel(NamedTuple):
 
 
 PersonalModels = Callable[[Sequence[int]], Mapping[int, PersonalModel]]
-"""Ids of clients -> their models; a client whose model cannot be made is left out."""
+"""Ids of clients -> their models, without clients whose model cannot be computed."""
 
 __all__ = ["OwnState", "PartlyShared", "Patterns", "PersonalModel", "PersonalModels"]

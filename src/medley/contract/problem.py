@@ -1,4 +1,4 @@
-"""A client's data for a method: a differentiable objective on a flat vector."""
+"""A method's view of a client's data: a differentiable objective on a flat vector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .types import Data, Rows, Vec, Weights
 
 @runtime_checkable
 class Batch(Protocol):
-    """One forward pass on b rows, for a local loss of a method's own. Gradients flow from every tensor to x."""
+    """One forward pass on b rows, for a method's own local loss. Gradients flow from every tensor to x."""
 
     @property
     def x(self) -> Vec:
@@ -39,20 +39,20 @@ class Batch(Protocol):
 
     @property
     def rows(self) -> Rows:
-        """The client's rows of this pass."""
+        """The client's rows in this pass."""
 
     def loss(self, outputs: Tensor | None = None) -> Float[Tensor, ""]:
-        """The problem's mean loss of these rows, without the regulariser; of other outputs if given."""
+        """The problem's mean loss on these rows, without the regulariser; for other outputs if given."""
 
 
 State = tuple[Float[Tensor, " f"], Int[Tensor, " i"]]
 """A model's buffers: all floating-point ones in one vector [f], all integer ones in another [i]."""
 
 LocalLoss = Callable[[Batch], Tensor]
-"""A local loss of a method's own, a 0-d tensor. It replaces the problem's loss; the regulariser stays."""
+"""A method's own local loss, a 0-d tensor. It replaces the problem's loss; the regulariser stays."""
 
 Correction = Callable[[Vec, Vec, Rows], Vec]
-"""(x, gradient, rows) -> the direction to use in the gradient's place."""
+"""(x, gradient, rows) -> the direction to use instead of the gradient."""
 
 
 @runtime_checkable
@@ -78,10 +78,10 @@ class Objective(Protocol):
         """f_i(x − ηp) on all rows, for each η of ``etas`` [k]."""
 
     def convexity(self) -> float:
-        """μ with ∇²f_i(x) ⪰ μI for all x; 0 where none is known."""
+        """μ with ∇²f_i(x) ⪰ μI for all x; 0 if unknown."""
 
     def smoothness(self) -> float:
-        """K with ∇²f_i(x) ⪯ KI for all x; inf where none is known."""
+        """K with ∇²f_i(x) ⪯ KI for all x; inf if unknown."""
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x) [d] on these rows.
@@ -100,7 +100,7 @@ class Objective(Protocol):
         """∇²f_i(x) on these rows, dense [d, d]."""
 
     def factor(self, x: Vec) -> tuple[Float[Tensor, "m d"], float]:
-        """A [m, d] and δ ≥ 0 with ∇²f_i(x) = AᵀA + δI; only of problems that give "factor"."""
+        """A [m, d] and δ ≥ 0 with ∇²f_i(x) = AᵀA + δI; only for problems that give "factor"."""
 
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
         """The model's outputs on these rows, without gradients."""
@@ -109,7 +109,7 @@ class Objective(Protocol):
         """The inputs of the last linear layer [n, f], without gradients."""
 
     def squares(self, x: Vec, rows: Rows = None) -> Vec:
-        """The mean over these rows j of (∂l_j/∂x)² [d], squared by coordinate, without the regulariser."""
+        """The mean over these rows j of (∂l_j/∂x)² [d], squared coordinate by coordinate, without the regulariser."""
 
     def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
         """A sum of row gradients, each scaled down to a norm of at most ``bound``, without the regulariser.
@@ -119,48 +119,50 @@ class Objective(Protocol):
             rows: indices of rows, possibly none; None: all
             bound: the largest norm of a row's gradient
 
-        Returns the sum [d], a new vector, and λ with the regulariser's gradient λx; λ is a number, or a vector [d].
+        Returns the sum [d] as a new vector, and λ, with which the regulariser's gradient is λx; λ is a number or a
+        vector [d].
         """
 
     def counts(self) -> Int[Tensor, " c"]:
         """The number of rows of each class [c]."""
 
     def workspace(self, x: Vec) -> Vec:
-        """A copy of x that a descent may overwrite; valid until the next call on any client of this problem."""
+        """A copy of x that a descent may overwrite; valid until the next call for any client of this problem."""
 
     def take(self, order: Tensor) -> Objective:
-        """The same objective with its rows in this order, so that slices are mini-batches without another gather."""
+        """The same objective with its rows in this order, so that mini-batches are slices and need no gather."""
 
     def like(self, X: Data, y: Data) -> Objective:
         """The same objective on other rows; its ``work`` is added to this one's."""
 
     def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> Objective:
-        """The same objective with rows of another one in each `grad`: share·f_i(rows) + (1 − share)·other(draw).
+        """The same objective, mixed with rows of another objective in each `grad`: share·f_i(rows) + (1 −
+        share)·other(draw).
 
         Both kinds of rows share one forward and one backward pass. Under BatchNorm, under a user's loss that returns
-        only a mean, and for a local loss of a method, which sees the objective's own rows, they take two.
+        only a mean, and for a method's local loss, which sees the objective's own rows, they take two passes.
 
         Args:
             other: an objective of the same problem
-            draws: rows of ``other``, an entry for each `grad`; None stands for all
-            share: the weight of this objective's mean; default None: each row counts alike
+            draws: rows of ``other``, one entry for each `grad`; None means all
+            share: the weight of this objective's mean; default None: all rows have equal weight
         """
 
     def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
         """R_j = ∂l_j/∂z_j and φ_j of each row j, with the last layer's outputs z_j = Wφ_j + b, in evaluation mode.
 
-        So R_j φ_jᵀ is ∂l_j/∂W, and R_j is ∂l_j/∂b. Raises Unsupported where outputs are not those of a linear layer.
+        So R_j φ_jᵀ is ∂l_j/∂W, and R_j is ∂l_j/∂b. Raises Unsupported if the outputs do not come from a linear layer.
         """
 
 
 @runtime_checkable
 class Problem(Protocol):
-    """A model and its loss, ready for data of a known shape. `bind` makes the objective of one client's rows.
+    """A model and its loss, for data of a known shape. `bind` makes the objective of one client's rows.
 
     Attributes:
         d: number of parameters
         dtype: of x and of floating-point data
-        gives: abilities beside losses and gradients, which meet the needs of methods
+        gives: abilities beyond losses and gradients, which meet the needs of methods
     """
 
     d: int
@@ -168,7 +170,7 @@ class Problem(Protocol):
     gives: frozenset[Need]
 
     def inputs(self, X: Data) -> Data:
-        """Rows in the form that `bind` and `outputs` take: with dtype, device, and an intercept's column."""
+        """Rows in the form that `bind` and `outputs` need: dtype, device, and a column for the intercept."""
 
     def bind(self, X: Data, y: Data, w: Weights = None) -> Objective:
         """The objective f_i of one client's rows.
@@ -176,7 +178,7 @@ class Problem(Protocol):
         Args:
             X: inputs [n, ...]
             y: labels or targets [n]
-            w: weights of the rows' losses [n]; default None: 1 each. Only of problems that give "weights"
+            w: weights of the rows' losses [n]; default None: 1 each. Only for problems that give "weights"
         """
 
     def initial(self, generator: torch.Generator) -> Vec:
@@ -186,31 +188,32 @@ class Problem(Protocol):
         """The outputs on these rows of the model with parameters x, in evaluation mode."""
 
     def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
-        """Loss of each row [n]; None where the user's loss returns only a mean."""
+        """Loss of each row [n]; None if the user's loss returns only a mean."""
 
     def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
-        """1 for a row that the model classifies rightly, else 0 [n]; None where there are no classes."""
+        """1 for a row that the model classifies correctly, otherwise 0 [n]; None without classes."""
 
     def penalty(self, x: Vec) -> float:
         """The regulariser's value at x."""
 
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> Problem:
-        """The same problem, a row of label y compared with the outputs of classes ``allowed[y]`` only; None allows all.
+        """The same problem, but a row of label y is compared only with the outputs of classes ``allowed[y]``; None
+        allows all.
 
-        That holds for losses and hits, and for objectives that it binds; `outputs` stay as they are. Parameters and
+        This affects losses and hits, and objectives from `bind`; `outputs` do not change. Parameters and
         buffers are shared with this problem. Raises RecipeError unless there is one output for each class.
         """
 
     def buffers(self) -> State | None:
-        """Model state that is not part of x, such as BatchNorm statistics; None where there is none."""
+        """Model state that is not part of x, such as BatchNorm statistics; None if there is none."""
 
     def load_buffers(self, state: State) -> None:
-        """Set that state, for the forward passes that follow."""
+        """Set the buffers for the following forward passes."""
 
 
 @runtime_checkable
 class Family(Protocol):
-    """A model and a loss, as a user writes them, before the data's shape is known."""
+    """A model and a loss as the user defines them, before the data's shape is known."""
 
     def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> Problem:
         """The problem for data of this shape.
@@ -218,16 +221,18 @@ class Family(Protocol):
         Args:
             X: inputs [n, ...]
             y: labels or targets [n]
-            classes: number of classes; None where there are none
+            classes: number of classes, or None
             dtype: of x; None for the family's own
             device: torch's name of it
         """
 
     def canonical(self, y: Data, classes: int | None) -> Data:
-        """A user's labels in the form of data sets: int64 0..C−1, or floats. Raises BadData with the first bad row."""
+        """A user's labels in the form that data sets use: int64 0..C−1, or floats. Raises BadData with the first bad
+        row.
+        """
 
     def targets(self, y: Data, classes: int | None) -> Data:
-        """Labels in the form that the loss takes. Raises BadData with the first row that has none."""
+        """Labels in the form that the loss needs. Raises BadData with the first row that has no valid label."""
 
     def settings(self) -> dict[str, Any]:
         """Settings as plain values, for the record."""

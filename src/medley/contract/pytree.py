@@ -25,7 +25,7 @@ Skeleton = Any
 def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
     """The same pytree with new containers and ``f`` applied to every tensor.
 
-    Raises MedleyError for an attribute of a dataclass that is no field: it would be lost.
+    Raises MedleyError for an attribute of a dataclass that is not a field, because it would be lost.
     """
     if isinstance(tree, Tensor):
         return f(tree)
@@ -44,7 +44,7 @@ def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
 
 
 def copy(tree: Any) -> Any:
-    """New containers, the same tensors: a version that can be changed by assignment without touching the old one."""
+    """New containers with the same tensors: you can change this version by assignment without changing the old one."""
     return map_tensors(tree, lambda t: t)
 
 
@@ -76,7 +76,7 @@ def pack(tree: Any, store: dict[str, Tensor]) -> Skeleton:
     """The pytree as JSON values; its tensors go into ``store`` by name. Raises WireError for values of other types."""
     if isinstance(tree, Tensor):
         name = f"t{len(store)}"
-        # safetensors refuses views that share memory, and a checkpoint must not depend on aliasing.
+        # safetensors rejects views that share memory, and a checkpoint must not depend on aliasing.
         store[name] = tree.detach().cpu().contiguous().clone()
         return {"tensor": name}
     if tree is None or isinstance(tree, bool | int | float | str):
@@ -97,7 +97,7 @@ def unpack(skeleton: Skeleton, store: Mapping[str, Tensor], classes: Mapping[str
     Args:
         skeleton: the JSON values that `pack` returned
         store: tensors by name
-        classes: the dataclasses that may be made, by name
+        classes: the allowed dataclasses, by name
     """
     if not isinstance(skeleton, dict):
         return skeleton
@@ -114,7 +114,7 @@ def unpack(skeleton: Skeleton, store: Mapping[str, Tensor], classes: Mapping[str
             declared = {f.name for f in dataclasses.fields(classes[name])}
             if declared != fields.keys():
                 raise WireError(
-                    f"the saved {name} has fields {sorted(fields)}, this version's has {sorted(declared)}: it was "
+                    f"the saved {name} has fields {sorted(fields)}, but this version's has {sorted(declared)}: it was "
                     "saved by another version of the method"
                 )
             return classes[name](**{k: unpack(v, store, classes) for k, v in fields.items()})
@@ -129,9 +129,9 @@ def to_bytes(tree: Any) -> bytes:
 
 
 def from_bytes(raw: bytes, classes: Mapping[str, type]) -> Any:
-    """Inverse of `to_bytes`; runs no code that the bytes bring. Raises WireError for bytes that are no pytree."""
+    """Inverse of `to_bytes`; runs no code from the bytes. Raises WireError for bytes that are not a pytree."""
     try:
-        # Copied to memory that torch has aligned: some kernels give other bits at other alignments.
+        # Copy to memory that torch has aligned, because some kernels give different bits at other alignments.
         store = {name: t.clone() for name, t in safetensors.torch.load(raw).items()}
         return unpack(json.loads(store.pop("tree").numpy().tobytes()), store, classes)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as e:
@@ -141,7 +141,7 @@ def from_bytes(raw: bytes, classes: Mapping[str, type]) -> Any:
 def dataclasses_in(*roots: Any) -> dict[str, type]:
     """Every dataclass that the type hints of ``roots`` reach, by name.
 
-    A root may be an instance, whose fields' values are roots too.
+    A root may be an instance; then its fields' values are roots too.
     """
     found: dict[str, type] = {}
 

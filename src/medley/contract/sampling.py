@@ -1,4 +1,4 @@
-"""The laws by which a round's clients, and a step's rows, are drawn, as privacy accounting needs them."""
+"""The distributions from which a round's clients and a step's rows are drawn, for privacy accounting."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from .pace import Pace
 
 @dataclass(frozen=True)
 class Sampling:
-    """The law of a cohort.
+    """The distribution of a cohort.
 
     Attributes:
-        kind: "everyone"; "poisson": each client by itself with probability ``rate``; "without replacement": ``size`` of
-            the clients, all sets alike; "cyclic": disjoint groups that take turns; "fixed": cohorts that were given
-        clients: number of clients drawn from
+        kind: "everyone"; "poisson": each client independently with probability ``rate``; "without replacement":
+            ``size`` of the clients, all sets equally likely; "cyclic": disjoint groups that take turns; "fixed": given
+            cohorts
+        clients: number of clients in the population
         rate: the expected share of them in a cohort, in (0, 1]
-        size: clients in a cohort, where their number is fixed; 0 for "poisson"
+        size: clients in a cohort, if their number is fixed; 0 for "poisson"
         period: rounds between two turns of a client; 1 unless "cyclic"
     """
 
@@ -30,7 +31,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Local:
-    """The law of a private client's batches in one round: each row by itself with probability ``rate``.
+    """The distribution of a private client's batches in one round: each row independently with probability ``rate``.
 
     Attributes:
         rows: number of rows of the client
@@ -44,7 +45,7 @@ class Local:
 
     @classmethod
     def of(cls, pace: Pace, rows: int) -> Local:
-        """The law of a client with this budget and so many rows. The expected batch is the pace's."""
+        """The distribution for a client with this budget and number of rows. The expected batch size is the pace's."""
         size = rows if pace.batch is None else min(pace.batch, rows)
         whole = rows // size if pace.drop_last else -(-rows // size)
         return cls(rows, size / rows, pace.epochs * whole if pace.steps is None else pace.steps)

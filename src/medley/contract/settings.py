@@ -1,4 +1,4 @@
-"""Declared settings: a field's annotation says which values it takes, and one check enforces that for every class.
+"""Declared settings: a field's annotation says which values it accepts, and one check enforces this for every class.
 
 ```python
 @dataclass(frozen=True)
@@ -8,7 +8,7 @@ class Ridge(Checked):
     size: Annotated[int, in_range(1, 64)] | None = None
 ```
 
-None needs to be declared. `medley.contract.annotation` says which values an annotation takes.
+To accept None, declare it. `medley.contract.annotation` documents which values an annotation accepts.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ class Setting(NamedTuple):
     kinds: tuple[ValueType, ...]
     """The alternatives of its type."""
     default: Any
-    """Its default; ``dataclasses.MISSING`` where a value has to be given."""
+    """Its default; ``dataclasses.MISSING`` if a value is required."""
     doc: str
-    """Its line in the class's docstring; empty where there is none."""
+    """Its entry in the class's docstring; empty if there is none."""
 
     @property
     def accepts(self) -> str:
-        """The values it takes, in words: "a finite number above 0, or 'auto'"."""
+        """The values it accepts, in words: "a finite number above 0, or 'auto'"."""
         return in_words(kind.text for kind in self.kinds)
 
     def check(self, value: Any, where: str) -> None:
-        """Raise RecipeError, naming the call ``where``, this setting and the values it takes, unless ``value`` fits."""
+        """Raise RecipeError, naming the call ``where``, this setting and the values it accepts, unless ``value``
+        fits.
+        """
         if any(kind.fits(value, {}) for kind in self.kinds):
             return
         words = [word for kind in self.kinds for word in kind.words]
@@ -64,10 +66,10 @@ class Setting(NamedTuple):
 
 
 class Settings:
-    """Base of classes that users make by keyword: an unknown one is refused with the nearest that there is.
+    """Base of classes that users construct by keyword. For an unknown keyword the error suggests the most similar one.
 
-    ``gone`` has the settings that earlier versions took, each with the sentence of the RecipeError that it raises now.
-    Default: none. ``call`` is the name of the call in errors; default "": the class's.
+    ``gone`` has the settings of earlier versions, each with the message of the RecipeError that it raises now. Default:
+    none. ``call`` is the name of the call in errors; default "": the class's name.
     """
 
     gone: ClassVar[Mapping[str, str]] = {}
@@ -76,7 +78,7 @@ class Settings:
     if not TYPE_CHECKING:  # it would hide the arguments of classes without fields from editors
 
         def __new__(cls, *args, **settings):
-            """An object to be filled by its ``__init__``. Raises RecipeError for a setting that is unknown or gone."""
+            """A new object for ``__init__`` to fill. Raises RecipeError for a setting that is unknown or gone."""
             del args
             for key in cls.gone.keys() & settings.keys():
                 raise RecipeError(cls.gone[key], key)
@@ -85,9 +87,9 @@ class Settings:
 
 
 class Checked(Settings):
-    """Base of frozen dataclasses whose fields are declared settings: all are checked when one is made.
+    """Base of frozen dataclasses whose fields are declared settings. Constructing an instance checks them all.
 
-    A class with rules between its fields writes ``__post_init__`` and calls this one first.
+    A class with rules between its fields defines ``__post_init__`` and calls this one first.
     """
 
     def __post_init__(self) -> None:
@@ -98,10 +100,10 @@ class Checked(Settings):
 
 
 def refuse_unknown(function: Callable[..., Any], call: str, given: Iterable[str], also: Iterable[str] = ()) -> None:
-    """Raise UnknownSetting for the first keyword that a function does not take.
+    """Raise UnknownSetting for the first keyword that a function does not accept.
 
     Args:
-        function: the function; one with ``**rest`` takes all of them, unless there is ``also``
+        function: the function; with ``**rest`` it accepts all keywords, unless there is ``also``
         call: its name for users
         given: the keywords
         also: the keywords of ``**rest``
@@ -115,16 +117,17 @@ def refuse_unknown(function: Callable[..., Any], call: str, given: Iterable[str]
 
 @cache
 def _keywords(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
-    """The keywords of a function by name, and whether it takes others."""
+    """The keywords of a function by name, and whether it accepts others."""
     there = inspect.signature(function).parameters.values()
     names = [p.name for p in there if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
     return tuple(names), any(p.kind is p.VAR_KEYWORD for p in there)
 
 
 def check(settings: Any, call: str = "") -> None:
-    """Check every field of a dataclass against its annotation. Raises RecipeError for the first that does not fit.
+    """Check every field of a dataclass against its annotation. Raises RecipeError for the first field that does not
+    fit.
 
-    ``call`` is the constructor's name for users, by default the class's.
+    ``call`` is the constructor's name in messages, by default the class's name.
     """
     for setting in describe(type(settings)):  # type: ignore[arg-type]
         setting.check(getattr(settings, setting.name), call or type(settings).__name__)
@@ -143,9 +146,10 @@ def check_flag(value: object, call: str, name: str) -> None:
 
 
 def checked(room: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that checks the arguments of each call against the function's annotations, as those of `Checked`.
+    """A decorator that checks the arguments of each call against the function's annotations, like the fields of
+    `Checked`.
 
-    Errors are RecipeErrors that name the function as ``room.name``. Further keywords (``**rest``) are not checked.
+    Errors are RecipeErrors that name the function as ``room.name``. It does not check further keywords (``**rest``).
     """
 
     def around(function: Callable[P, R]) -> Callable[P, R]:
@@ -175,9 +179,9 @@ def checked(room: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def called_with(settings: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
-    """A decorator: the function gets the arguments of a class of settings, and is given the settings made of them.
+    """A decorator: the function accepts the arguments of a class of settings, and receives an instance made from them.
 
-    So names, types, defaults and meanings of its arguments are declared in the class, and nowhere else.
+    So the names, types, defaults and meanings of its arguments are declared only in the class.
     """
 
     def around(function: Callable[[T], R]) -> Callable[P, R]:
@@ -186,8 +190,8 @@ def called_with(settings: Callable[P, T]) -> Callable[[Callable[[T], R]], Callab
             return function(settings(*args, **kwargs))
 
         made: Any = call
-        del made.__wrapped__  # its one argument is no user's
-        settings.__init__.__qualname__ = function.__name__  # in Python's errors of missing ones
+        del made.__wrapped__  # its one argument is not the user's
+        settings.__init__.__qualname__ = function.__name__  # for Python's errors about missing arguments
         first, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
         said = [f"    {s.name}: {s.doc}" for s in describe(settings)]
         lines = [textwrap.fill(line, 118, subsequent_indent=" " * 8) for line in said]
@@ -211,7 +215,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _bare(annotation: str) -> str:
-    """The text of an annotation without bounds and examples, for a signature that people read."""
+    """The text of an annotation without bounds and examples, for a readable signature."""
     return ast.unparse(_Bare().visit(ast.parse(annotation, mode="eval")))
 
 
@@ -220,7 +224,7 @@ def describe(cls: type) -> tuple[Setting, ...]:
     """The settings that a dataclass declares, in order.
 
     A setting's ``doc`` is its entry under "Attributes:" in the docstring of the class or a base. Raises TypeError for
-    an annotation with a name that its module does not have.
+    an annotation with a name that its module does not define.
     """
     try:
         hints = typing.get_type_hints(cls, include_extras=True)

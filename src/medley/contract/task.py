@@ -1,4 +1,4 @@
-"""Streams of tasks: the task at hand, and the rows of past tasks that a client keeps."""
+"""Streams of tasks: the current task, and the rows of past tasks that a client keeps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .problem import Objective
 from .sampling import Local, Sampling
 
 Lies = Callable[[tuple[int, int], Mapping[int, Packed]], dict[int, Packed]]
-"""((round, exchange), honest replies by client) -> the replies that the server gets, where some clients lie."""
+"""((round, exchange), honest replies by client) -> the replies that the server gets if some clients are Byzantine."""
 
 Mode = Literal["task", "class", "domain"]
-"""The logits that a row is compared with.
+"""The logits compared with a row.
 
-"task": those of its own task; "class": those of all classes seen so far; "domain": all.
+"task": the logits of its own task; "class": of all classes seen so far; "domain": all.
 """
 
 
@@ -30,16 +30,16 @@ def _none() -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The task that a call belongs to. Without a stream there is one task.
+    """The task of a call. Without a stream there is one task.
 
     Attributes:
         index: the task's number, from 0
         count: number of tasks of the stream; default 1
-        mode: the logits that a row is compared with; default "domain": all
+        mode: the logits compared with a row; default "domain": all
         now: the classes of this task, a mask [c]
         past: the classes of the tasks before it, a mask [c]
         first: number of this task's first row; a client numbers its rows from 0, task after task
-        heads: the classes of each task so far, a mask [c] for each, this task's last
+        heads: the classes of each task so far, as a mask [c] each; this task's comes last
     """
 
     index: int = 0
@@ -52,34 +52,34 @@ class Task:
 
     @property
     def kept(self) -> tuple[Bool[Tensor, " c"], ...]:
-        """Groups of outputs that a teacher of past tasks compares with each other, a mask [c] for each.
+        """Groups of outputs that a teacher of past tasks compares with each other, as a mask [c] each.
 
-        In mode "task" one group for each past task, else one group for all of them; none in the first task.
+        In mode "task" one group for each past task, otherwise one group for all past tasks; none in the first task.
         """
         if self.mode == "task":
             return self.heads[:-1]
         return (self.past,) if bool(self.past.any()) else ()
 
     def compared(self, y: Int[Tensor, " n"]) -> Bool[Tensor, "n c"]:
-        """The outputs that a row is compared with, a mask [n, c] for labels ``y`` [n]."""
+        """The outputs compared with each row, a mask [n, c] for labels ``y`` [n]."""
         heads = torch.stack(self.heads if self.mode == "task" else (self.seen,)).float()
         return (heads[:, y].T @ heads) > 0
 
     @property
     def seen(self) -> Bool[Tensor, " c"]:
-        """The classes of this task and of those before, a mask [c]."""
+        """The classes of this and all earlier tasks, a mask [c]."""
         return self.now | self.past
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The rows of past tasks that a client holds. False as a condition while there are none.
+    """The rows of past tasks that a client keeps. Its truth value is False while there are none.
 
     Attributes:
-        problem: the mean loss over the rows held
-        past: number of rows of past tasks that the client has met, held or not
+        problem: the mean loss over the kept rows
+        past: number of rows of past tasks that the client has met, kept or not
         capacity: the size of the replay memory, in the policy's terms
-        sample: rows that a step takes; None for all
+        sample: number of rows that a step uses; None for all
         stream: purpose -> a fresh random stream
     """
 
@@ -93,7 +93,7 @@ class Replay:
         return self.problem.n
 
     def batches(self, purpose: str = "replay") -> Iterator[Int[Tensor, " b"] | None]:
-        """Endless draws of ``sample`` rows without replacement; None stands for all rows."""
+        """Endless draws of ``sample`` rows without replacement; None means all rows."""
         generator = self.stream(purpose)
         while True:
             if self.sample is None or self.sample >= len(self):
@@ -106,7 +106,7 @@ class Replay:
 class ReplayPolicy(Protocol):
     """Chooses the rows that a client keeps when a task is over.
 
-    It draws from the generator only, so that its choices can be repeated and need not be stored.
+    It draws only from the generator, so its choices are repeatable and need not be stored.
     """
 
     @property
@@ -115,7 +115,7 @@ class ReplayPolicy(Protocol):
 
     @property
     def sample(self) -> int | None:
-        """The number of rows held that a step takes; None for all."""
+        """The number of kept rows that a step uses; None for all."""
 
     def keep(
         self,
@@ -125,12 +125,12 @@ class ReplayPolicy(Protocol):
         before: int,
         generator: torch.Generator,
     ) -> Int[Tensor, " k"]:
-        """The rows to hold, out of ``held`` and ``came``; rows are numbered as in `Task.first`.
+        """The rows to keep, out of ``held`` and ``came``; rows are numbered as in `Task.first`.
 
         Args:
-            held: rows held so far [h]
+            held: rows kept so far [h]
             came: rows of the task that is over [n]
-            labels: labels of ``came`` [n]; None where there are no classes
+            labels: labels of ``came`` [n]; None without classes
             before: number of rows of earlier tasks
             generator: the source of random draws
         """
@@ -138,14 +138,14 @@ class ReplayPolicy(Protocol):
 
 @dataclass(frozen=True)
 class TaskView:
-    """A task as the server sees it.
+    """The server's view of a task: the task and each client's share of its rows.
 
     Attributes:
         task: its number and classes
         p: p_i of every client: its share of the task's rows
-        sampling: the law of the round's cohort; None where privacy accounting knows none
-        local: id -> the law of the client's batches in this round, under privacy of its rows
-        lies: takes the place of replies where clients lie; None where all are honest
+        sampling: the distribution of the round's cohort; None if privacy accounting does not support it
+        local: id -> the distribution of the client's batches in this round, for privacy of its rows
+        lies: replaces the replies of Byzantine clients; None if all clients are honest
     """
 
     task: Task

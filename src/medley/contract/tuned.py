@@ -13,7 +13,7 @@ from .numbers import real, take
 from .settings import Settings
 
 JUDGED = ("score", "scores", "status", "chosen", "note", "rounds")
-"""Entries of a record's row that are no settings."""
+"""Entries of a record's row that are not settings."""
 
 
 def split(method: Algorithm[Any, Any] | Tuned) -> tuple[Algorithm[Any, Any], float]:
@@ -48,12 +48,14 @@ class Tuned(Settings):
         return self.method.name
 
     def frame(self) -> Any:
-        """The record as a pandas DataFrame, a row a grid point. Raises MedleyError where pandas is not installed."""
+        """The record as a pandas DataFrame, one row per grid point. Raises MedleyError if pandas is not installed."""
         return framed(({"method": self.name, **row} for row in self.record), "Tuned.frame()", MedleyError)
 
     @property
     def tuning(self) -> str:
-        """The search in words: the choice, the grid, the budget, and a note on a choice at its edge; else empty."""
+        """The search in words: the choice, the grid, the budget, and a note if the choice is at the grid's edge. Or
+        empty.
+        """
         if not self.record:
             return ""
         chosen = next((row for row in self.record if row.get("chosen")), self.record[0])

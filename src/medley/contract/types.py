@@ -1,4 +1,4 @@
-"""Names for array types. Their shapes are checked at run time in tests only."""
+"""Names for array types. Their shapes are checked at run time only in tests."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -26,7 +26,7 @@ Data = Shaped[Tensor, "n ..."]
 """Inputs or labels, one sample in each row."""
 
 Decision = float | Literal["argmax"] | None
-"""The class that outputs stand for: that of the largest, the second of two above this output, or none."""
+"""How outputs give a class: the largest output, the second of two classes above this threshold, or no class."""
 
 
 def number(column: Tensor) -> Num:
@@ -37,12 +37,12 @@ def number(column: Tensor) -> Num:
 def column(values: Sequence[float], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Numbers of k clients as a column [k, 1].
 
-    On an accelerator `entries` has them without a wait for the device.
+    On an accelerator, `entries` returns them without waiting for the device.
 
     Args:
         values: the numbers
         like: a tensor on the column's device
-        dtype: default None: that of ``like``
+        dtype: default None: the dtype of ``like``
     """
     here = torch.tensor(values, dtype=dtype or like.dtype)
     made: Any = here.to(like.device)[:, None]
@@ -52,7 +52,7 @@ def column(values: Sequence[float], like: Tensor, dtype: torch.dtype | None = No
 
 
 def entries(*columns: Tensor) -> list[list[float]]:
-    """The numbers of columns [k, 1]; those that are not known here are read from their device at once."""
+    """The numbers of columns [k, 1]. Numbers not yet known here are read from their device in one transfer."""
     there = [c for c in columns if getattr(c, "known", (-1,))[0] != c._version]
     alike = len({c.dtype for c in there}) == 1
     read = iter(torch.cat(there, 1).T.tolist() if alike else [c[:, 0].tolist() for c in there])

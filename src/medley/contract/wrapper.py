@@ -30,12 +30,12 @@ class WrapperServer:
 
 @dataclass(frozen=True)
 class Wrapper(Algorithm[S]):
-    """Base of wrappers: hands on all that belongs to the method itself.
+    """Base of wrappers. It passes everything else on to the wrapped method.
 
     Attributes:
-        method: the method that runs
+        method: the wrapped method
 
-    ``can`` completes the refusal "EWC cannot be ...". ``prefix`` begins the names of the wrapper's own settings.
+    ``can`` completes the error "EWC cannot be ...". The names of the wrapper's own settings begin with ``prefix``.
     """
 
     method: Algorithm[Any, Any]
@@ -45,7 +45,7 @@ class Wrapper(Algorithm[S]):
 
     @property
     def reads(self) -> str:
-        """The way in which the server reads replies, as the predicate of a sentence; "" for any."""
+        """How the server reads replies, as the predicate of a sentence; "" for any way."""
         return ""
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Wrapper(Algorithm[S]):
         return getattr(self.method, name)
 
     def settings(self) -> dict[str, Any]:
-        """The method's settings, and the wrapper's under names of their own."""
+        """The method's settings, and the wrapper's settings with ``prefix``."""
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "method"}
         return {**self.method.settings(), **{f"{self.prefix}.{k}": v for k, v in own.items()}}
 
