@@ -68,7 +68,7 @@ def slipped(how: str) -> Algorithm[Any, Any]:
         ("round", r"Slip\.round\(\) returns a Server"),
         ("in place", r"Slip\.start\(\) changed x in place"),
         ("state", r"Server\.v is not a field, so it would be lost: declare it in class Server"),
-        ("reply", r"Slip\.train\(\) returns NoneType, where a client method returns a message"),
+        ("reply", r"Slip\.train\(\) returns NoneType, but a client method must return a message"),
     ],
 )
 def test_slips_of_a_method_are_told_in_its_own_words(how: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Answers to a request: of one client, or of a stack of clients in one call."""
+"""Computes answers to a request: for one client, or for a stack of clients in one call."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Answer(NamedTuple):
         buffers: the model's buffers after the call, None if they did not change
         work: in row gradients
         memory: its memory after the call
-        optimizer: the state of its optimizer after the call; None where states are not kept
-        own: its own part of the model after the call; None where all is shared
+        optimizer: the state of its optimizer after the call; None if states are not kept
+        own: its own part of the model after the call; None if all parameters are shared
     """
 
     client: int
@@ -42,9 +42,10 @@ class Answer(NamedTuple):
 
 
 def answer_one(request: Request, me: Client[Any], problem: Problem, device: str) -> Answer:
-    """One client's answer. The problem's buffers are set before the call, and read after it.
+    """One client's answer. It sets the problem's buffers before the call and reads them afterwards.
 
-    Raises ClientFailed, with the traceback, for an error that is not one of Medley's, and for one of the user's loss.
+    Raises ClientFailed, with the traceback, for an error that is not one of Medley's, and for an error in the user's
+    loss.
     """
     exchange, i = request.exchange, me.id
     if exchange.buffers is not None:
@@ -55,12 +56,12 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
         name_draws(me, exchange, device)
         packed = call(request, me, (i,), request.own.get(i), request.memories[i]).pack()
     except Exception as e:
-        # The user's own loss is client code: on these rows it failed, on others it may not.
+        # The user's own loss is client code: it failed on these rows, but it may work on others.
         if isinstance(e, MedleyError) and not (isinstance(e, RecipeError) and e.key == "loss"):
             raise
         trace = traceback.format_exc()
         raise ClientFailed(client=i, round=exchange.round, method=exchange.method, traceback=trace) from e
-    buffers = problem.buffers()  # asked for always: it refuses changes that would not travel
+    buffers = problem.buffers()  # always called, because it rejects changes that would not travel
     if exchange.buffers is None or (buffers is not None and equal(buffers, exchange.buffers)):
         buffers = None
     own = problem.own() if isinstance(problem, PartlyShared) else None

@@ -21,8 +21,8 @@ def call(request: Request, me: Client[Any], ids: tuple[int, ...], own: Message |
     """Run the request's client method. Returns its reply; ``me.memory`` is then the new memory.
 
     Args:
-        own: their own message, stacked for several; None where the method takes none
-        memory: their memory, stacked for several; not changed
+        own: their own message, stacked for several clients; None if the method takes none
+        memory: their memory, stacked for several clients; not changed
 
     Raises MedleyError for a message or a memory that was changed in place, Diverged for a reply that is not finite.
     """
@@ -34,8 +34,8 @@ def call(request: Request, me: Client[Any], ids: tuple[int, ...], own: Message |
     )
     if not isinstance(reply, Message):
         raise MedleyError(
-            f"{request.algorithm.name}.{request.exchange.method}() returns {type(reply).__name__}, where a client "
-            "method returns a message: end it with return Step(...)"
+            f"{request.algorithm.name}.{request.exchange.method}() returns {type(reply).__name__}, but a client "
+            "method must return a message: end it with return Step(...)"
         )
     check_unchanged(request, ids[0], given)
     check_finite(request, ids, reply)
@@ -43,7 +43,7 @@ def call(request: Request, me: Client[Any], ids: tuple[int, ...], own: Message |
 
 
 def watched(memory: Any, *messages: Message | None) -> Iterator[WatchedTensor]:
-    """The tensors of a memory and of messages, with their versions now."""
+    """The tensors of a memory and of messages, with their current versions."""
     for name, t in pytree.tensors(memory, "memory"):
         yield name, t, t._version
     for message in messages:
@@ -58,15 +58,15 @@ def check_unchanged(request: Request, i: int, given: Iterable[WatchedTensor]) ->
     for name, t, version in given:
         if t._version != version:
             raise MedleyError(
-                f"{request.method} changed {name} in place (client {i}, round {request.exchange.round}); what a "
-                "client is given or remembers changes by assignment only: write m.c = m.c + step"
+                f"{request.method} changed {name} in place (client {i}, round {request.exchange.round}); a "
+                "client's messages and memory change only by assignment: write m.c = m.c + step"
             )
 
 
 def check_finite(request: Request, ids: tuple[int, ...], reply: Message) -> None:
     """Raise Diverged for NaN or infinities, naming the first such client of ``ids`` and the field.
 
-    Of tensors on an accelerator, within `medley.runtime.deferred.gathered`, at its end.
+    For tensors on an accelerator within `medley.runtime.deferred.gathered`, raises at the end of that block.
     """
     for name, v in vars(reply).items():
         stacked = isinstance(v, Tensor) and v.ndim > 1 and len(v) == len(ids) > 1

@@ -1,4 +1,4 @@
-"""Runs client methods: builds each client, calls it, sends its reply through the codec, folds it, stores its memory."""
+"""Runs client methods: builds each client, calls it, encodes and aggregates its reply, and stores its memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .stack import ClientStack, alike
 
 
 class RoundTrip(NamedTuple):
-    """A reply after the codec: as the server decodes it, its payload bytes, and the codec's new state."""
+    """A reply after the codec: the reply as the server decodes it, its payload bytes, and the codec's new state."""
 
     decoded: Packed
     size: int
@@ -33,10 +33,10 @@ class MemoryParts(NamedTuple):
     """The parts of clients' memories, by client.
 
     Attributes:
-        memories: the algorithm's
+        memories: the algorithm's memories
         kept: the codec's state by client method; no entry before a client's first reply
         optimizers: the optimizer's state; no entry before its first step
-        owns: the own part of the model; None before a client's first reply, no entry where all is shared
+        owns: the own part of the model; None before a client's first reply, no entry if all parameters are shared
     """
 
     memories: Mapping[int, Any]
@@ -51,7 +51,7 @@ class ClientHost:
 
     Attributes:
         client: (id, round) -> the client, without its memory
-        codec: of the run; default `Plain`
+        codec: the codec of the run; default `Plain`
         stack_size: upper bound on the clients in one call; by default practically none
         keeps_optimizers: whether the state of each client's optimizer is kept between rounds; default False
     """
@@ -68,26 +68,30 @@ class ClientHost:
 
     @property
     def remembers(self) -> bool:
-        """True if anything is kept of a client between calls: memory, own parameters, states of codec or optimizer."""
+        """True if anything of a client is kept between calls: memory, own parameters, or states of codec or
+        optimizer.
+        """
         return self.algorithm.remembers or self._keeps
 
     @property
     def _keeps(self) -> bool:
-        """True if the algorithm's memory lies beside own parameters, or a state of the codec or of an optimizer."""
+        """True if own parameters or a state of the codec or optimizer are kept in addition to the algorithm's
+        memory.
+        """
         return self.codec.remembers or self.keeps_optimizers or self._owns
 
     @property
     def _owns(self) -> bool:
-        """True if clients have parameters of their own."""
+        """True if clients have their own parameters."""
         return isinstance(self.problem, PartlyShared)
 
     def without_memories(self) -> ClientHost:
-        """A copy that holds no memories, for workers that are sent them with every request."""
+        """A copy without memories, for workers that get them with every request."""
         return replace(self, memories=Memories())
 
     def serve_block(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[Fold, dict[int, Any]]:
-        """Run one block of an exchange: its replies, and the pending memories by client. ``memories`` are acknowledged
-        ones.
+        """Run one block of an exchange: its replies, and the pending memories by client. ``memories`` are the
+        acknowledged ones.
 
         Raises ClientFailed, Diverged or WireError for a client that fails, unless the exchange is tolerant.
         """
@@ -108,7 +112,7 @@ class ClientHost:
         return fold, pending
 
     def check(self, exchange: Exchange, i: int, packed: Packed, finite: bool = True) -> None:
-        """Raise WireError unless client i's reply is of the type that its method declares; see `Host.check`."""
+        """Raise WireError unless client i's reply has the type that its method declares; see `Host.check`."""
         where = f"client {i}'s answer to {self.algorithm.name}.{exchange.method}, round {exchange.round}"
         self.algorithm.message_types[exchange.method].up.check(packed, self.problem.d, where, finite)
 
@@ -117,7 +121,7 @@ class ClientHost:
         codec, types = downlink(self.codec), self.algorithm.message_types[exchange.method]
         dtype, d = self.problem.dtype, self.problem.d
         asked = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
-        # An accelerator is not waited for: a reply to numbers that are not finite is refused.
+        # Do not wait for an accelerator: the reply to numbers that are not finite will raise an error.
         finite = self.device == "cpu"
         common, own = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, asked, finite), {}
         if types.each is not None:
@@ -126,7 +130,7 @@ class ClientHost:
         return Request(exchange, self.algorithm, ids, common, own, *self.parts({i: memories.get(i) for i in ids}))
 
     def parts(self, held: Mapping[int, Any]) -> MemoryParts:
-        """The parts of clients' memories; the algorithm's begins as its `remember`."""
+        """The parts of clients' memories; the algorithm's memory starts as its `remember`."""
         kept, optimizers = dict[int, dict[str, Kept]](), dict[int, OptimizerState]()
         owns = dict[int, OwnState | None]()
         if self._keeps:
@@ -141,7 +145,7 @@ class ClientHost:
         return MemoryParts(held, kept, optimizers, owns)
 
     def _calls(self, request: Request) -> Iterable[tuple[int, ...]]:
-        """The clients of each call: one, or as many as can be stacked where method and problem allow it."""
+        """The clients of each call: one, or as many as can be stacked if method and problem allow it."""
         one_by_one = request.exchange.buffers is not None or self._owns or Need.NOISE in self.problem.gives
         if one_by_one or not request.types.vectorized:
             return ((i,) for i in request.ids)
@@ -152,7 +156,9 @@ class ClientHost:
         return (ids[k : k + self.stack_size] for ids in found for k in range(0, len(ids), self.stack_size))
 
     def _answers(self, request: Request, ids: tuple[int, ...], fold: Fold) -> list[Answer]:
-        """The answers of the clients of one call. If a stack fails, the first client that fails alone is named."""
+        """The answers of the clients of one call. If a stack fails, the error names the first client that fails
+        alone.
+        """
         if len(ids) == 1:
             return [self._answer(request, ids[0], fold)]
         try:
@@ -166,10 +172,10 @@ class ClientHost:
                 self._answer(request, i, fold)
             raise MedleyError(
                 f"{request.method} serves clients {ids[0]}..{ids[-1]} one by one, but not as a stack "
-                f"({type(e).__name__}: {e}); see on_client(vectorized=True), or leave vectorized out"
+                f"({type(e).__name__}: {e}); see on_client(vectorized=True), or remove vectorized=True"
             ) from e
         fold.ran(me.ran)
-        self.problem.buffers()  # refuses changes that would not travel
+        self.problem.buffers()  # rejects changes that would not travel
         return answers
 
     def _client(self, request: Request, i: int) -> Client[Any]:
@@ -187,7 +193,7 @@ class ClientHost:
         return answer
 
     def _deliver(self, request: Request, answers: Iterable[Answer], fold: Fold) -> Iterator[tuple[int, Any]]:
-        """Send the answers of one call through the codec and fold them. Yields (client, pending memory)."""
+        """Send the answers of one call through the codec and aggregate them. Yields (client, pending memory)."""
         exchange, size = request.exchange, -1
         kept: Kept = {}
         for i, packed, buffers, rows, memory, optimizer, own in answers:
@@ -195,7 +201,7 @@ class ClientHost:
                 packed, size, kept = self._round_trip(request, i, packed, request.types.up.exact)
                 self.check(exchange, i, packed)
             elif size < 0:
-                # A stack's replies are alike, and `call` has seen that they are finite.
+                # A stack's replies have the same form, and `call` has checked that they are finite.
                 self.check(exchange, i, packed, finite=False)
                 size = nbytes(packed)
             buffered = sum(t.numel() * t.element_size() for t in buffers) if buffers else 0
@@ -217,7 +223,7 @@ class ClientHost:
         return isinstance(self.codec, Plain)
 
     def _round_trip(self, request: Request, i: int, packed: Packed, exact: frozenset[str]) -> RoundTrip:
-        """A reply of client i after the codec's round trip. Fields in ``exact`` pass by it. Changes nothing."""
+        """A reply of client i after the codec's round trip. Fields in ``exact`` skip it. Changes nothing."""
         exchange = request.exchange
         kept = request.kept.get(i, {}).get(exchange.method, {})
         rng = lambda: streams.generator(self.seed, i, exchange.round, exchange.number, "codec")

@@ -18,20 +18,20 @@ class Memories:
 
     A call makes a new version of its client's memory. The version is pending until the server's next request to that
     client acknowledges it; a request that acknowledges an earlier version rolls the later one back. So a lost reply
-    changes nothing. A repeated request is computed again, from the same memory and the same named streams: the reply
-    has the same bits, and no reply is cached.
+    changes nothing. For a repeated request, the client computes again from the same memory and the same named streams:
+    the reply has the same bits without a cache.
 
-    Two acknowledged versions are kept, the newest and the last of an earlier round; the pending version is a third. A
-    server that goes back to the start of its round, or resumes from it, builds on that of the earlier round.
+    It keeps two acknowledged versions, the newest and the last of an earlier round; the pending version is a third. A
+    server that goes back to the start of its round, or resumes from there, uses the version of the earlier round.
 
     Attributes:
-        versions: (tag, memory) by client, the oldest first; a `Spill` where there may be many clients
+        versions: (tag, memory) by client, the oldest first; a `Spill` if there may be many clients
     """
 
     versions: MutableMapping[int, list[tuple[Tag, Any]]] = field(default_factory=dict)
 
     def get(self, client: int, acked: Tag | None, round: int) -> Any:
-        """The acknowledged memory, or None before the first. Raises WireError where it is not held."""
+        """The acknowledged memory, or None before the first. Raises WireError if it is missing."""
         if acked is None:
             self.versions.pop(client, None)
             return None
@@ -41,24 +41,25 @@ class Memories:
             raise WireError(
                 f"client {client}: the server expects this client's memory of (round, exchange) = {acked}, but "
                 f"the client holds {[tag for tag, _ in held] or 'nothing'}; was it restarted without its "
-                f"memory, or is the checkpoint another run's? Resume with readmit {client} to let it begin anew"
+                f"memory, or is the checkpoint another run's? Resume with readmit {client} to let it start without "
+                "memory"
             )
         before = [v for v in kept[:-1] if v[0][0] < round][-1:] if acked[0] == round else []
         self.versions[client] = [*before, kept[-1]]
         return kept[-1][1]
 
     def peek(self, client: int, acked: Tag | None) -> Any:
-        """The acknowledged memory, or None where there is none; pending versions stay as they are."""
+        """The acknowledged memory, or None if there is none; pending versions do not change."""
         peek = self.versions.peek if isinstance(self.versions, Spill) else self.versions.__getitem__
         held = peek(client) if client in self.versions else []
         return next((memory for tag, memory in held if tag == acked), None)
 
     def put(self, client: int, tag: Tag, memory: Any) -> None:
-        """Keep a pending version beside the acknowledged one."""
+        """Keep a pending version next to the acknowledged one."""
         self.versions[client] = [*self.versions.get(client, []), (tag, memory)]
 
     def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
-        """The acknowledged memory of every client that has one. Each is read when it is looked at."""
+        """The acknowledged memory of every client that has one. Each is read on access."""
         return LazyMapping(partial(self._acknowledged, dict(acked)))
 
     def _acknowledged(self, acked: Mapping[int, Tag]) -> Iterator[tuple[int, Any]]:

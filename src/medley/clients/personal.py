@@ -1,4 +1,4 @@
-"""Clients' personal models, asked for out of band: nothing is kept, and no byte is counted."""
+"""Clients' personal models, requested out of band: clients keep nothing, and the ledger counts no byte."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from ..wire.fold import Fold, Receipt
 from .answer import name_draws
 
 PHASE = "personal"
-"""The phase of clients that make their personal models: their random streams are not those of training."""
+"""The phase of clients that compute their personal models, so that their random streams differ from those of
+training."""
 
 
 @runtime_checkable
 class PersonalHost(Protocol):
-    """The parts of a `medley.clients.host.ClientHost` that are used here."""
+    """The parts of a `medley.clients.host.ClientHost` used here."""
 
     algorithm: Algorithm[Any, Any]
     problem: Problem
@@ -32,7 +33,7 @@ class PersonalHost(Protocol):
 
 
 def personal_models(host: PersonalHost, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> Fold:
-    """The personal models of one block: x, buffers and own parts by client. Clients that fail are among ``failed``."""
+    """The personal models of one block: x, buffers and own parts by client. ``failed`` has the clients that fail."""
     fold = Fold(block)
     for i in exchange.blocks[block]:
         try:
@@ -45,7 +46,7 @@ def personal_models(host: PersonalHost, exchange: Exchange, block: int, memories
 
 
 def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Packed:
-    """Client i's model. Raises ClientFailed or Diverged where its method gives none."""
+    """Client i's model. Raises ClientFailed or Diverged if its method does not return one."""
     algorithm, problem, x = host.algorithm, host.problem, exchange.common["x"]
     assert isinstance(x, torch.Tensor)
     parts = host.parts({i: memory})
@@ -68,9 +69,9 @@ def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Pa
         raise MedleyError(f"{where} changed {changed[0]} in place; write m.c = m.c + step")
     if not isinstance(mine, torch.Tensor) or mine.shape != x.shape:
         found = list(mine.shape) if isinstance(mine, torch.Tensor) else type(mine).__name__
-        raise MedleyError(f"{where} gave {found}; want a model [{len(x)}] like the server's")
+        raise MedleyError(f"{where} returned {found}, but must return a model [{len(x)}] like the server's")
     if not bool(torch.isfinite(mine).all()):
-        raise Diverged(f"{where} gave numbers that are not finite")
+        raise Diverged(f"{where} returned numbers that are not finite")
     out: Packed = {"x": mine.detach()}
     if exchange.buffers is not None and (buffers := problem.buffers()) is not None:
         out |= {"floats": buffers[0], "ints": buffers[1]}

@@ -16,10 +16,10 @@ class Request:
     """An exchange, decoded for the clients of one block.
 
     Attributes:
-        own: each client's own message; empty where the client method takes none
-        memories: each client's memory of the algorithm; None where the algorithm keeps none
-        optimizers: the state of each client's optimizer; no entry before its first step, and where states are not kept
-        owns: each client's own part of the model; None before its first call; empty where all is shared
+        own: each client's own message; empty if the client method takes none
+        memories: each client's memory of the algorithm; None if the algorithm keeps none
+        optimizers: the state of each client's optimizer; no entry before its first step, or if states are not kept
+        owns: each client's own part of the model; None before its first call; empty if all parameters are shared
         kept: the codec's state by client, then by client method; no entry before a client's first reply
     """
 
@@ -40,5 +40,5 @@ class Request:
 
     @property
     def method(self) -> str:
-        """The client method's name for error messages, as "FedAvg.train"."""
+        """The client method's name for error messages, for example "FedAvg.train"."""
         return f"{self.algorithm.name}.{self.exchange.method}"

@@ -1,8 +1,8 @@
 """Client stacks: many clients in one call of a method marked ``@on_client(vectorized=True)``.
 
 Vectors of k clients are stacked, [k, d], in ascending id. Each number of a client becomes a column [k, 1] in the run's
-dtype. So a method that neither branches on a client's numbers nor calls ``float`` on them serves one client and many
-with the same text.
+dtype. So the same code serves one client or many, as long as the method does not branch on a client's numbers or call
+``float`` on them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ClientStack(Client[M]):
         return self._members
 
     def at(self, phase: str = "", epochs: int | None = None) -> ClientStack[M]:
-        """The stack for one part of its work, see `Client.at`."""
+        """The stack for one part of its work; see `Client.at`."""
         part = ClientStack([me.at(phase, epochs) for me in self._members], self.like)
         part.ran = self.ran
         return part
@@ -110,7 +110,7 @@ def form(state: Any) -> Any:
 
 
 def stack(states: Sequence[Any], like: Vec) -> Any:
-    """States of one form as one: tensors stacked, numbers in a column [k, 1], whole numbers in int64."""
+    """Combine states of the same form: stack tensors, and put numbers into a column [k, 1], whole numbers in int64."""
     first = states[0]
     fields: dict[str, Any] = {}
     for name, v in vars(first).items():
@@ -125,10 +125,10 @@ def stack(states: Sequence[Any], like: Vec) -> Any:
 
 
 def rows(kind: type, fields: Mapping[str, Any], k: int, where: str, copy: bool = True) -> Iterator[dict[str, Any]]:
-    """Inverse of `stack`: each client's fields. A vector [d] or a plain number belongs to every client.
+    """Inverse of `stack`: each client's fields. A vector [d] or a plain number is the same for every client.
 
     Args:
-        copy: True (default) gives each client memory of its own, False views of the stacked tensors
+        copy: True (default) gives each client its own tensors, False views of the stacked ones
 
     Raises MedleyError for other shapes.
     """
@@ -152,7 +152,7 @@ def rows(kind: type, fields: Mapping[str, Any], k: int, where: str, copy: bool =
 
 
 def alike(held: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
-    """Ids in order, cut where the states of two neighbours cannot be stacked."""
+    """Ids in order, split where the states of two neighbours cannot be stacked."""
     ids: list[int] = []
     last: Any = None
     for i, states in held.items():
