@@ -36,7 +36,7 @@ def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
 ) -> None:
     """One that a node held up says nothing of the next."""
     begun, told, answer = time.monotonic(), list[dict[str, Any]](), sealed(b"x")
-    warned = lambda: "waits" in caplog.text if named else bool(told)
+    warned = lambda: "waiting" in caplog.text if named else bool(told)
 
     def pull(grid: Any, waiting: Any, until: float, nodes: Any) -> list[Reply]:
         return [Reply(m, answer, 1, 0, "") for m in waiting if m == "m0" or warned()]
