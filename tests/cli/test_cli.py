@@ -130,7 +130,7 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
         (["run"], "give a recipe, or --resume"),
         (
             ["run", "--resume", "nowhere"],
-            "medley run --resume nowhere: there is no such folder; give that of an earlier",
+            "medley run --resume nowhere: there is no such folder; give the folder of an earlier",
         ),
         (
             ["run", "{file}", "--set", "run.device=cuda:77"],

@@ -23,5 +23,5 @@ def test_a_data_folder_that_is_none_is_a_problem_with_a_remedy(tmp_path, monkeyp
     monkeypatch.setenv("MEDLEY_DATA", str(tmp_path / "gone"))
     got = medley("doctor")
     assert got.exit_code == 2
-    assert "which is no folder: set it to" in got.stderr
+    assert "which is not a folder: set it to" in got.stderr
     assert "nothing is wrong" not in got.stdout

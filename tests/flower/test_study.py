@@ -250,7 +250,7 @@ def test_a_study_is_deployed_as_a_training_is(tmp_path: Path) -> None:
     assert "asks for Describe, GLM; Rules(rows=5" in told.output
     told = ask(*check)
     assert told.exit_code != 0
-    assert "medley node: give --data (a study is on rows of yours" in told.output
+    assert "medley node: give --data (a study uses your rows" in told.output
 
 
 def test_a_studys_folder_says_how_it_went(tmp_path: Path) -> None:

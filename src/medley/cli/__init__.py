@@ -1,9 +1,9 @@
 """The command line: new, plan, run, compare, tune, watch, status, report, show, list, cite, docs, doctor,
 node, deploy.
 
-Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged, of a comparison all; 2 a
-setting, data or a file that cannot be used; 130 Ctrl-C, after which all that was finished is kept. What takes long to
-import, torch above all, is imported in the functions that need it, so that help and completion come at once.
+Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged (in a
+comparison: every run); 2 a setting, data or a file cannot be used; 130 Ctrl-C, after which finished runs are kept.
+Slow imports, torch above all, happen in the functions that need them, so that help and completion appear at once.
 """
 
 from __future__ import annotations

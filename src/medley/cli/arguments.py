@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _debug(ctx: Any, value: bool) -> bool:  # a Context is not always a typer.Co
 
 
 FORMS = "CFLAG.joint", "SHED.fast"
-"""Methods that a class method makes."""
+"""Methods that are made by a class method."""
 
 
 def complete(begun: str) -> list[str]:
@@ -59,7 +59,7 @@ Debug = Annotated[bool, typer.Option("--debug", callback=_debug, help="Show the 
 
 
 def names_in(text: str | None) -> list[str] | None:
-    """The names in ``--methods``; None where it was not given."""
+    """The names in ``--methods``; None if it was not given."""
     return None if text is None else [n for n in text.split(",") if n.strip()]
 
 

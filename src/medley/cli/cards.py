@@ -29,7 +29,7 @@ def status(method: object) -> str:
 
 
 NAME = r"[^\W\d_a-z][\w'’-]*(?: (?:y |de |van |von )?[^\W\d_a-z][\w'’-]*)*"
-"""Surnames, of which some are two words: Agüera y Arcas, Dal Fabbro."""
+"""Surnames; some have two words: Agüera y Arcas, Dal Fabbro."""
 
 PAPER = re.compile(
     rf"(?P<names>{NAME}(?:, {NAME})*(?:,? (?:&|and) {NAME}| et al\.)?),? "
@@ -62,7 +62,7 @@ JOURNALS = {"JMLR": "Journal of Machine Learning Research", "PNAS": "Proceedings
 def bibtex(reference: str) -> str:
     """A BibTeX entry of a card's first paper: its conference, its journal and volume, or its number at arXiv.
 
-    Cards have surnames, so the entry has no given names. Empty for a reference in another form.
+    Cards have only surnames, so the entry has no given names. Empty if the reference has another form.
     """
     found = PAPER.search(reference)
     if found is None:
@@ -92,5 +92,5 @@ def _plain(text: str) -> str:
 
 
 def spelled(name: str) -> str:
-    """A method's name without case, hyphens and other signs: "C-FLAG" and "cflag" are one, a form keeps its dot."""
+    """A method's name without case, hyphens and other signs: "C-FLAG" and "cflag" are one; a form keeps its dot."""
     return re.sub(r"[^a-z0-9.]", "", unicodedata.normalize("NFKD", name).lower())

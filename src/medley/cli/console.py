@@ -27,12 +27,12 @@ class Commands(TyperGroup):
             say(str(e) or "stopped by Ctrl-C")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as e:
-            if "medley.contract.errors" not in sys.modules:  # help, or words that are no command: nothing has run
+            if "medley.contract.errors" not in sys.modules:  # help, or an unknown command: nothing has run
                 raise
             from ..contract.errors import Diverged, MedleyError
 
             told = isinstance(e, MedleyError) or (isinstance(e, OSError) and e.errno != errno.EPIPE)
-            if ctx.meta.get("debug") or not told:  # a reader that has gone is no error
+            if ctx.meta.get("debug") or not told:  # a closed pipe is not an error
                 raise
             from ..recipe.terms import in_terms
 
@@ -42,20 +42,20 @@ class Commands(TyperGroup):
 
 _RANGES = ((0, 9), (11, 32), (127, 160), (0x61C, 0x61D), (0x200E, 0x2010), (0x202A, 0x202F), (0x2066, 0x206A))
 SIGNS = {code: "\N{REPLACEMENT CHARACTER}" for first, end in _RANGES for code in range(first, end)}
-"""Signs that move a terminal's cursor, or turn the direction of its text: names in a folder may have them."""
+"""Signs that move a terminal's cursor, or change the direction of its text: names in a folder may contain them."""
 
 
 class Shown(Console):
-    """A console that prints `SIGNS` of texts as what they are."""
+    """A console that prints `SIGNS` in texts as replacement characters."""
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """The segments of a thing to print, without signs of its own."""
+        """The segments of a thing to print, without `SIGNS`."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(segment.text.translate(SIGNS), segment.style)
 
 
 def show(thing: Any) -> None:
-    """Print to stdout: as wide as the terminal, or wide enough for any table where there is no terminal."""
+    """Print to stdout: as wide as the terminal, or, without a terminal, wide enough for any table."""
     Shown(width=None if sys.stdout.isatty() else 200, soft_wrap=isinstance(thing, str)).print(
         thing, highlight=False, markup=False
     )
@@ -64,7 +64,7 @@ def show(thing: Any) -> None:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = (), title: str | None = None
 ) -> Any:
-    """A `rich.table.Table`. Cells are plain texts, or `rich.text.Text`; columns named in ``right`` are set right."""
+    """A `rich.table.Table`. Cells are texts, or `rich.text.Text`; columns named in ``right`` are right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -78,7 +78,7 @@ def table(
 
 
 def pairs(title: str, values: Mapping[str, Any]) -> Any:
-    """A table with a row for each key; values that are no text are written as JSON."""
+    """A table with a row for each key; values that are not text are written as JSON."""
     return table((title, ""), [(k, v if isinstance(v, str) else json.dumps(v)) for k, v in values.items()])
 
 

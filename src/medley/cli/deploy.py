@@ -41,7 +41,7 @@ def deploy_init(
 
 
 def deploy_gate(database: Path, socket: Path) -> None:
-    """Say to nginx, at a socket, whether a registered node has signed a request; server.sh starts it."""
+    """Tell nginx, through a socket, whether a registered node has signed a request; server.sh starts it."""
     from ..flower.gate import Gate  # Windows has no such sockets
 
     with Gate(database, socket) as gate:
@@ -57,7 +57,7 @@ def deploy_run(
     readmit: Annotated[
         list[int] | None,
         typer.Option(
-            metavar="CLIENT", help="With --resume: this client lost its memory and begins anew. May be repeated."
+            metavar="CLIENT", help="With --resume: this client lost its memory and starts again. May be repeated."
         ),
     ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="After a failure, resume by itself, up to this many times.")] = 0,
@@ -95,7 +95,7 @@ def deploy_run(
 
 def deploy_evaluate(
     model: Annotated[
-        Path, typer.Argument(help="The folder of a run, or a file of weights: what run.init of a recipe takes.")
+        Path, typer.Argument(help="The folder of a run, or a file of weights, as for run.init of a recipe.")
     ],
     project: Annotated[Path, typer.Argument(help="A folder of medley deploy init.", metavar="DIR")] = Path(),
     save: Annotated[

@@ -11,7 +11,7 @@ from .arguments import Debug
 from .console import show, table
 
 PLACES = (Path(__file__).parents[1] / "pages", Path(__file__).parents[3] / "docs")
-"""Where pages are: in an installed wheel, and in a clone."""
+"""Where the pages are: in an installed wheel, and in a clone."""
 
 
 def docs(

@@ -13,7 +13,7 @@ from .console import REFUSED, pairs, say, show
 
 
 def doctor(debug: Debug = False) -> None:
-    """Print your versions, cores, devices, extras and data sets, what does not fit together, and what to do."""
+    """Print your versions, cores, devices, extras and data sets, which of them do not fit together, and what to do."""
     from ..datasets import files
     from ..runtime.versions import OWN, is_installed
 
@@ -22,7 +22,7 @@ def doctor(debug: Debug = False) -> None:
     show(pairs("extras", installation.extras(wanted)))
     sets = ", ".join(installation.data_sets()) or "none; medley list datasets says where each is expected"
     show(pairs("data sets", {"here": sets, "folders": ", ".join(map(str, files.places()))}))
-    lost = "Medley is not installed, it only lies on PYTHONPATH: what it needs is not known here; pip install it"
+    lost = "Medley is not installed, it is only on PYTHONPATH, so its requirements are not known here; pip install it"
     if problems := [*([] if is_installed() else [lost]), *installation.problems(wanted)]:
         for problem in problems:
             say(f"! {problem}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..storage.result import Result
 
 VERSIONS = ("medley", "torch", "numpy", "scipy", "python", "platform", "machine", "threads")
-"""Entries of a start, in their order; those that all starts share stand apart."""
+"""Entries of a start, in their order; entries that all starts share are printed separately."""
 
 RUNS = ("run", "method", "seed", "rounds", "status")
 """Columns of the runs."""
@@ -39,7 +39,7 @@ def show_folder(
     show(_runs(folder, results, begun))
     settings = [r.settings for _, r in results] or [begun["settings"]]
     if begun:
-        # The result's engine is the one that ran.
+        # The result names the engine that ran.
         settings = [{**begun["settings"], **s} for s in settings]
     # Scaling is a number for each feature.
     settings = [{k: shown_seed(v, s) if k == "seed" else v for k, v in s.items() if k != "scaling"} for s in settings]

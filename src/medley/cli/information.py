@@ -56,7 +56,7 @@ def make_report(
 
 
 def _loaded(folders: Iterable[Path]) -> list[Result]:
-    """All runs below the folders. Raises RecipeError, naming both places, for two of one method and seed."""
+    """All runs below the folders. Raises RecipeError, naming both places, if two runs have the same method and seed."""
     from ..contract import RecipeError
     from ..experiments.board import Board
 
@@ -149,7 +149,7 @@ def _one(name: str, thing: Any) -> None:
 
 
 def _reads(make: Any) -> str:
-    """The replies as a method's server reads them: sums can be taken securely. Settings are the method's defaults."""
+    """How a method's server reads the replies; sums work under secure sums. Settings are the method's defaults."""
     from ..contract import Need
 
     try:
@@ -163,7 +163,7 @@ def _reads(make: Any) -> str:
 
 
 def _expected(name: str) -> str:
-    """The first file that a reader expects; empty for readers without one of their own."""
+    """The first file that a reader expects; empty if the reader has none."""
     from ..datasets import files
 
     return files.EXPECTED.get(name, "")
@@ -187,7 +187,7 @@ def cite(
     methods: Annotated[list[str], typer.Argument(help="Names of methods, e.g. shed.", metavar="METHOD...")],
     debug: Debug = False,
 ) -> None:
-    """Print the papers that methods are from, as cards and BibTeX have them, and whether a method is as published."""
+    """Print the papers of methods, as in their cards and as BibTeX, and whether a method is as published."""
     from .. import recipe
     from ..contract import RecipeError
 
@@ -207,7 +207,7 @@ def cite(
 
 
 def _sentence(thing: object, name: str) -> str:
-    """The first sentence of a docstring, without the name before it; a text is one."""
+    """The first sentence of a docstring, or of a text, without the name before it."""
     if isinstance(thing, str):
         return thing
     first = (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ").replace("``", "")

@@ -18,7 +18,7 @@ LEAST = 256.0
 """MiB of shared memory below which worker processes may run out of it."""
 
 BACKSTAGE = ("dev", "docs", "hooks", "fuzz")
-"""Extras of those who work on Medley."""
+"""Extras for developing Medley."""
 
 
 def extras(wanted: Iterable[str], here: Callable[[str], str | None] = version) -> dict[str, str]:
@@ -59,7 +59,7 @@ def parts(line: str) -> tuple[str, str, str]:
 
 
 def meets(found: str, bound: str) -> bool:
-    """Whether a version is on the right side of ">=1.2" or "<1.2"; other kinds of bounds are not looked at."""
+    """Whether a version is on the right side of ">=1.2" or "<1.2"; other kinds of bounds are ignored."""
     known = re.fullmatch(r"(>=|<)\s*([\d.]+)", bound.strip())
     if not known:
         return True
@@ -70,12 +70,12 @@ def meets(found: str, bound: str) -> bool:
 
 
 def shared_memory() -> float | None:
-    """MiB that are free where processes share their vectors; None where there is no such place."""
+    """MiB that are free where processes share their vectors; None if there is no such place."""
     return shutil.disk_usage(SHARED).free / 2**20 if SHARED.is_dir() else None
 
 
 def lacks(free: float | None, threads: int, cores: int, encoding: str) -> list[str]:
-    """Limits of the machine that are in the way, each with its remedy. ``free`` is in MiB."""
+    """Limits of the machine that cause trouble, each with its remedy. ``free`` is in MiB."""
     told = []
     if free is not None and free < LEAST:
         told.append(
@@ -86,14 +86,14 @@ def lacks(free: float | None, threads: int, cores: int, encoding: str) -> list[s
         told.append(f"torch uses {threads} threads on {cores} core(s): set OMP_NUM_THREADS={cores}")
     folder = os.environ.get("MEDLEY_DATA")
     if folder and not Path(folder).is_dir():
-        told.append(f"MEDLEY_DATA is {folder}, which is no folder: set it to the folder that holds the data sets")
+        told.append(f"MEDLEY_DATA is {folder}, which is not a folder: set it to the folder that holds the data sets")
     if encoding.lower().replace("-", "") != "utf8":
-        told.append(f"the terminal's encoding is {encoding}: set PYTHONUTF8=1, or tables lose their signs")
+        told.append(f"the terminal's encoding is {encoding}: set PYTHONUTF8=1, or tables lose characters")
     return told
 
 
 def problems(wanted: Iterable[str]) -> list[str]:
-    """All that does not fit here: `conflicts` and `lacks`."""
+    """Every problem of this installation: `conflicts` and `lacks`."""
     import torch
 
     from ..runtime.cores import cores
@@ -103,7 +103,7 @@ def problems(wanted: Iterable[str]) -> list[str]:
 
 
 def data_sets() -> list[str]:
-    """The published sets that are here."""
+    """The published data sets that are on this machine."""
     from ..datasets import files
 
     return [name for name in files.EXPECTED if files.there(name)]

@@ -28,7 +28,7 @@ METHOD = {
     "test_$name.py": "test_method.py.txt",
     "README.md": "method.md.txt",
 }
-"""The same for a method of one's own."""
+"""The same for a new method."""
 
 CLIENTS = 12
 """Hospitals of the invented data."""
@@ -68,7 +68,7 @@ def new(
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in made.items():
             (folder / file).write_text(text, encoding="utf-8")
-    except OSError:  # such as a full disk: half a project is none
+    except OSError:  # such as a full disk: do not leave half a project
         for file in made:
             (folder / file).unlink(missing_ok=True)
         if begun and folder.exists():
@@ -82,7 +82,7 @@ def new(
 def _patients() -> str:
     """Invented patients as CSV: age, pressure, sugar and weight, whether they are ill, and their hospital.
 
-    Hospitals have 20 to 200 patients, of other mean ages, and differ in the threshold of their diagnosis.
+    Hospitals have 20 to 200 patients, with different mean ages, and differ in the threshold of their diagnosis.
     """
     import numpy as np
 

@@ -51,7 +51,7 @@ Epsilon = typer.Option(
 )
 Name = typer.Option(help="A name for this client, for example Bern; the server shows it on pages and in messages.")
 Keep = typer.Option(
-    metavar="AGE", help="Delete memories of runs that have asked nothing for this long, for example 30d or 12h."
+    metavar="AGE", help="Delete memories of runs that have sent no request for this long, for example 30d or 12h."
 )
 
 
@@ -82,13 +82,13 @@ def node(
 ) -> None:
     """Serve one client's data to runs of a SuperLink, until you stop it.
 
-    The node answers with the code that is installed here, and executes nothing that it is sent. Its data stays here.
+    The node runs only the code that is installed here, and never code that it receives. Its data stays here.
     """
     from ..flower import cleaning
     from ..flower.daemon import Resident
     from ..flower.fleet import FleetNode
 
-    os.umask(0o077)  # its memories are nobody else's
+    os.umask(0o077)  # only this user may read its memories
     age, code = None if keep is None else cleaning.seconds(keep), allow_code.replace(",", " ").split()
     if clean:
         return _clean(memory, age or 0.0)
@@ -123,7 +123,7 @@ def _app(recipe_file: Path, data: Path | None, code: list[str]) -> Any:
     if not _is_study(recipe_file):
         return client_app(recipe_file, own, code=code)
     if own is None:
-        raise _missing({"data": None}, "a study is on rows of yours: a file whose data(context) returns a frame")
+        raise _missing({"data": None}, "a study uses your rows: a file whose data(context) returns a frame")
     return study_client_app(recipe_file, own)
 
 
@@ -144,7 +144,7 @@ def _begin(recipe_file: Path, keyring: Path | None, key: Path, verbose: bool, cl
 
 
 def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) -> None:
-    """Print the client's account of its rows, as the server will get it, once its model could be made."""
+    """Build the client's model, then print the description of its rows that the server will get."""
     from ..contract.errors import BadData, MedleyError
     from ..flower.client import ClientSide
     from ..flower.client_reports import agreed
@@ -181,18 +181,18 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
 
 
 def _report_site(recipe_file: Path, data: Path | None, client: int) -> None:
-    """Print what the rows of a site are, once its recipe's analyses and rules could be made."""
+    """Build the recipe's analyses and rules, then print a description of the site's rows."""
     from .. import recipe
     from ..flower.daemon import data_function
     from ..statistics.site import Site
 
     if data is None:
-        raise _missing({"data": None}, "a study is on rows of yours: a file whose data(context) returns a frame")
+        raise _missing({"data": None}, "a study uses your rows: a file whose data(context) returns a frame")
     r = recipe.load(recipe_file)
     analyses, context = r.analyses(), SimpleNamespace(run_config={}, node_config={"partition-id": client})
     site = Site.of(f"client {client}", data_function(data)(context), r.rules(), r.complete(), None)
     typer.echo(
-        f"client {client}: {site.n} rows; {site.dropped} are left out, since a column of complete is missing there"
+        f"client {client}: {site.n} rows; {site.dropped} are left out because a column in complete is missing there"
     )
     typer.echo(f"columns: {', '.join(map(str, site.frame.columns))}")
     typer.echo(f"{recipe_file} asks for {', '.join(a.name for a in analyses)}; {r.rules()!r} say what may leave")
@@ -219,19 +219,19 @@ def _missing(given: Mapping[str, object], why: str = "a node needs --superlink, 
 
 
 def _number(client: int | None, key: Path | None) -> int:
-    """The client's number: as given, or as it ends the key's name."""
+    """The client's number: as given, or the number at the end of the key's name."""
     from ..contract.errors import RecipeError
 
     if client is not None:
         return client
     if key is None or not (number := re.search(r"\d+$", key.stem)):
-        name = "" if key is None else f" (the name of {key} ends in no number)"
+        name = "" if key is None else f" (the name of {key} does not end in a number)"
         raise RecipeError(f"say which client this is: --client 0{name}", "client")
     return int(number[0])
 
 
 def _leave(memory: Path, client: int) -> None:
-    """Tell the client's node, by a file, that its next answer is its last."""
+    """Tell the client's node, through a file, that its next answer is its last."""
     from ..contract.errors import RecipeError
     from ..flower.node import LEAVE, own_folder
 

@@ -1,4 +1,4 @@
-"""The command that says the cost of a recipe before it is run: plan."""
+"""The command that estimates the cost of a recipe before you run it: plan."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plan(
     first, total = found[0], sum(e.total for e in found)
     show(
         f"{first.parameters:,} parameters; {first.clients:.4g} clients a round with {first.rows:,.0f} row gradients of "
-        f"local steps, {1e-9 * first.flops:.3g} GFLOP as plain steps take them"
+        f"local steps, {1e-9 * first.flops:.3g} GFLOP if computed as plain steps"
     )
     made, evaluation = plural(first.rounds, "round"), duration(first.evaluation)
     runs = f"{plural(count, 'seed')}, {plural(len(found), 'method')}"

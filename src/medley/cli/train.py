@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ..recipe import Recipe
 
 PLACES = ", ".join(("auto", "local", "lossy", "processes", "ray"))
-"""Names that `--on` takes."""
+"""Names that `--on` accepts."""
 
 SHOWN = 8
-"""So many names of columns are shown."""
+"""How many names of columns are shown."""
 
 Method = typer.Option(
     "--method", autocompletion=complete, metavar="NAME", help="The method; by default the recipe's first."
@@ -64,9 +64,9 @@ def run(
     folder = save or resume
     given = [f"run.{k}={v}" for k, v in (("seed", seed), ("rounds", rounds)) if v is not None]
     r = recipe.load(_recipe(recipe_file, resume))
-    if recipe_file is None:  # a folder of a run may come from elsewhere: nothing in it is code
-        if "sink" in r.tables:  # an address in it would be told this run's figures
-            say(f"[sink] of {folder}/recipe.toml is left out: give the recipe itself to go on filing")
+    if recipe_file is None:  # a run's folder may come from another person: run no code from it
+        if "sink" in r.tables:  # its address would receive this run's figures
+            say(f"[sink] of {folder}/recipe.toml is left out: give the recipe itself to go on sending figures there")
         r = replace(r, folder=None, tables={k: v for k, v in r.tables.items() if k != "sink"})
     r = r.with_settings([*(settings or []), *given]).only(only)
     (method,) = r.methods()
@@ -94,24 +94,24 @@ def run(
 
 
 def _federation(r: Recipe, tell: Callable[[str], object] = say) -> Federation:
-    """The recipe's federation. Tells what its data were taken for, and where figures come from."""
+    """The recipe's federation. Prints how the data was read, and which rows the figures are from."""
     fed = r.federation()
     said = f"{r.source}: {fed.data!r}"
     if fed.data.features:
         first, more = fed.data.features[:SHOWN], len(fed.data.features) - SHOWN
         said += f" with {', '.join(first)}" + (f" and {more} columns more" if more > 0 else "")
     if fed.data.X_test is None and fed.sizes is None:
-        said += "; no test rows, so figures are of the training rows"
+        said += "; no test rows, so figures are for the training rows"
     tell(said)
     return fed
 
 
 def _transport(on: str, workers: int | None, faults: Any, profile: bool) -> Any:
-    """Where clients run as asked, below the faults of the recipe; None for the default."""
+    """Where clients run, as asked, inside the recipe's faults; None for the default."""
     from .. import recipe
 
     if profile and on == "auto" and workers is None:
-        on = "local"  # work in other processes would show as waiting
+        on = "local"  # work in other processes would be counted as waiting
     if on == "local" and workers is None:
         return None
     inner = recipe.transport(on, workers)
@@ -119,7 +119,7 @@ def _transport(on: str, workers: int | None, faults: Any, profile: bool) -> Any:
 
 
 def _recipe(given: Path | None, resume: Path | None) -> Path:
-    """The recipe that is given, else the one in the folder to go on with. Raises RecipeError where there is neither."""
+    """The given recipe, or else the one in the folder to resume. Raises RecipeError if there is neither."""
     from ..contract.errors import RecipeError
     from ..storage.run_folder import holds_comparison
 
@@ -130,14 +130,14 @@ def _recipe(given: Path | None, resume: Path | None) -> Path:
         raise RecipeError("medley run: give a recipe, or --resume with the folder of an earlier run")
     if given is None and not Path(resume or "").is_dir():
         raise RecipeError(
-            f"medley run --resume {resume}: there is no such folder; give that of an earlier run", "resume"
+            f"medley run --resume {resume}: there is no such folder; give the folder of an earlier run", "resume"
         )
     return given or Path(resume or "", "recipe.toml")
 
 
 @contextmanager
 def _unsaved_shown() -> Iterator[None]:
-    """Print the table of a run that came to its end and could not be saved."""
+    """Print the table of a finished run that could not be saved."""
     from ..contract.errors import MedleyError
     from ..experiments.board import Board
 
@@ -216,7 +216,7 @@ def tune(
     jobs: Jobs = None,
     debug: Debug = False,
 ) -> None:
-    """Choose each method's settings from the recipe's grid, by the validation split, and print all that was tried."""
+    """Choose each method's settings from the recipe's grid, by the validation split, and print every trial."""
     from .. import recipe
     from ..contract.errors import RecipeError
     from ..experiments import tune as tuning

@@ -1,4 +1,4 @@
-"""The commands that look at a run as it goes: watch, status."""
+"""The commands that show a run in progress: watch, status."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ RunDir = Annotated[Path, typer.Argument(help="The folder of a run, in progress o
 
 def watch(
     run: RunDir,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes any free port.")] = 8550,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 chooses any free port.")] = 8550,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Serve a page about a run on 127.0.0.1: curves, clients, the log's end. It reads the run's folder only."""
+    """Serve a page about a run on 127.0.0.1: curves, clients, the log's end. It only reads the run's folder."""
     from ..contract.errors import RecipeError
     from ..report import watching
     from ..storage import run_view
     from ..storage.result import RUN
 
     if not (run / RUN).exists():
-        show(f"there is no run in {run} yet; waits for it (Ctrl-C ends this)")
+        show(f"there is no run in {run} yet; waiting for one (Ctrl-C ends this)")
         while not (run / RUN).exists():
             time.sleep(0.3)
     run_view.view(run)
     try:
         server = watching.server(run, port)
     except OSError as e:
-        raise RecipeError(f"medley watch --port {port}: {e}; --port 0 takes any that is free", "port") from None
+        raise RecipeError(f"medley watch --port {port}: {e}; --port 0 chooses a free one", "port") from None
     with server:
         address = f"http://127.0.0.1:{server.server_address[1]}/"
         show(f"{run} is shown at {address} (Ctrl-C ends this)")
@@ -72,7 +72,7 @@ def status(
         rows.append((c.name or c.client, c.standing, ago, *numbers, c.why))
     right = ("client", "round", "bytes down", "bytes up")
     show(table(("client", "standing", "last answer", *right[1:], ""), rows, right))
-    show("Round and bytes are those of the last answer.")
+    show("Round and bytes are from the last answer.")
     if len(v.clients) > 100:
         show(f"and {len(v.clients) - 100} clients more")
     for line in v.log[-10:]:
