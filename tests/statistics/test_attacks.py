@@ -169,7 +169,7 @@ def test_a_server_gets_no_column_that_is_not_asked_for() -> None:
         (asked.name_them, ["hiv"]),
         (asked.spread, {**said, "means": [["pay", "", 0.0]], "grids": {"pay": [0, 0, 9]}}),
     ):
-        with pytest.raises(md.WireError, match=r"'(pay|hiv)', a column that is not of this description"):
+        with pytest.raises(md.WireError, match=r"'(pay|hiv)', a column that is not in this description"):
             call(me, Asked(packed(wrong)))
 
 

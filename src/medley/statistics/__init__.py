@@ -1,4 +1,4 @@
-"""A study across sites: regressions, survival and tables from sums alone, each row staying where it is."""
+"""A study across sites: regressions, survival and tables from sums alone; each row stays at its site."""
 
 from .describe import Describe as Describe
 from .fit import GLMFit as GLMFit

@@ -1,4 +1,4 @@
-"""What all analyses share: messages, the agreement of sites on categories, and the base class."""
+"""The parts that all analyses share: messages, the sites' agreement on categories, and the base class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Hello(Message):
 
 
 class Agreement(Message):
-    """Up: where columns are text [c], tables of categories, and rows by site: used, with missing values, left out."""
+    """Up: which columns are text [c], tables of categories, and rows by site: used, with missing values, left out."""
 
     text: Float[Tensor, " c"]
     levels: Float[Tensor, "k m w"]
@@ -48,7 +48,7 @@ Json = UInt8[Tensor, " b"]
 
 
 Ask = Callable[[Any, Message], Any]
-"""A client's method and a message -> the sum of the replies: of all sites, or of one by itself."""
+"""A client's method and a message -> the sum of the replies, of all sites or of a single one."""
 
 
 def packed(values: Any) -> Tensor:
@@ -73,17 +73,17 @@ def site_of(me: Client[Any]) -> Site:
 
 @dataclass
 class Report:
-    """The server's state: a model that is none, and what the analysis found."""
+    """The server's state: an empty model, and the result of the analysis."""
 
     x: Vec
     found: Any = None
 
 
 class Analysis(Algorithm[Report]):
-    """Base of the analyses: one round on typed messages, whose server reads sums only."""
+    """Base of the analyses: one round on typed messages, whose server reads only sums."""
 
     alone: ClassVar[str] = ""
-    """Why it cannot be under secure sums; empty for one that can."""
+    """Why the analysis cannot use secure sums; empty if it can."""
 
     def start(self, x: Vec) -> Report:
         """Nothing is found yet."""
@@ -92,14 +92,14 @@ class Analysis(Algorithm[Report]):
     @property
     @abstractmethod
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Columns that must be there in a row, and those of them that are categories."""
+        """Columns that a row must have, and which of them are categories."""
 
     def summed(self, clients: Cohort, method: Any, message: Message) -> Any:
         """The sum of the sites' replies, each of weight 1."""
         return clients.ask(method, message).sum(dict.fromkeys(clients.ids, 1.0))
 
     def agreed(self, clients: Cohort) -> tuple[dict[str, list[str]], np.ndarray]:
-        """One exchange: the categories that occur at any site, by column, and the rows by site, see `Agreement`."""
+        """One exchange: the categories that occur at any site, by column, and the rows by site; see `Agreement`."""
         up, (columns, categorical) = self.summed(clients, self.agree, Hello(len(clients.ids))), self.reads
         counts = np.rint(up.text.numpy())
         split = {c: int(k) for c, k in zip(columns, counts, strict=True) if 0 < k < len(clients.ids)}
@@ -132,10 +132,10 @@ class Analysis(Algorithm[Report]):
 
 
 def named_by(table: Tensor, column: str, sites: int) -> list[str]:
-    """The categories in a sum of so many sites' tables, in sequence; the log has a warning of likely spellings.
+    """The categories in a sum of this many sites' tables, in order; logs a warning of likely misspellings.
 
-    Those are categories of a single site, ones that differ in capitals or spaces alone, and all where no site shares
-    one with all others.
+    Likely misspellings are categories of a single site, categories that differ only in capitals or spaces, and all
+    categories if no category occurs at every site.
     """
     found = union(table.numpy(), column)
     spelt, most = [v.strip().casefold() for v in found], max(found.values(), default=0)

@@ -26,7 +26,7 @@ from .rules import Withheld
 from .site import Site
 
 BINS = 1024
-"""Bins of a histogram over twelve standard deviations, at most."""
+"""The most bins of a histogram, over twelve standard deviations."""
 
 
 class Asked(Message):
@@ -59,7 +59,7 @@ class Grid(NamedTuple):
 @dataclass
 class Cell:
     """One column in one group: rows with and without a value, mean and deviation, quantiles with their largest
-    error, rows by category. None is what a site withholds.
+    error, rows by category. A figure that a site withholds is None.
     """
 
     n: int | None
@@ -71,7 +71,7 @@ class Cell:
 
     @property
     def rows(self) -> int:
-        """Rows with and without a value; 0 where one of both is withheld."""
+        """Rows with and without a value; 0 if either is withheld."""
         return 0 if self.n is None or self.missing is None else self.n + self.missing
 
 
@@ -82,8 +82,8 @@ class Describe(Analysis):
     Attributes:
         columns: their names; C(name) for numbers that are categories
         by: a column of groups; empty for none
-        where: the rows, "age >= 18"; empty for all
-        quantiles: those of numbers
+        where: a condition on the rows, "age >= 18"; empty for all
+        quantiles: which quantiles of numbers to compute
     """
 
     columns: tuple[str, ...]
@@ -102,7 +102,7 @@ class Describe(Analysis):
         return {c.removeprefix("C(").removesuffix(")"): c.startswith("C(") for c in self.columns}
 
     def curved(self, column: str) -> bool:
-        """Whether a histogram of this column leaves."""
+        """Whether sites send a histogram of this column."""
         return bool(self.quantiles)
 
     @property
@@ -151,7 +151,7 @@ class Describe(Analysis):
                 continue
             cell.mean = means[c, g] if cell.n else None
             cell.sd = math.sqrt(max(squares[k, 0], 0.0) / (cell.n - 1)) if cell.n > 1 else None
-            # The histogram of all is the sum of those of the groups.
+            # The histogram of all rows is the sum of the groups' histograms.
             mine = [k] if g or not self.by else [j for (d, h), j in rows.items() if d == c and h]
             if squares[mine, 2].sum() < 0.5 and cell.n:
                 ends = bins[:, mine].sum(1)
@@ -204,13 +204,13 @@ class Describe(Analysis):
         return Moments(tensor(np.array(out, dtype=float).reshape(-1)))
 
     def _mine(self, columns: list[str]) -> list[str]:
-        """These columns. Raises WireError for one that is not of this description."""
+        """These columns. Raises WireError for a column that is not in this description."""
         if other := {*columns} - {*self.named, self.by}:
-            raise WireError(f"describe: the server asks for {min(other)!r}, a column that is not of this description")
+            raise WireError(f"describe: the server asks for {min(other)!r}, a column that is not in this description")
         return columns
 
     def _may(self, site: Site, c: str, x: np.ndarray, here: np.ndarray) -> bool:
-        """Whether sums of x and x² may leave; of up to three values they tell how many rows have each."""
+        """Whether sums of x and x² may leave; if x has at most three values, they reveal how many rows have each."""
         values = np.unique(x[here])
         sets = [here, *(here & (x == v) for v in values if len(values) <= 3)]
         return all([site.may(c, rows) for rows in sets])
@@ -221,7 +221,7 @@ class Describe(Analysis):
         return (int(here.sum()), 0) if site.may(f"{c} missing", here) else (0, 1)
 
     def _groups(self, site: Site, levels: dict[str, list[str]]) -> list[np.ndarray]:
-        """The rows of all, and of each group, bool [n]."""
+        """All rows, and the rows of each group, bool [n]."""
         used, _ = site.rows((), self.where)
         if not self.by:
             return [used]
@@ -267,7 +267,7 @@ def _grid(sums: Any) -> Grid:
 def curve_may(site: Site, c: str, here: np.ndarray, grid: str, what: str = "") -> bool:
     """Whether a histogram or curve may leave: one grid for a column, of sets that are the same or share no row.
 
-    Raises Withheld where it may not and ``what`` says which it is.
+    Raises Withheld if it may not leave and ``what`` names it.
     """
     if site.rules.rows <= 1 or not here.any():
         return True
@@ -293,7 +293,7 @@ def ends(x: np.ndarray, grid: Grid, least: int) -> np.ndarray:
 
 
 def mergers(place: np.ndarray, least: int) -> Iterator[slice]:
-    """Successive ones of these ascending places, at least ``least`` at a time, so that equal ones stay together."""
+    """Groups of successive places (given in ascending order), at least ``least`` each; equal places stay together."""
     start, n = 0, len(place)
     while start < n:
         end = start + least
@@ -307,7 +307,7 @@ def mergers(place: np.ndarray, least: int) -> Iterator[slice]:
 def quantile(ends: np.ndarray, grid: Grid, q: float, n: int) -> tuple[float, float]:
     """The q-th quantile, between ordered values as NumPy has it: its estimate, and its largest error.
 
-    The error is infinite where it lies among the outermost rows, beyond six standard deviations.
+    The error is infinite if the quantile lies among the outermost rows, beyond six standard deviations.
     """
     lower, upper = np.cumsum(ends, axis=1)
     h = (n - 1) * q

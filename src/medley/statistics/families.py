@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 Rows = np.ndarray
-"""A number for each row [n]."""
+"""One number per row [n]."""
 
 
 class Link(NamedTuple):
@@ -49,8 +49,8 @@ class Family(NamedTuple):
         canonical: the link under which observed and expected information are the same
         variance: V(μ, α)
         bend: V'(μ, α)
-        outcome: the values that an outcome takes, in words
-        takes: whether an outcome takes these values, by row
+        outcome: the possible values of an outcome, in words
+        takes: whether these outcomes are possible, by row
         first: the first guess of the mean
         inside: whether means are possible, by row
         dispersed: whether the dispersion is estimated, by Pearson's χ² over the residual degrees of freedom
@@ -111,7 +111,7 @@ def deviance(name: str, y: Rows, mu: Rows, alpha: float) -> Rows:
 
 
 def parts(name: str, y: Rows, mu: Rows, w: Rows, alpha: float) -> np.ndarray:
-    """Sums [2] from which `llf` has the log-likelihood."""
+    """Sums [2] from which `llf` computes the log-likelihood."""
     from scipy.special import gammaln, xlogy
 
     if name == "gaussian":
@@ -130,7 +130,7 @@ def parts(name: str, y: Rows, mu: Rows, w: Rows, alpha: float) -> np.ndarray:
 
 
 def llf(name: str, sums: np.ndarray, n: float, scale: float) -> float:
-    """The log-likelihood of n rows from the `parts` of all sites; the Gaussian one at its most likely variance."""
+    """The log-likelihood of n rows from the `parts` of all sites; for Gaussians at the most likely variance."""
     first, second = map(float, sums)
     if name == "gaussian":
         return -n / 2 * (math.log(2 * math.pi * first / n) + 1) + second / 2 if first > 0 else math.inf

@@ -1,4 +1,4 @@
-"""Fits, with the names that statsmodels has, and their tables."""
+"""Fits, with statsmodels' names, and their tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .glm import GLM
 from .scoring import Fitted
 
 FEW_CLUSTERS = 30
-"""Sites below which errors that are clustered by site are too small."""
+"""Below this number of sites, errors clustered by site are too small."""
 
 
 class Cost(NamedTuple):
@@ -42,7 +42,7 @@ def probability(p: float) -> str:
 
 @dataclass(eq=False)
 class Coefficients:
-    """Coefficients b [p] with their names and their covariance [p, p]: what all fits have."""
+    """Coefficients b [p] with their names and their covariance [p, p]: the base of all fits."""
 
     names: list[str]
     b: np.ndarray
@@ -63,7 +63,7 @@ class Coefficients:
 
     @property
     def tvalues(self) -> Any:
-        """z: coefficients by their standard errors."""
+        """z: coefficients divided by their standard errors."""
         return self._series(self.b / np.sqrt(np.diag(self.covariance)))
 
     zvalues = tvalues
@@ -89,7 +89,7 @@ class Coefficients:
     def frame(self, exp: bool = False, alpha: float = 0.05) -> Any:
         """A table of coefficients: coef, std err, z, P>|z|, and the interval.
 
-        ``exp`` gives e to the power of coefficients and of their intervals; errors stay those of the coefficients.
+        ``exp`` gives e to the power of coefficients and of their intervals; standard errors stay as they are.
         """
         ends = self.conf_int(alpha)
         f = np.exp if exp else (lambda v: v)
@@ -128,8 +128,8 @@ class GLMFit(Coefficients):
     Attributes:
         glm, sites: the analysis, and the sites' names
         exchanges, bytes_down, bytes_up: the costs of the fit
-        llnull, null_deviance: of the mean alone; only without offset and exposure
-        scale, alpha: the dispersion φ; α of the negative binomial, None for others
+        llnull, null_deviance: for a model with only the mean; not with an offset or exposure
+        scale, alpha: the dispersion φ; α of the negative binomial, None for other families
     """
 
     def __init__(self, glm: GLM, sites: tuple[str, ...], found: tuple[Fitted, np.ndarray], cost: Cost) -> None:
@@ -176,7 +176,7 @@ class GLMFit(Coefficients):
     def lr_test(self, smaller: GLMFit) -> Test:
         """The likelihood-ratio test of this fit against a smaller one on the same rows.
 
-        Raises RecipeError where the two are not of the same rows and outcome, or not nested by their numbers.
+        Raises RecipeError if the fits differ in rows or outcome, or if their numbers show that they are not nested.
         """
         from scipy.stats import chi2
 

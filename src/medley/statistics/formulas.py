@@ -1,8 +1,8 @@
 """Formulas and frames: what a formula may say, the columns that it reads, and a site's design matrix.
 
-A formula comes from somebody else, so it is read, and never run as code: columns, ``C(column)``, interactions, powers
-and products of columns under ``I()``, and logarithms, exponentials and roots of one column. Anything else could pick
-single rows. This is the one module that imports pandas and formulaic.
+A formula comes from another person, so Medley parses it and never runs it as code. It may contain columns,
+``C(column)``, interactions, powers and products of columns under ``I()``, and logarithms, exponentials and roots of one
+column. Anything else could pick single rows. Only this module imports pandas and formulaic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONDITION = (
     ast.Expression, ast.BoolOp, ast.boolop, ast.Compare, ast.cmpop, ast.Name, ast.Load, ast.Constant, ast.List,
     ast.Tuple, ast.UnaryOp, ast.USub, ast.Not,
 )  # fmt: skip
-"""What a condition is made of."""
+"""The parts that a condition may contain."""
 
 COMPARED: dict[type[ast.AST], Any] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
@@ -37,11 +37,11 @@ COMPARED: dict[type[ast.AST], Any] = {
 }  # fmt: skip
 
 RESERVED = {"C", "I", "np", "Intercept", *FUNCTIONS}
-"""Names with a meaning of their own in formulas."""
+"""Names that formulas reserve."""
 
 
 def needed(package: str) -> Any:
-    """The module of a package of the extra. Raises RecipeError where it is not there."""
+    """The module of one of the extra's packages. Raises RecipeError if the package is not installed."""
     import importlib
 
     try:
@@ -52,7 +52,7 @@ def needed(package: str) -> Any:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A formula that has been read: the column on its left, its right, columns of numbers, and those under C()."""
+    """A parsed formula: the column on its left, its right side, columns of numbers, and columns under C()."""
 
     response: str
     right: str
@@ -67,7 +67,7 @@ class Parsed:
 
 @cache
 def parsed(formula: str) -> Parsed:
-    """Read a formula such as "died ~ age + C(sex)". Raises RecipeError, naming the part, for what it may not say."""
+    """Read a formula such as "died ~ age + C(sex)". Raises RecipeError, naming the part, for anything else."""
     formulaic = needed("formulaic")
     left, tilde, right = formula.partition("~")
     if not tilde or not left.strip() or not right.strip():
@@ -76,7 +76,7 @@ def parsed(formula: str) -> Parsed:
         terms = [*formulaic.Formula(right.strip())]
         if not all(hasattr(term, "factors") for term in terms):
             raise SyntaxError("it has one right side, without | and a second ~")
-    except Exception as e:  # of many kinds, of the parser's
+    except Exception as e:  # the parser raises many kinds
         raise RecipeError(f"formula {formula!r} cannot be read: {e}") from None
     response = left.strip().strip("`")
     if not response.isidentifier() and f"`{response}`" != left.strip():
@@ -103,7 +103,7 @@ def parsed(formula: str) -> Parsed:
 
 
 def _factor(text: str, formula: str) -> tuple[tuple[str, ...], bool]:
-    """The columns of one factor, and whether it is of categories."""
+    """The columns of one factor, and whether it consists of categories."""
     if found := re.fullmatch(r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|\d+)\))?\)", text):
         return (found[1],), True
     found = re.fullmatch(rf"(?:np\.)?(?:{'|'.join(FUNCTIONS)})\(([^\W\d]\w*)\)", text)
@@ -113,7 +113,7 @@ def _factor(text: str, formula: str) -> tuple[tuple[str, ...], bool]:
 
 
 def table(data: Any, site: str) -> Any:
-    """A site's rows as a pandas frame, its columns' names as texts. Raises BadData for what has no columns or rows."""
+    """A site's rows as a pandas frame, its columns' names as texts. Raises BadData for data without columns or rows."""
     pandas = needed("pandas")
     if hasattr(data, "to_pandas"):
         data = data.to_pandas()
@@ -152,7 +152,7 @@ def texts(frame: Any, name: str) -> np.ndarray:
 
 
 def in_sequence(levels: Sequence[str]) -> list[str]:
-    """Levels by their numbers where all are numbers, else by their texts."""
+    """Levels sorted as numbers if all are numbers, else as texts."""
     try:
         return sorted(levels, key=float)
     except ValueError:
@@ -190,7 +190,7 @@ def within(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site
 def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarray]]:
     """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n], and those of each of its comparisons.
 
-    The condition is read, and never run as code. A missing value fulfils none.
+    Medley parses the condition and never runs it as code. A missing value fulfils no comparison.
     """
     parts = list[np.ndarray]()
 
@@ -216,7 +216,7 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
         return found
 
     def value(node: Any) -> Any:
-        """A column, or what is written in the condition."""
+        """A column, or a value in the condition."""
         return frame[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node)
 
     try:
@@ -234,7 +234,7 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
 
 
 def _comparable(column: Any, values: Any, site: str) -> None:
-    """Raise BadData where a column that is no number is compared with one, or one of numbers with a text."""
+    """Raise BadData if a column that is not numeric is compared with a number, or a numeric one with a text."""
     for value in () if hasattr(values, "dtype") else values if isinstance(values, list | tuple) else (values,):
         number = is_numeric(getattr(column.dtype, "categories", column))
         if isinstance(value, int | float) != number and not isinstance(value, bool):

@@ -7,9 +7,9 @@ over sites are those of all rows, so that the iterates are those of one machine 
 under C(), to agree on categories; t + 5p + 2 to begin; t + p + 11, t more where the link is not canonical and t for
 robust errors, until Newton's decrement is below 3·10⁻⁹ √n, at most 3·10⁻⁷.
 
-**Departures**: an observed information that is positive definite takes the place of the expected one in steps, so that
+**Departures**: steps use the observed information instead of the expected one if it is positive definite, so that
 links that are not canonical converge quadratically, too. Standard errors are from the expected one, as in R; those of
-the negative binomial, whose α is fitted along, from the observed one, as in statsmodels.
+the negative binomial, if α is estimated too, from the observed one, as in statsmodels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .site import Site
 FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
 
 OWN, EVEN = 8, 0.1
-"""Steps of a site on its own before the first sum, and the share of rows with a say below which it stops."""
+"""A site's own steps before the first sum, and the share of rows with influence below which it stops."""
 
 Covariance = Literal["model", "HC0", "HC1", "HC3", "cluster"]
 
@@ -61,14 +61,14 @@ class GLM(Analysis):
     Attributes:
         formula: "died ~ age + C(sex)"
         family: the outcome's distribution
-        link: "identity", "log", "logit" or "inverse"; empty for the family's own
+        link: "identity", "log", "logit" or "inverse"; empty for the family's default
         offset: a column that is added to η; empty for none
         exposure: a column whose logarithm is added to η, under a log link; empty for none
         weights: a column of weights of rows, inverse variances; empty for none
-        where: the rows, "age >= 18"; empty for all
-        sites: "fixed" gives each site but the first an effect of its own
+        where: a condition on the rows, "age >= 18"; empty for all
+        sites: "fixed" gives each site except the first its own effect
         cov: the covariance of coefficients: of the model, a sandwich, or one clustered by site
-        alpha: of the negative binomial; None fits it along
+        alpha: α of the negative binomial; None estimates it with the coefficients
     """
 
     formula: str
@@ -106,7 +106,7 @@ class GLM(Analysis):
 
     @property
     def text(self) -> str:
-        """The formula, with the sites' effects where there are any."""
+        """The formula, with the sites' effects if there are any."""
         return self.formula + (" + C(site)" if self.sites else "")
 
     @property
@@ -117,7 +117,7 @@ class GLM(Analysis):
 
     @property
     def extra(self) -> tuple[str, str, str]:
-        """The columns of offset, exposure and weights; empty where there are none."""
+        """The columns of offset, exposure and weights; empty if there are none."""
         return self.offset, self.exposure, self.weights
 
     @property
@@ -150,7 +150,7 @@ class GLM(Analysis):
         return Descent(self, partial(ask, self.score), sites, names, point, size).fit(np.linalg.solve(H, x[4]))
 
     def _refuse(self, names: list[str], x: np.ndarray, H: np.ndarray) -> None:
-        """Raise Unfit, naming the column, for one that the others make up, and Stalled for one with one outcome."""
+        """Raise Unfit, naming the column, for a combination of others, and Stalled for one with a single outcome."""
         if found := dependent(H):
             what = f"a combination of {', '.join(names[k] for k in found[1])}" if found[1] else "0 in each row"
             raise Unfit(f"collinear: {names[found[0]]} is {what} over all sites; leave one of them out")
@@ -162,19 +162,19 @@ class GLM(Analysis):
 
     @property
     def _counts(self) -> bool:
-        """Whether outcomes are events, or numbers of them."""
+        """Whether outcomes are events, or counts of events."""
         return self.family in ("binomial", "poisson", "negative_binomial")
 
     @on_client
     def begin(self, me: Client[Any], got: Point) -> Begun:
-        """The site's part of the first weighted regression, at its own fit, and what tells of unusable columns."""
+        """The site's part of the first weighted regression, at its own fit, and sums that reveal unusable columns."""
         site = site_of(me)
         r, family, link = self._rows(site, got), self.kind, LINKS[self.uses]
         mu = family.first(r.y)
         if self.family == "gaussian" and self.uses != "identity":
             mu = np.maximum(mu, 0.1)
         X, eta, weight, left = r.X, link.link(mu), r.w, 0 * r.y
-        for _ in range(OWN):  # where all sites are alike, their own fits are near the whole one
+        for _ in range(OWN):  # if all sites are alike, their own fits are near the fit of all rows
             V, slope = family.variance(mu, got.alpha), link.slope(mu)
             new = r.w * slope**2 / V
             if new.sum() ** 2 < EVEN * len(mu) * (new @ new):
@@ -201,7 +201,7 @@ class GLM(Analysis):
         with np.errstate(all="ignore"):
             mu = link.mean(eta)
             bad = ~(family.inside(mu) & np.isfinite(mu))
-        if bad.any():  # nothing is told but that
+        if bad.any():  # the site sends only this fact
             mu, w = np.where(bad, family.first(y), mu), 0 * w
         V, slope = family.variance(mu, a), link.slope(mu)
         expected, left = w * slope**2 / V, y - mu
@@ -245,7 +245,7 @@ class GLM(Analysis):
         used, _ = site.rows(columns, self.where)
         names, X = design(f, site.frame[used], levels, site.name)
         y = site.column(used, f.response, 0.0)
-        if not self.kind.takes(y).all():  # which ones is not said: that would be a patient's
+        if not self.kind.takes(y).all():  # do not print the value: it belongs to a patient
             said = f"the outcomes of family={self.family!r} are {self.kind.outcome}"
             raise BadData(f"{site.name}: {said}, and {f.response} has others")
         if len(values := np.unique(y)) <= 3 and self.family != "binomial":  # sums of y and y² tell how many have each
@@ -261,7 +261,7 @@ class GLM(Analysis):
         offset = site.column(used, self.offset, 0.0)
         beside = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
         beside |= within(f, site.frame[used], levels, site.name)
-        if self.family != "gaussian" or self.uses != "identity":  # else weights are alike
+        if self.family != "gaussian" or self.uses != "identity":  # else weights are equal
             site.combinations(X)
         site.admit_fit(used, X, names, keys, event, robust, beside)
         return Rows(X, y, w, offset + np.log(exposure))

@@ -37,7 +37,7 @@ def _cells(text: str) -> list[int]:
 
 
 def sketched(levels: Iterable[str], where: str) -> np.ndarray:
-    """The table of these texts. Raises BadData for one that is too long; ``where`` begins the message."""
+    """The table of these texts. Raises BadData for a text that is too long; the message starts with ``where``."""
     out = np.zeros(SHAPE)
     for level in levels:
         if len(level.encode()) > 4 * WORDS or "\0" in level:
@@ -49,7 +49,7 @@ def sketched(levels: Iterable[str], where: str) -> np.ndarray:
 def union(total: np.ndarray, column: str) -> dict[str, int]:
     """The texts in a sum of tables, each with the number of sites that have it.
 
-    Raises BadData where they are too many.
+    Raises BadData if there are too many.
     """
     left, found = np.rint(total), dict[str, int]()
     while (at := next((k for k in range(len(left)) if _pure(left[k])), None)) is not None:

@@ -30,7 +30,7 @@ from .scoring import Unfit
 from .survival import Cox
 
 LEFT_OUT = ("", "its rules withhold a fit of its own", "no fit of its own: separated, collinear, or without a base")
-"""Why a site is not in a meta-analysis, by the state that it tells."""
+"""Why a site is not in a meta-analysis, by the state that it reports."""
 
 
 class Shared(Message):
@@ -56,7 +56,7 @@ class Meta(Analysis):
         family, link, offset, exposure, weights, where, alpha: see `GLM`
         cov: the covariance of a site's coefficients: of the model, or a sandwich
         event: the column of events, for Cox's model; empty for a generalised linear one
-        ties: "efron" or "breslow", of Cox's model
+        ties: "efron" or "breslow", for Cox's model
     """
 
     formula: str
@@ -79,7 +79,7 @@ class Meta(Analysis):
 
     @property
     def own(self) -> GLM | Cox:
-        """The analysis that a site does by itself."""
+        """The analysis that each site does alone."""
         if self.event:
             return Cox(self.formula, self.event, self.where, self.ties)
         how = {k: getattr(self, k) for k in ("link", "offset", "exposure", "weights", "where", "cov", "alpha")}
@@ -124,7 +124,7 @@ class Meta(Analysis):
 
 
 class Pool(NamedTuple):
-    """Estimates of one quantity, combined: by fixed effects, and by random ones of variance τ²."""
+    """Estimates of one quantity, combined by fixed effects, and by random effects of variance τ²."""
 
     k: int
     fixed: float
@@ -165,10 +165,10 @@ class MetaFit:
 
     Attributes:
         meta, sites, cost: the analysis, the sites' names, and its exchanges and bytes
-        own: each site's coefficients, a frame of sites by names; NaN where it has none
+        own: each site's coefficients, a frame of sites by names; NaN if it has none
         own_se: their standard errors
         rows: the rows of each site's fit
-        left_out: the sites that are not in it, with the reason
+        left_out: the sites that are not in the analysis, with the reason
         fixed, random: combined coefficients, with ``params``, ``bse``, ``conf_int()`` and ``frame(exp=True)``
     """
 
@@ -207,8 +207,8 @@ class MetaFit:
         """One coefficient as a forest plot has it: by site, by fixed and random effects, and of the ``pooled`` fit.
 
         Columns are estimate, lower and upper end of its interval, and a site's weight in the random effects. Hartung
-        and Knapp's interval is by Student's t with k − 1 degrees of freedom. ``exp`` gives e to the power of all.
-        Raises RecipeError for a name that no coefficient has.
+        and Knapp's interval is by Student's t with k − 1 degrees of freedom. ``exp`` gives e to the power of each.
+        Raises RecipeError if no coefficient has this name.
         """
         from scipy.stats import norm, t
 

@@ -5,10 +5,9 @@ OneHotEncoder on all rows together.
 
 **One round sends** what `Describe` sends of the columns that need figures of the sites, under the same rules.
 
-**Departures**: a mean and a deviation are of the values that are there, before they are clipped: sums of clipped values
-beside those of all would tell of the few rows beyond. A median comes from a histogram,
-with its largest error. A category that fewer rows of each site have than its least number is not named, so it is an
-unknown one.
+**Departures**: means and deviations use the values that are present, before clipping: sums of clipped values, together
+with sums of all values, would reveal the few rows beyond the bounds. A median comes from a histogram, with its largest
+error. If a category has fewer rows at each site than the site's least number, it is not named and counts as unknown.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Plan = dict[str, tuple[str, ...]]
 def plans(columns: tuple[str, ...]) -> dict[str, Plan]:
     """The steps of each column, of texts such as "age: median, clip(0, 110), standardise".
 
-    Raises RecipeError, naming the text, for steps that are not there or do not go together.
+    Raises RecipeError, naming the text, for steps that do not exist or do not go together.
     """
     out = dict[str, Plan]()
     for text in columns:
@@ -107,16 +106,16 @@ class Prepare(Describe):
         return {c: "encode" in plan for c, plan in plans(self.columns).items() if wanted & plan.keys()}
 
     def curved(self, column: str) -> bool:
-        """See `Describe.curved`: those with a median."""
+        """See `Describe.curved`: columns with a median."""
         return "median" in plans(self.columns)[column]
 
 
 class Preparation:
-    """Preprocessing as all sites' rows have it.
+    """Preprocessing, fitted to all sites' rows.
 
     Attributes:
         asked, sites, cost: the analysis, the sites' names, and its exchanges and bytes
-        scaling: columns as features, with their means and deviations; what data sets and results keep
+        scaling: columns as features, with their means and deviations; data sets and results store this
         errors: the largest error of each median, by column
     """
 
@@ -129,7 +128,7 @@ class Preparation:
             if cell is not None and cell.n is None and cell.counts is None:
                 raise BadData(
                     f"prepare: a site withholds the sums of {name}: too few rows, or other sums of it have left "
-                    "before; leave the column out, or give numbers of your own"
+                    "before; leave the column out, or give your own numbers"
                 )
             columns.append(made := self._column(name, plan, cell))
             mean, deviation = 0.0, 1.0
@@ -144,7 +143,7 @@ class Preparation:
         self.scaling = Scaling(mean_row, deviation_row, True, Coding(tuple(columns)))
 
     def _column(self, name: str, plan: Plan, cell: Cell | None) -> Column:
-        """One column with what it is filled in by."""
+        """One column, with the value that fills its gaps."""
         fill: Any = plan["fill"][0] if "fill" in plan else None
         levels = None if cell is None or cell.counts is None else tuple(cell.counts)
         if levels is not None and "encode" not in plan:

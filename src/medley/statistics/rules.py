@@ -1,11 +1,11 @@
-"""What may leave a site: its rules, and the register of the sets of rows whose sums have left it.
+"""The sums that may leave a site: its rules, and the register of the sets of rows whose sums have left it.
 
-A figure is a sum over a set of rows. Whoever has several of them has every linear combination, too: the difference of
-"all" and "all but those above 90" is a figure of those above 90. The register keeps the sets, and a new one leaves only
-if no linear combination of all of them depends on fewer rows than the site's least number.
+A figure is a sum over a set of rows. If you have several figures, you also have every linear combination: the
+difference of "all" and "everyone up to 90" is a figure of the people above 90. The register keeps the sets, and a new
+one leaves only if no linear combination of all of them depends on fewer rows than the site's least number.
 
-With the sets as rows of a matrix A of zeros and ones [sets, rows], that is: no vector of A's row space, but 0, has
-fewer than ``least`` entries that are not 0. Rows that are in the same sets are one column with a count.
+With the sets as rows of a matrix A of zeros and ones [sets, rows], this means: every vector of A's row space except 0
+has at least ``least`` entries that are not 0. Rows that are in the same sets form one column with a count.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import numpy as np
 from ..contract import BadData, Checked, at_least, in_range
 
 MOST = 20_000
-"""Sets of few rows that are tried; beyond that a figure is withheld."""
+"""How many sets of few rows to try; beyond this number the figure is withheld."""
 
 
 class Withheld(BadData):
-    """A site lets a figure not leave, by its own rules."""
+    """A site's rules forbid a figure to leave."""
 
 
 @dataclass(frozen=True)
 class Rules(Checked):
-    """A site's rules of what may leave.
+    """A site's rules for the figures that may leave.
 
     Attributes:
         rows: the least number of rows that any figure, or any combination of figures, depends on. Default 5
@@ -52,9 +52,9 @@ class Rules(Checked):
 
 
 def recoverable(sets: Iterable[np.ndarray], least: int) -> bool:
-    """Whether a linear combination of sums over these sets of rows, bool [n] each, is one of fewer than ``least`` rows.
+    """Whether a linear combination of sums over these sets, bool [n] each, depends on fewer than ``least`` rows.
 
-    True, to be safe, where there are too many combinations to try.
+    Returns True, to be safe, if there are too many combinations to try.
     """
     A = np.array([s for s in sets if s.any()], dtype=bool)
     if least <= 1 or not len(A):
@@ -77,7 +77,7 @@ def recoverable(sets: Iterable[np.ndarray], least: int) -> bool:
 
 
 def _heavy(share: list[float], k: int, sum: float, start: int) -> Iterator[list[int]]:
-    """Places of k shares, which descend, from ``start`` on, that add up to this sum at least."""
+    """Places, from ``start`` on, of k of the descending shares that add up to at least this sum."""
     for i in range(start, len(share)):
         if share[i] * k < sum:
             return
@@ -109,8 +109,8 @@ class Register:
                 packed = bytes.fromhex(raw)
                 if len(packed) != -(-self.rows // 8) if column != "rows of" else raw != self.of:
                     raise BadData(
-                        f"{self.file} is a register of other rows, not of these {self.rows}; give each data set a "
-                        "register of its own"
+                        f"{self.file} is a register of other rows, not of these {self.rows}; give each data set "
+                        "its own register"
                     )
                 if column != "rows of":
                     bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.rows)
@@ -119,7 +119,7 @@ class Register:
         return self.sets.setdefault(key, {})
 
     def admits(self, key: str, sets: Iterable[np.ndarray], least: int) -> bool:
-        """Whether sums of column ``key`` over these sets may leave, after all that has left before; see `add`."""
+        """Whether sums of column ``key`` over these sets may leave, given the sums that have left before; see `add`."""
         return not recoverable([*self.told(key).values(), *sets], least)
 
     def add(self, key: str, sets: Iterable[np.ndarray]) -> None:

@@ -16,14 +16,14 @@ from .analysis import Json, lower, tensor, upper
 from .families import LINKS, llf
 
 STEPS = {"negative_binomial": 50}
-"""Exchanges after which a fit is given up, by family; 25 for others."""
+"""Exchanges after which a fit stops without a result, by family; 25 for others."""
 
 ALIKE = 1e-9
-"""1 − R² of a column in the columns before it, below which it is one of their combinations."""
+"""If 1 − R² of a column, regressed on the columns before it, is below this, it is a combination of them."""
 
 
 class Unfit(BadData):
-    """Rows to which a model cannot be fitted, as their columns make up one another."""
+    """The rows do not allow a fit, because some columns are combinations of others."""
 
 
 class Point(Message):
@@ -54,7 +54,7 @@ impossible means, Σ(y − μ)² − μ, Σμ²."""
 
 
 class Fitted(NamedTuple):
-    """A fit's numbers, for `GLMFit`: coefficients, log α last where it was fitted, their covariance, and figures."""
+    """A fit's numbers, for `GLMFit`: coefficients, log α last if it was estimated, their covariance, and figures."""
 
     names: list[str]
     b: np.ndarray
@@ -65,7 +65,7 @@ class Fitted(NamedTuple):
 
 @dataclass
 class Descent:
-    """The server's way to the fit; ``point`` is what each request has, and ``size`` the columns' root mean squares."""
+    """The server's descent to the fit; ``point`` is in each request, ``size`` has the columns' root mean squares."""
 
     glm: Any
     ask: Callable[[Point], Curve]
@@ -76,7 +76,7 @@ class Descent:
 
     @property
     def free(self) -> bool:
-        """Whether α is fitted along."""
+        """Whether α is estimated with the coefficients."""
         return bool(self.glm.family == "negative_binomial" and self.glm.alpha is None)
 
     def at(self, b: np.ndarray, alpha: float, bread: Any = None) -> Curve:
@@ -97,7 +97,7 @@ class Descent:
         if up.sums[BAD] > 0.5:
             raise Stalled(f"glm: the first guess gives impossible means under link={self.glm.uses!r}; give link='log'")
         for k in range(STEPS.get(self.glm.family, 25)):
-            if not shaped and k == 2:  # Poisson's coefficients are near: from here on α is fitted along
+            if not shaped and k == 2:  # Poisson's coefficients are near: from here on α is estimated too
                 alpha, shaped = min(max(float(up.sums[OVER] / up.sums[OVER + 1]), 0.05), 20.0), True
                 x, before = np.append(x, math.log(alpha)), math.inf
                 up = self.at(x[:-1], alpha)
@@ -114,7 +114,7 @@ class Descent:
         raise Stalled(f"glm: no fit after {k + 1} steps; Newton's decrement is {decrement:.2g}")
 
     def _newton(self, up: Curve, joint: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The gradient and the matrix of a step; with log α last where it is fitted along."""
+        """The gradient and the matrix of a step; with log α last if it is estimated."""
         g, A = up.g.numpy(), lower(up.H)
         if up.O.numel() and np.linalg.eigvalsh(O := lower(up.O))[0] > 0:
             A = O
@@ -130,7 +130,7 @@ class Descent:
     def _step(
         self, x: np.ndarray, step: np.ndarray, up: Curve, alpha: float, joint: bool
     ) -> tuple[np.ndarray, Curve, float]:
-        """The point after the step, halved until the fit is no worse, with its curve and its α."""
+        """The point after the step, halved until the fit is no worse, with its curve and α."""
         loss: Any = lambda up: -2 * float(up.sums[LLF]) if self.free else float(up.sums[DEVIANCE])
         if joint and abs(step[-1]) > 2:
             step = step * (2 / abs(step[-1]))
@@ -148,7 +148,7 @@ class Descent:
         raise Stalled("glm: no step makes the fit better; scale the columns, or give another link")
 
     def _refuse_separation(self, k: int, step: np.ndarray, x: np.ndarray) -> None:
-        """Raise Stalled, naming the columns, where coefficients go on growing while nothing is gained."""
+        """Raise Stalled, naming the columns, if coefficients keep growing while the likelihood no longer improves."""
         p = len(self.names)
         moved = np.abs(step[:p]) * self.size
         if k >= 5 and moved.max() > 0.3 and self.glm.family != "gaussian":
@@ -178,7 +178,7 @@ class Descent:
 
 
 def dependent(H: np.ndarray) -> tuple[int, list[int]] | None:
-    """The first column that those before it make up, and which of them; None where all are independent."""
+    """The first column that is a combination of earlier ones, and which ones; None if all are independent."""
     size = np.sqrt(np.maximum(np.diag(H), 0.0))
     if (size == 0).any():
         return int((size == 0).argmax()), []

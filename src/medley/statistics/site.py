@@ -1,4 +1,4 @@
-"""A site: its rows, its rules, and the register of what has left."""
+"""A site: its rows, its rules, and the register of the sums that have left."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .formulas import check_columns, chosen, complete, numbers, table
 from .rules import Register, Rules, Withheld
 
 DOMINANT = 0.9
-"""The share of a column's squared deviations that one row may have."""
+"""The largest share of a column's squared deviations that one row may have."""
 
 FEW_DOMINANT = 0.995
-"""The same of all but one of the least number of rows."""
+"""The same for the least number of rows minus one, together."""
 
 
 @dataclass
 class Site:
-    """One site's rows, as its client reads them: in the place of an objective. ``kept`` is the last analysis' part."""
+    """One site's rows, as its client reads them: instead of an objective. ``kept`` belongs to the last analysis."""
 
     name: str
     frame: Any
@@ -41,7 +41,7 @@ class Site:
 
         Args:
             needs: columns without which a row is left out of the study
-            register: the file of what has left, or None
+            register: the file that records what has left, or None
         """
         frame = table(data, name)
         check_columns(frame, needs, name)
@@ -54,9 +54,9 @@ class Site:
         return cls(name, frame, rules, told, dropped, len(frame), own=own)
 
     def rows(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
-        """The rows [n] of a condition in which no column is missing, and the number of those with a missing one.
+        """The rows [n] of a condition in which no column is missing, and the number of rows with a missing value.
 
-        Raises Withheld for fewer rows than the site's least number, and for a condition that leaves a few rows out.
+        Raises Withheld if the rows are fewer than the site's least number, or the condition leaves out only a few.
         """
         check_columns(self.frame, columns, self.name)
         whole = np.ones(self.n, bool)
@@ -71,7 +71,7 @@ class Site:
         return used, int(picked.sum() - used.sum())
 
     def column(self, used: np.ndarray, name: str, default: float) -> np.ndarray:
-        """A column of numbers on these rows; ``default`` where it has no name."""
+        """A column of numbers on these rows; ``default`` if it has no name."""
         return numbers(self.frame[used], name, self.name) if name else np.full(int(used.sum()), default)
 
     def least(self, count: int, what: str, kind: str = "rows") -> None:
@@ -84,7 +84,7 @@ class Site:
             )
 
     def admit(self, key: str, sets: Sequence[np.ndarray], what: str, kind: str = "rows") -> None:
-        """Record that sums of ``key`` over these rows leave; raise Withheld where they tell of too few rows."""
+        """Record that sums of ``key`` over these rows leave; raise Withheld if they reveal too few rows."""
         least: int = getattr(self.rules, kind)
         if not self.register.admits(key, sets, least):
             raise Withheld(
@@ -95,14 +95,14 @@ class Site:
         self.register.add(key, sets)
 
     def may(self, key: str, rows: np.ndarray, kind: str = "rows") -> bool:
-        """Whether a sum of ``key`` over these rows may leave; if so, that it does is recorded."""
+        """Whether a sum of ``key`` over these rows may leave; if so, record that it leaves."""
         if not self.register.admits(key, [rows], getattr(self.rules, kind)):
             return False
         self.register.add(key, [rows])
         return True
 
     def check_size(self, parameters: int, rows: int, everywhere: int) -> None:
-        """Raise Withheld for a fit of too many parameters for the rows here, or everywhere."""
+        """Raise Withheld if a fit has too many parameters for the rows here, or for all sites' rows."""
         n, share = everywhere if self.rules.pooled else rows, self.rules.parameters
         if parameters > share * n:
             raise Withheld(
@@ -114,10 +114,10 @@ class Site:
         self, used: np.ndarray, X: np.ndarray, names: Sequence[str], keys: Sequence[str], event: np.ndarray | None,
         squares: bool = False, beside: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
-        """Record that sums over the rows of a fit leave; raise Withheld, naming the column, where they may not.
+        """Record that sums over the rows of a fit leave; raise Withheld, naming the column, if they may not.
 
         Args:
-            used: its rows [n], of which the following have an entry each
+            used: the fit's rows [n]; the next arguments have one entry for each
             keys: the columns that are summed
             event: whether a row has the event; None for an outcome without events
             squares: whether squared residuals are summed over pairs of categories
@@ -134,7 +134,7 @@ class Site:
             values = np.unique(x)
             # Sums of x and of x² tell how many rows have each of three values; of x² beside x, each of five.
             few = 2 < len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
-            if name in functions:  # those of earlier fits are known, too
+            if name in functions:  # functions of earlier fits are known, too
                 few = max(few, sum(key.startswith(functions[name].partition(":")[0] + ":") for key in known))
             if 1 < len(values) <= 2 * max(1, few) + 1:
                 mine = [_within(used, x == v) for v in values]
@@ -164,7 +164,7 @@ class Site:
             )
 
     def combinations(self, X: np.ndarray) -> None:
-        """Raise Withheld for a combination of categories with few rows, where combinations are few.
+        """If there are few combinations of categories, raise Withheld for a combination with few rows.
 
         Rows of one combination have one weight. If weights differ, the information is t equations for their numbers.
         """
@@ -186,7 +186,7 @@ class Site:
                 )
 
     def _alone(self, X: np.ndarray) -> None:
-        """Raise Withheld where a combination of columns is 0 in all rows but one."""
+        """Raise Withheld if a combination of columns is 0 in all rows except one."""
         u, size, _ = np.linalg.svd(X / np.maximum(np.abs(X).max(0), 1e-300), full_matrices=False)
         leverage = (u[:, size > 1e-10 * size[0]] ** 2).sum(1)
         if self.rules.rows > 1 and leverage.max() > 1 - 1e-9:
@@ -196,7 +196,7 @@ class Site:
             )
 
     def effective(self, weights: np.ndarray, X: np.ndarray, kind: str = "rows") -> None:
-        """Raise Withheld where weights, chosen from afar, leave the say to fewer rows than the least number.
+        """Raise Withheld if weights, chosen by the server, let fewer rows than the least number decide the sums.
 
         Of rows with the event, or of those without it, there may be no more than that number: none may dominate.
         """
@@ -223,7 +223,7 @@ def _within(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _functions(names: Sequence[str], keys: Sequence[str], beside: Sequence[str]) -> dict[str, str]:
-    """The register's keys of those of these columns that are functions of one column of the frame."""
+    """The register's keys for columns that are functions of a single column of the frame."""
     of = {name: [k for k in keys if re.search(rf"(?<!\w){re.escape(k)}(?!\w)", name)] for name in names}
     return {name: f"function of {k[0]}: {name} {sorted(beside)}" for name, k in of.items() if len(k) == 1}
 

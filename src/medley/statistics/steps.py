@@ -1,8 +1,8 @@
 """Cox's partial likelihood from sums over the rows that leave at each time, of one site or of all together.
 
-With r = exp(xβ) and Z = (1, x), the risk set at a time has Σ r Z Zᵀ over the rows that leave then or later. Of d rows
-that have the event at one time, Efron takes the share i/d of their own sums off for the i-th, i = 0 … d − 1; Breslow
-takes none off.
+With r = exp(xβ) and Z = (1, x), the risk set at a time has Σ r Z Zᵀ over the rows that leave then or later. If d rows
+have the event at one time, Efron's method subtracts the share i/d of their own sums for the i-th, i = 0 … d − 1;
+Breslow's subtracts nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Steps(NamedTuple):
     """Sums over the rows that leave at each of k times.
 
     Attributes:
-        leave, tied: Σ r Z Zᵀ of all, and of those with the event [k, p + 1, p + 1]
-        n, d: their numbers [k]
-        dead: Σ x of those with the event [k, p]
+        leave, tied: Σ r Z Zᵀ of all rows, and of rows with the event [k, p + 1, p + 1]
+        n, d: the numbers of these rows [k]
+        dead: Σ x of rows with the event [k, p]
     """
 
     leave: np.ndarray

@@ -44,7 +44,7 @@ RESULTS: dict[type[Analysis], Any] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What a host of clients asks of a problem; a study has no model."""
+    """The properties of a problem that a host of clients needs; a study has no model."""
 
     d: int = 1
     dtype: torch.dtype = torch.float64
@@ -68,18 +68,18 @@ class Sites:
 
 @dataclass(eq=False)
 class Study:
-    """A study over sites, each with rows of its own, which stay there: only sums over rows leave.
+    """A study over sites. Each site's rows stay there: only sums over rows leave.
 
     Attributes:
         data: a frame for each site, by name: of pandas, polars, or columns in a dict
-        rules: what may leave, of all sites or by site; see `Rules`
+        rules: which figures may leave, for all sites or by site; see `Rules`
         complete: columns without which a row is left out of the whole study
-        secure: secure sums, so that nobody sees a single site's; default none
+        secure: secure sums, which hide each single site's sums; default none
         transport: the way to the sites; by default they are in this process
-        registers: the folder in which each site keeps what has left, for the next study on the same rows; by default it
-            is forgotten with the study
+        registers: the folder in which each site records what has left, for the next study on the same rows; by default
+            the record ends with the study
 
-    The ledger has the bytes of each exchange. Raises BadData for frames that cannot be used.
+    The ledger counts the bytes of each exchange. Raises BadData for frames that cannot be used.
     """
 
     data: Mapping[str, Any]
@@ -111,7 +111,7 @@ class Study:
         return self.books.ledger
 
     def without(self, *names: str) -> Study:
-        """The study without these sites; the others' registers go on."""
+        """The study without these sites; the other sites keep their registers."""
         if unknown := [n for n in names if n not in self.names]:
             raise RecipeError.unknown(unknown[0], self.names, "study.without()")
         out = replace(self, data={n: self.data[n] for n in self.names if n not in names})
@@ -121,7 +121,7 @@ class Study:
     def run(self, analysis: Analysis) -> Any:
         """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `Description`, and so on.
 
-        Raises TooFewReplies, naming the sites, where some do not answer an exchange: no result is of the others alone.
+        Raises TooFewReplies, naming the sites, if some do not answer an exchange: Medley returns no partial result.
         """
         if self.secure is not None and analysis.alone:
             raise RecipeError(analysis.alone, "secure")
@@ -152,7 +152,7 @@ class Study:
         Args:
             how: further settings of `GLM`: link, offset, exposure, weights, where, sites, cov, alpha
 
-        Raises Withheld where a site lets its sums not leave, BadData for rows or columns that cannot be used, and
+        Raises Withheld if a site's rules withhold its sums, BadData for rows or columns that cannot be used, and
         Stalled for a likelihood without a maximum.
         """
         fit: GLMFit = self.run(GLM(formula, cast(Any, family), **how))
@@ -165,7 +165,7 @@ class Study:
         where: str = "",
         quantiles: Sequence[float] = (0.25, 0.5, 0.75),
     ) -> Description:
-        """Describe columns over all sites: a Table 1. What a site's rules withhold is said to be withheld, never 0.
+        """Describe columns over all sites: a Table 1. Figures that a site withholds are marked as withheld, never as 0.
 
         Args:
             columns: their names, "C(name)" for numbers that are categories; default None: all of the first site

@@ -3,10 +3,10 @@
 **Reference**: Cox, "Regression Models and Life-Tables", JRSS B 34, 1972; Efron, JASA 72, 1977, and Breslow, 1974, for
 ties; Kaplan & Meier, JASA 53, 1958, with Greenwood's variance; Mantel, 1966, for the log-rank test.
 
-**Departures**: without ``cuts`` risk sets are those of a site, so that sums over all its rows are all that is needed:
-Cox's model stratified by site. With them the rows that leave at each cut are summed, under the rules of a fit of their
-own. Curves are on a grid of times; a site moves the times of successive events, and of successive censored rows, to
-their mean, in steps of its least number of rows.
+**Departures**: without ``cuts`` each risk set belongs to one site, so that sums over all its rows suffice: Cox's model
+stratified by site. With cuts, a site sums the rows that leave at each cut, and each sum must meet the rules for a fit.
+Curves are on a grid of times; a site moves the times of successive events, and of successive censored rows, to their
+mean, in steps of its least number of rows.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Cox(Analysis):
 
     Attributes:
         formula: the time and what explains it, "months ~ age + C(sex)"
-        event: the column that is 1 where the event came, and 0 where the row was censored
-        where: the rows; empty for all
+        event: the column that is 1 if the event occurred, and 0 if the row was censored
+        where: a condition on the rows; empty for all
         ties: "efron" or "breslow"
-        cuts: times, which others are rounded up to, for one baseline; rows beyond the last are censored there. Empty
-            for a baseline of its own for each site, at its own times
+        cuts: times for one common baseline; other times are rounded up to them, and rows beyond the last are censored
+            there. Empty for a separate baseline for each site, at its own times
     """
 
     formula: str
@@ -69,7 +69,7 @@ class Cox(Analysis):
 
     @property
     def kind(self) -> Family:
-        """A family without dispersion, for the descent."""
+        """A family without dispersion, which the descent needs."""
         return FAMILIES["binomial"]
 
     @property
@@ -125,7 +125,7 @@ class Cox(Analysis):
         for k in np.unique(place):
             at = place == k
             site.effective(np.exp(risk[at] - risk[at].max()), X[at])
-            for part in (at & event, at & ~event) if self.ties == "efron" else ():  # those sums leave, too
+            for part in (at & event, at & ~event) if self.ties == "efron" else ():  # these sums leave, too
                 if part.any():
                     site.effective(np.exp(risk[part] - risk[part].max()), Z[part], "events")
         s = Steps.of(X, place, event, got.b.numpy(), len(self.cuts))
@@ -134,7 +134,7 @@ class Cox(Analysis):
         return Leaving(leave, tied, tensor(np.stack([s.n, s.d], 1)), tensor(s.dead))
 
     def _places(self, time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows' places among the cuts, and their events; those beyond the last are censored there."""
+        """Rows' places among the cuts, and their events; rows beyond the last cut are censored there."""
         place = np.searchsorted(np.array(self.cuts) * (1 + 1e-12), time)
         return np.minimum(place, len(self.cuts) - 1), event & (place < len(self.cuts))
 
@@ -155,7 +155,7 @@ class Cox(Analysis):
         site.check_size(X.shape[1], len(X), everywhere)
         beside = within(f, site.frame[used], levels, site.name)
         site.admit_fit(used, X, names, columns, event > 0, beside=beside)
-        if self.cuts and site.rules.rows > 1:  # each time's rows are as those of a fit of their own
+        if self.cuts and site.rules.rows > 1:  # each time's rows must meet the rules for a fit
             curve_may(site, f.response, used, f"{self.cuts} of {self.event}", "the times")
             place, dead = self._places(time, event > 0)
             for k in np.unique(place):
@@ -216,10 +216,10 @@ class CoxFit(Coefficients):
         return self.steps.baseline(self.cox.cuts, self.cox.ties)
 
     def zph(self, transform: Literal["km", "identity", "log"] = "km") -> Any:
-        """Tests of proportional hazards, by column and for all: small p-values tell of effects that change over time.
+        """Tests of proportional hazards, by column and for all: small p-values suggest effects that change over time.
 
         Args:
-            transform: of the time, against which they would change; "km" is 1 less Kaplan-Meier's curve
+            transform: the function of time to test against; "km" is 1 minus Kaplan-Meier's curve
 
         Raises as `steps`.
         """
@@ -240,7 +240,7 @@ class KaplanMeier(Analysis):
     """Kaplan-Meier's curves.
 
     Attributes:
-        time, event: the columns; the event is 1 where it came, and 0 where the row was censored
+        time, event: the columns; the event is 1 if it occurred, and 0 if the row was censored
         unit: the width of the grid of times; times that are multiples of it are exact
         until: the last time; rows beyond it are censored there
         by: a column of groups; empty for none
@@ -282,7 +282,7 @@ class KaplanMeier(Analysis):
             rows = np.isin(np.arange(site.n), at[mine])
             for c in (self.time, self.event):
                 site.admit(c, [rows], f"the group {group!r}")
-            grid = f"{self.unit} until {self.until} of {self.event}"  # others have other steps and totals
+            grid = f"{self.unit} until {self.until} of {self.event}"  # other grids have other steps and totals
             curve_may(site, self.time, rows, grid, f"the group {group!r}")
             both = [np.bincount(place[mine & e], minlength=steps + 1) for e in (event, ~event)]
             counts, moved = merged(np.array(both), least := max(site.rules.rows, site.rules.events))
@@ -308,7 +308,7 @@ class Curves:
 
     Attributes:
         deaths, at_risk: by group and time of the grid [groups, times]
-        moved: how far the sites' rules moved a time, on average, by group; 0 where rules allow single rows
+        moved: how far the sites' rules moved a time, on average, by group; 0 if rules allow single rows
     """
 
     def __init__(self, asked: KaplanMeier, sites: tuple[str, ...], found: Any, cost: Cost) -> None:

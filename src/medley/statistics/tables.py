@@ -1,4 +1,4 @@
-"""A Table 1: columns by group, with tests, from what the sites told."""
+"""A Table 1: columns by group, with tests, from the sites' figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .fit import Cost, Test, probability
 from .formulas import latex, needed
 
 WITHHELD = "withheld"
-"""What stands in the place of a figure that a site withholds."""
+"""Printed instead of a figure that a site withholds."""
 
 
 @dataclass(eq=False)
