@@ -558,7 +558,7 @@ def test_a_run_says_what_its_data_are_taken_for(file, tmp_path):
     ward = "data={name='csv',path='%s',target='ill',keys=['site']}" % (tmp_path / "ward.csv")
     of = ("--set", ward, "--set", "partition={kind='ByKey',key='site'}", "--rounds", 1)
     got = medley("run", file, "--set", "problem={kind='Softmax'}", *of)
-    said = "Dataset(ward: 40 rows [1], 2 classes (no, yes), site as keys) with age; no test rows, so figures are for the"
+    said = "Dataset(ward: 40 rows [1], 2 classes (no, yes), site as keys) with age; no test rows, so figures are for"
     assert said in got.stderr, got.output
     assert "no test rows" not in medley("run", file, "--rounds", 0).stderr
 

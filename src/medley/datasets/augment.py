@@ -1,7 +1,7 @@
 """Augmentation of images: functions of a batch and a random stream, which return a new batch.
 
 Every function draws from the generator on the CPU only, so that the draws are the same on every device. Rows are
-[b, channels, height, width]. Unless told otherwise pixels from beyond the image are 0, so augment normalised images.
+[b, channels, height, width]. By default, pixels from beyond the image are 0, so augment normalised images.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..contract.errors import RecipeError
 def crop(
     X: Tensor, generator: torch.Generator, padding: int = 4, mode: Literal["constant", "reflect"] = "constant"
 ) -> Tensor:
-    """Each image, padded on all sides and cut out again at a random place (He et al., CVPR 2016).
+    """Each image, padded on all sides and cropped to its size at a random place (He et al., CVPR 2016).
 
     Args:
         X: Images [b, c, h, w].
@@ -25,8 +25,8 @@ def crop(
         padding: Pixels on each side; default 4.
         mode: "constant", the default, pads with zeros, "reflect" with the image mirrored at its border.
 
-    Raises RecipeError where the rows are no images, the mode is neither, or the padding is below 0 or, where it
-    reflects, not below the image's height and width.
+    Raises RecipeError if the rows are not images, the mode is neither, or the padding is below 0 or, in the
+    mode "reflect", not below the image's height and width.
     """
     _images("crop", X)
     if mode not in ("constant", "reflect"):
@@ -53,9 +53,9 @@ def flip(X: Tensor, generator: torch.Generator, probability: float = 0.5) -> Ten
     Args:
         X: Images [b, c, h, w].
         generator: The source of the draws, one number an image.
-        probability: Of a mirrored image; default 0.5.
+        probability: Probability that an image is mirrored; default 0.5.
 
-    Raises RecipeError where the rows are no images, or the probability lies outside [0, 1].
+    Raises RecipeError if the rows are not images, or the probability lies outside [0, 1].
     """
     _images("flip", X)
     if not 0 <= probability <= 1:
@@ -75,7 +75,7 @@ def cutout(X: Tensor, generator: torch.Generator, size: int = 16) -> Tensor:
         generator: The source of the centres, two integers an image.
         size: Side of the square in pixels; default 16.
 
-    Raises RecipeError where the rows are no images, or the size is below 1.
+    Raises RecipeError if the rows are not images, or the size is below 1.
     """
     _images("cutout", X)
     if size < 1:

@@ -15,7 +15,7 @@ from .splits import check_finite
 
 
 def check_rows(X: Tensor, y: Tensor, classes: int | None, name: str, part: str) -> None:
-    """Raise BadData, with the row where there is one, for lengths, numbers or labels that do not fit."""
+    """Raise BadData, with the row if one is at fault, for lengths, numbers or labels that do not fit."""
     if len(X) != len(y) or not len(X):
         raise BadData(f"{name}: {len(X)} {part} rows with {len(y)} targets; they must match and not be empty.")
     if X.ndim < 2:
@@ -45,7 +45,7 @@ def check_rows(X: Tensor, y: Tensor, classes: int | None, name: str, part: str) 
 
 
 def check_keys(data: Any) -> None:
-    """Raise BadData for keys of a data set that have not a value a row."""
+    """Raise BadData for keys of a data set that do not have one value per row."""
     for key, values in data.keys.items():
         if len(values) != len(data.X):
             raise BadData(f"{data.name}: key {key!r} has {len(values)} values for {len(data.X)} training rows.")
@@ -56,7 +56,7 @@ def check_keys(data: Any) -> None:
 
 
 def check_kinds(data: Any) -> None:
-    """Raise RecipeError for fields of a data set that are of another kind."""
+    """Raise RecipeError for fields of a data set that have the wrong type."""
     if not isinstance(data.name, str):
         raise RecipeError(f"Dataset(name={data.name!r}): give a text", "name")
     for name in ("keys", "test_keys"):

@@ -43,17 +43,17 @@ PARTS = {
 """The tensors of a data set, and their names in messages."""
 
 ASIDE = {"identity": False}
-"""Of fields that describe the rows and do not change a run; they are no part of a data set's fingerprint."""
+"""Fields that describe the rows and do not change a run; a data set's fingerprint leaves them out."""
 
 DENSE = "give dense rows, sparse=False or X.toarray(), or divide the columns of X by numbers of your own first"
-"""The remedy where rows cannot be scaled."""
+"""The remedy if rows cannot be scaled."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset(Settings):
     """A data set in memory, not yet divided among clients.
 
-    Raises ``BadData``, with the row where there is one, for lengths, labels or numbers that do not fit.
+    Raises ``BadData``, with the row if one is at fault, for lengths, labels or numbers that do not fit.
 
     Arrays, lists, pandas frames and SciPy's sparse matrices become tensors. Several inputs a row are a dict or a tuple
     of arrays [n, ...], for a `Network` whose module takes them by name or by place.
@@ -61,15 +61,15 @@ class Dataset(Settings):
     Attributes:
         X: Training rows [n, ...], floats, or integer token ids. For linear models it may be sparse
             (`medley.rows.sparse.Sparse`).
-        y: Training targets [n, ...]: labels 0..``classes``-1 or texts, or floating-point values where ``classes`` is
-            None. Integers [n, t] may do without ``classes``, where a loss of the user's own reads them.
+        y: Training targets [n, ...]: labels 0..``classes``-1 or texts, or floating-point values if ``classes`` is
+            None. Integers [n, t] do not need ``classes`` if your own loss reads them.
         X_test: Test rows [m, ...]; default none.
         y_test: Test targets [m]; default none.
         classes: The number of classes; default that of ``labels``. Without them it is counted where whole numbers [n]
             are all of 0..C-1 and C is 2 or more, or targets are texts; else None, for regression.
         keys: Columns [n] by name, such as the user or the year of each training row, for natural clients; default none.
         name: The data set's name in messages and reports.
-        labels: Names of the classes, which `Result.predict` gives back: texts, numbers or booleans. Targets that are
+        labels: Names of the classes, which `Result.predict` returns: texts, numbers or booleans. Targets that are
             texts get their places among these; default those texts, in the order of the alphabet.
         X_validation: Validation rows [v, ...]; default none.
         y_validation: Validation targets [v]; default none.
@@ -109,7 +109,7 @@ class Dataset(Settings):
         self._take_arrays()
         for part in ("X", "y", "X_test", "y_test", "X_validation", "y_validation", "weights"):
             t = getattr(self, part)
-            # The same numbers in another order of memory would take other kernels, whose last bits differ.
+            # The same numbers in another memory order would use other kernels, whose last bits differ.
             if type(t) is Tensor and t.layout == torch.strided and not t.is_contiguous():
                 object.__setattr__(self, part, t.contiguous())
         check_rows(self.X, self.y, self.classes, self.name, "training")
@@ -207,7 +207,7 @@ class Dataset(Settings):
         together: str | Sequence[str] = (),
         last: str | Sequence[str] = (),
     ) -> Dataset:
-        """Draw a test set, where there is none, and then a validation set from the training rows.
+        """Draw a test set, if there is none, and then a validation set from the training rows.
 
         Rows are drawn uniformly and keep their order and their keys. A test set that is already there stays. Rows of
         one patient, or of one walk, resemble each other: a model knows a test row whose neighbours it was trained on.
@@ -224,7 +224,7 @@ class Dataset(Settings):
             last: Keys, such as "walk": the part is the last rows of each, in the order in which they stand; nothing is
                 drawn. Default none.
 
-        Raises RecipeError where a fraction leaves a part empty, there is a validation set already, or no such key.
+        Raises RecipeError if a fraction leaves a part empty, a validation set exists already, or a key does not.
         """
         out, keys_of = self, [(v,) if isinstance(v, str) else tuple(v) for v in (by, together, last)]
         if sum(map(bool, keys_of[1:])) + bool(keys_of[0] and keys_of[2]) > 1:
@@ -243,7 +243,7 @@ class Dataset(Settings):
         return out
 
     def _strata(self, by: Sequence[str], given: str) -> list[np.ndarray]:
-        """The columns that ``by`` names, the argument ``given``. Raises RecipeError for one that is not there."""
+        """The columns that ``by`` names, the argument ``given``. Raises RecipeError for an unknown column."""
         out = []
         for name in by:
             if name in self.keys:
@@ -277,7 +277,7 @@ class Dataset(Settings):
             n_test: Number of test rows; default None, all.
             seed: Of the streams (seed, "take", "train") and (seed, "take", "test"); default 0.
 
-        Raises RecipeError where there are fewer rows, or no test set.
+        Raises RecipeError if there are fewer rows, or no test set.
         """
         out = self
         if n_train is not None:
@@ -293,8 +293,8 @@ class Dataset(Settings):
     def where(self, pick: Callable[[Tensor, Tensor], Tensor], name: str, key: str | None = None) -> Dataset:
         """The training, test and validation rows that ``pick(X, y)`` marks, a mask [n], in their order.
 
-        The result is called ``name``. With a key, ``pick`` gets `order_of` it in the place of X. Raises ``BadData`` if
-        no training row is left. Another part of which no row is left is None.
+        The result is called ``name``. With a key, ``pick`` gets `order_of` that key instead of X. Raises ``BadData`` if
+        no training row is left. If no row of another part is left, that part is None.
         """
         given = (self.X, self.X_test) if key is None else self.order_of(key)
         rows = pick(given[0], self.y).nonzero()[:, 0]
@@ -313,7 +313,7 @@ class Dataset(Settings):
     def order_of(self, key: str) -> tuple[Tensor, Tensor | None]:
         """The places of the training rows' and the test rows' values of a key in their common order, [n, 1] each.
 
-        Raises RecipeError for a key that is not there, BadData where test or validation rows lack it, and by `in_time`.
+        Raises RecipeError for a key that is not there, BadData if test or validation rows lack it, and by `in_time`.
         """
         if key not in self.keys:
             raise RecipeError.unknown(key, self.keys, f"{self.name}: the data set")
@@ -333,7 +333,7 @@ class Dataset(Settings):
     def pool(self, factor: int) -> Dataset:
         """Mean-pool images [n, channels, h, w] over ``factor`` × ``factor`` squares, e.g. 28×28 to 14×14.
 
-        Raises ``RecipeError`` for rows that are no images, or a factor that does not divide height and width.
+        Raises ``RecipeError`` for rows that are not images, or a factor that does not divide height and width.
         """
         if self.X.ndim != 4:
             raise RecipeError(f"{self.name}.pool(): X is {tuple(self.X.shape)}, not [n, channels, height, width].")
@@ -349,10 +349,10 @@ class Dataset(Settings):
         is only centred. They are kept as ``scaling``, and `Result.predict` scales raw rows by them.
 
         Args:
-            like: A standardised data set whose mean and deviation are taken, such as the training rows' for a data set
-                of test rows; columns with names go by them. Default None, this one's own.
+            like: A standardised data set whose mean and deviation to use, such as the training rows' for a data set
+                of test rows; named columns are matched by name. Default None, this one's own.
 
-        Raises RecipeError where ``like`` is not standardised, and BadData where the rows are sparse or have several
+        Raises RecipeError if ``like`` is not standardised, and BadData if the rows are sparse or have several
         inputs, or ``like`` has other columns.
         """
         out, call = self, f"{self.name}.standardise({'' if like is None else f'like={like!r}'})"
@@ -369,7 +369,7 @@ class Dataset(Settings):
         return replace(out._mapped(now), scaling=now.after(out.scaling))
 
     def ordered(self, features: Sequence[str], call: str) -> Dataset:
-        """The data set with its columns in the order of these names, where both have names.
+        """The data set with its columns in the order of these names, if both have names.
 
         Raises BadData, naming the call, for other names.
         """

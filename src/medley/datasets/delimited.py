@@ -16,7 +16,7 @@ log = logging.getLogger("medley")
 
 
 def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, call: str) -> list[str]:
-    """The names in a file's first line, or "0", "1", ... where ``header`` is False.
+    """The names in a file's first line, or "0", "1", ... if ``header`` is False.
 
     Raises RecipeError for a line with another delimiter, and BadData for an empty file, and for a line that looks like
     a row of numbers and is not said to be names. Frames without names have the header 0, 1, ..., which is taken for
@@ -59,7 +59,7 @@ def cells_of(
         before: rows that were read already
         columns: the places of the columns of numbers, and of those of texts
 
-    Raises BadData, naming row and column, for a row of another length and for a cell that is no number.
+    Raises BadData, naming row and column, for a row of another length and for a cell that is not a number.
     """
     numeric, named = columns
     numbers, texts = array("d"), [list[str]() for _ in named]
@@ -82,7 +82,7 @@ def cells_of(
 def _no_number(
     rows: Sequence[Sequence[str]], column: int, row: int, header: Sequence[str], numeric: Sequence[int], call: str
 ) -> BadData:
-    """The error of the cell in this column of the first of these rows, which are those from number ``row`` on."""
+    """The error of the cell in this column of the first of these rows, which start at row number ``row``."""
     cell = rows[0][column]
     texts = {j: sum(j < len(r) and bool(r[j].strip()) and not is_number(r[j]) for r in rows) for j in numeric}
     names = [header[j] for j, count in texts.items() if 2 * count > len(rows)]

@@ -1,7 +1,7 @@
 """Data sets on disk, mapped into memory.
 
-A mapped tensor takes no memory of its own: the system reads its pages when they are used and drops them when memory is
-short. Processes that map the same folder share the pages.
+A mapped tensor needs no memory: the system reads its pages when they are used and drops them when memory is short.
+Processes that map the same folder share the pages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def save(data: Dataset, folder: Place) -> Path:
     table |= {"test_keys": list(data.test_keys), "features": data.features}
     if data.scaling is not None:
         table["scaling"] = data.scaling.plain()
-    # Last, so that a folder that was cut short is none.
+    # Last, so that an unfinished folder does not count as a data set.
     (place / "dataset.json").write_text(json.dumps(table | {"parts": list(tensors)}), encoding="utf-8")
     return place
 
@@ -87,5 +87,5 @@ def saved(folder: Place) -> Dataset:
 
 
 def _mapped(path: Path) -> Tensor:
-    # "c": pages are copied when somebody writes to them, and torch warns of arrays that it cannot write.
+    # "c": pages are copied when a program writes to them, and torch warns of arrays that it cannot write.
     return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))

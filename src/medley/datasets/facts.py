@@ -10,11 +10,11 @@ from .dataset import Dataset
 
 
 def recorded(data: Dataset) -> dict[str, Any]:
-    """The facts as plain values by the name of their setting; those that the data set lacks are left out."""
+    """The facts as plain values by the name of their setting; facts that the data set lacks are left out."""
     out: dict[str, Any] = {}
     if data.features:
         out["features"] = list(data.features)
-    if data.scaling is not None and data.X.ndim == 2:  # of images no frame is predicted
+    if data.scaling is not None and data.X.ndim == 2:  # results cannot predict a frame of images
         out["scaling"] = data.scaling.plain()
     y = data.y_test
     if y is None:

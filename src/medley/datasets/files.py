@@ -48,9 +48,9 @@ def find(
     Args:
         folder: The folder to look in first; default none.
         inside: Sub-folders that are tried before each folder itself; default none.
-        gz: Whether a file with ``.gz`` appended is taken too; default False.
+        gz: Whether a file with ``.gz`` appended counts too; default False.
 
-    Raises BadData where a file is in none of the folders; names it and all of them.
+    Raises BadData if a file is in none of the folders; names the file and every folder.
     """
     looked = places(folder, inside)
     endings = ("", ".gz") if gz else ("",)
@@ -72,9 +72,9 @@ def find(
 
 
 def locate(path: Place, folder: Place | None, inside: Sequence[str], call: str) -> Path:
-    """A user's file: the path itself where ``folder`` is None and there is such a file, else as `find` looks for it.
+    """A user's file: the path itself if ``folder`` is None and the file exists, else the file that `find` finds.
 
-    Raises BadData where it is nowhere; names all places, the working directory too, and files with a similar name.
+    Raises BadData if the file is not found; names all places, the working directory too, and files with a similar name.
     """
     given = Path(path).expanduser()
     if folder is None and given.is_file():
@@ -105,7 +105,7 @@ def called(reader: str, path: Place, **given: str | None) -> str:
 
 
 def reencode(file: Path) -> str:
-    """The remedy for a CSV file that is not in UTF-8: it is in UTF-16 where it begins with that one's mark."""
+    """The remedy for a CSV file that is not in UTF-8: it is in UTF-16 if it begins with UTF-16's byte order mark."""
     with file.open("rb") as stream:
         code = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
     return f"Save it so, or read it by datasets.frame(pandas.read_csv(path, encoding={code!r}), target=...)."
@@ -136,7 +136,7 @@ def read_bytes(path: Path, call: str) -> bytes:
 
 
 def unpacked_limit(packed: int) -> int:
-    """The bytes that so many packed ones may become: 256 MiB, or 100 for one. Images and text become 2 to 10."""
+    """The most bytes that this many packed ones may become: 256 MiB, or 100 for one. Images and text become 2 to 10."""
     return max(1 << 28, 100 * packed)
 
 
@@ -150,7 +150,7 @@ def too_large(what: str, packed: int, most: int) -> BadData:
 def read_idx(path: Path, dims: int, call: str) -> np.ndarray:
     """An array of unsigned bytes from an idx file, packed with gzip or not.
 
-    Raises BadData where the file has another magic number, or a size that its header does not announce.
+    Raises BadData if the file has another magic number, or a size that its header does not announce.
     """
     raw = read_bytes(path, call)
     head = 4 + 4 * dims
@@ -176,7 +176,7 @@ def read_records(path: Path, labels: int, pixels: int, call: str) -> tuple[np.nd
         labels: Label bytes of a record, which come first.
         pixels: Pixel bytes of a record.
 
-    Raises BadData where the file is empty or ends in the middle of a record.
+    Raises BadData if the file is empty or ends in the middle of a record.
     """
     raw = read_bytes(path, call)
     size = labels + pixels
@@ -192,7 +192,7 @@ def read_records(path: Path, labels: int, pixels: int, call: str) -> tuple[np.nd
 def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarray]:
     """Arrays of an npz file by name; nothing is unpickled.
 
-    Raises RecipeError where the file lacks a name, and BadData where the file is damaged or holds an array of objects.
+    Raises RecipeError if the file lacks a name, and BadData if the file is damaged or holds an array of objects.
     """
     try:
         with path.open("rb") as stream:
@@ -214,13 +214,13 @@ def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarra
 
 
 def find_folder(call: str, name: str, pattern: str, folder: Place | None = None, inside: Sequence[str] = ()) -> Path:
-    """The folder that holds a sub-folder ``name`` with files of this pattern; looked for as `find` does.
+    """The folder that holds a sub-folder ``name`` with files of this pattern; searched for as in `find`.
 
     Args:
-        pattern: Of the files in it, e.g. "*.json".
+        pattern: Pattern of the files in it, for example "*.json".
         inside: Sub-folders that are tried before each folder itself; default none.
 
-    Raises BadData where there is none; names all places.
+    Raises BadData if there is no such folder; names all places.
     """
     looked = places(folder, inside)
     for place in looked:
@@ -235,7 +235,7 @@ def find_folder(call: str, name: str, pattern: str, folder: Place | None = None,
 def there(name: str) -> bool:
     """Whether the first file of a set in `EXPECTED` lies in one of the folders, packed with gzip or not."""
     folder, _, file = EXPECTED[name].rpartition("/")
-    # find() also takes files that lie in the folder itself, or in another sub-folder; those are found by reading.
+    # find() also takes files that lie in the folder itself, or in another sub-folder; reading finds those.
     return any(any((root / folder).glob(file + end)) for root in places() for end in ("", ".gz"))
 
 

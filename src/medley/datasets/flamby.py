@@ -2,7 +2,7 @@
 
 Source: du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated Learning in Realistic Healthcare
 Settings", NeurIPS 2022, code at github.com/owkin/FLamby. ``keys["centre"]`` makes every centre a client; the test rows
-are those of all centres together, in the order of the centres.
+of all centres stand together, in the order of the centres.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def heart_disease(folder: Place | None = None) -> Dataset:
     itself. FLamby's preprocessing: the columns 10 to 12 and then the rows with a missing value are dropped, the columns
     2 and 6 become one-hot without their first level, and each hospital is standardised by its own training rows.
 
-    Raises BadData where a file is missing or is no such table.
+    Raises BadData if a file is missing or has another format.
     """
     from sklearn.model_selection import train_test_split
 
@@ -67,7 +67,7 @@ def tcga_brca(folder: Place | None = None) -> Dataset:
     `problems.concordance` the metric. The files are ``brca.csv`` and ``train_test_split.csv`` of FLamby, in ``flamby``
     or in the folder itself.
 
-    Raises BadData where a file is missing or is no such table.
+    Raises BadData if a file is missing or has another format.
     """
     call = "datasets.tcga_brca()"
     table, division = find(call, ["brca.csv", "train_test_split.csv"], folder, ("flamby",))
@@ -105,7 +105,7 @@ def _patients(file: Path, call: str) -> np.ndarray:
 
 
 def _one_hot(X: np.ndarray, columns: tuple[int, ...]) -> np.ndarray:
-    """The other columns of X [n, p], then a 0/1 column for each level of ``columns`` but the first."""
+    """The other columns of X [n, p], then a 0/1 column for each level of ``columns`` except the first."""
     rest = [j for j in range(X.shape[1]) if j not in columns]
     levels = [(X[:, j, None] == np.unique(X[:, j])[1:]).astype(float) for j in columns]
     return np.concatenate([X[:, rest], *levels], axis=1)

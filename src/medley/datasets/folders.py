@@ -1,4 +1,4 @@
-"""Folders of image files, a class each."""
+"""Folders of image files, one per class."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .dataset import Dataset
 from .files import Place, called, find_folder
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-"""Of image files, in any case; other files are left out."""
+"""Extensions of image files, in upper or lower case; other files are left out."""
 
 PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval", "holdout"}
-"""Names of the parts of one data set, which are no clients and no classes."""
+"""Names of the parts of one data set; they are neither clients nor classes."""
 
 
 @checked("datasets")
@@ -32,7 +32,7 @@ def image_folder(
 ) -> Dataset:
     """Image files in a folder for each class, ``<class>/<image>``, as float32 pixels in [0, 1], [n, channels, h, w].
 
-    Classes have their folders' names, in the order of the alphabet. Files that are no images by their names, and
+    Classes have their folders' names, in the order of the alphabet. Files whose names are not those of images, and
     folders that begin with "." or "__", are left out. A pixel takes four bytes a channel, and five while files are
     read. It needs Pillow: ``pip install 'medley-fl[images]'``.
 
@@ -72,7 +72,7 @@ def image_folder(
 
 
 def refuse_parts(names: Sequence[str], said: str) -> None:
-    """Raise BadData, beginning with what is ``said`` of the names, where they are those of one data set's parts."""
+    """Raise BadData, with a message that starts with ``said``, if the names are those of one data set's parts."""
     if len(names) > 1 and {name.lower().strip() for name in names} <= PARTS:
         raise BadData(
             f"{said.format(', '.join(names))}, which are parts of one data set, so that test rows would be trained on; "
@@ -96,9 +96,9 @@ def decoded(
     Args:
         images: the name of each in messages, and its path or its bytes
         size: height and width to which images are resized; default None, they must be alike
-        wanted: height and width that each must have; default 0, those of the first
+        wanted: height and width that each must have; default 0, as the first image
 
-    Raises RecipeError where Pillow is missing, BadData, with the name and the row, for an image that cannot be read.
+    Raises RecipeError if Pillow is missing, BadData, with the name and the row, for an image that cannot be read.
     """
     try:
         from PIL import Image

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub; the one module that imports ``datasets``."""
+"""Data sets of the Hugging Face hub; only this module imports ``datasets``."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def hub(
         train: The split of training rows; default "train".
         test: The split of test rows; default "test". None for no test set.
         keys: Columns for natural clients; default none.
-        config: The configuration, where the data set has several; default none.
+        config: The configuration, if the data set has several; default none.
         regression: Whether targets are values; default False.
         load: Further keywords of ``datasets.load_dataset``, such as ``revision``; its default is the newest.
 
     Raises:
-        RecipeError: A column or a split is not there, or the package ``datasets``.
+        RecipeError: A column or a split does not exist, or the package ``datasets`` is not installed.
         BadData: Images differ in size.
     """
     call = f"datasets.hub({name!r})"

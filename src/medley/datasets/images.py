@@ -134,7 +134,7 @@ def emnist(
         folder: The folder to look in first; default none.
         normalise: Whether to standardise; default False.
 
-    Raises RecipeError where the split is unknown, and BadData where a file is missing or damaged.
+    Raises RecipeError if the split is unknown, and BadData if a file is missing or damaged.
     """
     if split not in EMNIST:
         raise RecipeError.unknown(str(split), EMNIST, "datasets.emnist(split=...)")
@@ -156,7 +156,7 @@ def tiny_imagenet(folder: Place | None = None, normalise: bool = False, classes:
         normalise: Whether to standardise; default False.
         classes: Number of classes, the first in the order of wnids; default 200.
 
-    Raises RecipeError where there are fewer classes, or Pillow is missing, and BadData where a file is missing or
+    Raises RecipeError if there are fewer classes, or Pillow is missing, and BadData if a file is missing or
     damaged, or an image is not 64×64.
     """
     call = "datasets.tiny_imagenet()"

@@ -51,7 +51,7 @@ def femnist(folder: Place | None = None) -> Dataset:
 def shakespeare(folder: Place | None = None) -> Dataset:
     """Shakespeare by speaker: 80 characters and the next one, from LEAF's JSON files.
 
-    They lie in ``shakespeare/data/train`` and so on, as those of `femnist`. X [n, 80] is int64, y the next character's
+    They lie in ``shakespeare/data/train`` and so on, like `femnist`. X [n, 80] is int64, y the next character's
     id; ids are places in `CHARACTERS`. A character outside of it counts as the last one, as LEAF's own index −1 does.
     ``keys["speaker"]`` names role and play. Raises ``BadData`` for files that are missing or damaged.
     """

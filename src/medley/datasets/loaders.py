@@ -44,12 +44,12 @@ class Collated(TorchDataset[Any]):
 
 
 def item_of(items: Any, i: int) -> Any:
-    """Item i as a loader reads it: by ``__getitems__`` where the data set has that."""
+    """Item i as a loader reads it: by ``__getitems__`` if the data set has it."""
     return items.__getitems__([i])[0] if hasattr(items, "__getitems__") else items[i]
 
 
 def plain_tensors(items: Any) -> bool:
-    """Whether a data set is one of tensors whose rows are its items: no class of the user's changes them."""
+    """Whether a data set is one of tensors whose rows are its items: no class of the user changes them."""
     own = TensorDataset
     kind = type(items)
     return (
@@ -72,7 +72,7 @@ def loaded(loader: DataLoader[Any], where: str) -> Any:
     """A loader's data set: the rows that its sampler or its batch sampler draws, as its ``collate_fn`` makes them.
 
     Batches and their order are the pace's, so that a loader which shuffles all rows stands for all rows. Raises
-    BadData, naming ``where``, for one that draws other rows in every pass.
+    BadData, naming ``where``, for a loader that draws other rows in every pass.
     """
     items: Any = loader.dataset
     if type(loader).__iter__ is not DataLoader.__iter__:
@@ -107,7 +107,7 @@ def _rows(loader: DataLoader[Any], n: int, where: str) -> list[int]:
     rows = passes[0]
     if batches is not None and not own and batches.drop_last:
         kept = len(rows) // batches.batch_size * batches.batch_size
-        if rows == passes[1] or not kept:  # else every pass leaves other rows out
+        if rows == passes[1] or not kept:  # else every pass leaves out different rows
             rows = rows[:kept]
         elif kept < len(rows):
             log.warning(

@@ -19,7 +19,7 @@ from ..rows.columns import is_number
 def preparation(given: Any, call: str) -> Scaling:
     """The scaling of a `medley.statistics.Preparation`, or of the file that its `save` wrote.
 
-    Raises RecipeError for another value, and BadData for a file that is not there, or holds none.
+    Raises RecipeError for another value, and BadData for a file that does not exist or holds no preparation.
     """
     found = getattr(given, "scaling", given)
     if isinstance(found, str | Path):
@@ -41,7 +41,7 @@ def preparation(given: Any, call: str) -> Scaling:
 
 
 def refuse_special(scaling: Scaling, special: Sequence[str], call: str) -> None:
-    """Raise RecipeError where one of these, a target or a client, is a column of the preparation: those are inputs."""
+    """Raise RecipeError if the target or the client is a column of the preparation, whose columns are inputs."""
     assert scaling.coding is not None
     if both := [name for name in special if name in scaling.coding.names]:
         raise RecipeError(
@@ -52,7 +52,7 @@ def refuse_special(scaling: Scaling, special: Sequence[str], call: str) -> None:
 
 
 def places(scaling: Scaling, names: Sequence[str], call: str) -> list[int]:
-    """The places of its columns among these. Raises RecipeError for one that is not there."""
+    """The places of its columns among these. Raises RecipeError for a missing column."""
     assert scaling.coding is not None
     if missing := [name for name in scaling.coding.names if name not in names]:
         raise RecipeError.unknown(missing[0], names, f"{call}: prepared=: the header")

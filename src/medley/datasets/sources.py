@@ -38,17 +38,17 @@ CALL = "datasets.frame(...)"
 DROP = "leave it out, frame.drop(columns=...)"
 
 AGAIN = 32
-"""Items of a data set that are read again, to find targets that are drawn at random: two labels agree so often once in
-four thousand million times, and labels of which a tenth is flipped once in six hundred."""
+"""How many items of a data set are read twice, to detect targets that are drawn at random. Two random labels agree this
+often once in four thousand million times; labels of which a tenth is flipped, once in six hundred times."""
 
 Path = tuple[str | int, ...]
 """Names and places that lead from an item of a data set to one input."""
 
 
 def target_of(names: Collection[str], where: str) -> str | None:
-    """The one of these names that is a target's; None for none. Raises BadData, naming ``where``, for several.
+    """The one of these names that is a target's, or None. Raises BadData, naming ``where``, for several.
 
-    A "y" beside an "x" is taken for a coordinate where there is another.
+    A "y" next to an "x" counts as a coordinate if there is another candidate.
     """
     found = [name for name in TARGETS if name in names]
     if found[1:] and (found[1:] != ["y"] or "x" not in names):
@@ -61,7 +61,7 @@ def target_of(names: Collection[str], where: str) -> str | None:
 
 
 def read_item(items: Any, i: int, where: str) -> Any:
-    """Item i of the data set ``where``. Raises BadData, naming both, where the data set itself raises."""
+    """Item i of the data set ``where``. Raises BadData, naming data set and row, if the data set raises."""
     try:
         return item_of(items, i)
     except Exception as e:
@@ -69,7 +69,7 @@ def read_item(items: Any, i: int, where: str) -> Any:
 
 
 class Shelf:
-    """Items of a data set, read together; those of the last call are kept, so that each is read once for all inputs."""
+    """Items of a data set, read together; the last call's items are kept, so that each is read once for all inputs."""
 
     def __init__(self, items: Any, where: str) -> None:
         self.items, self.where = items, where
@@ -97,7 +97,7 @@ class Items:
         self.dtype = first.dtype
 
     def read(self, rows: np.ndarray) -> Tensor:
-        """These rows. Raises BadData, naming the row, for one of another shape."""
+        """These rows. Raises BadData, naming the row, for a row of another shape."""
         numbers = rows.tolist()
         out = []
         for i, item in zip(numbers, self.shelf.read(numbers), strict=True):
@@ -135,14 +135,14 @@ def pair_of(
 ) -> tuple[Tensor, np.ndarray | Tensor]:
     """Inputs and targets of a data set of another library: inputs are read when they are used, targets now.
 
-    They are those of its items. A loader stands for the rows that it yields: batches are the pace's. Items of several
-    inputs make `Fields`.
+    Both come from the data set's items. A loader counts as the rows that it yields; the pace sets the batches. Items of
+    several inputs become `Fields`.
 
     Args:
-        aside: a column that is no input, such as each row's client; default none
-        features: the names of a frame's columns of inputs, in the order that they shall have; default its own
+        aside: a column that is not an input, such as each row's client; default none
+        features: the names of a frame's columns of inputs, in the wanted order; default the frame's order
 
-    Raises BadData, naming ``where``, for a data set without numbered items, and for items that are no pair.
+    Raises BadData, naming ``where``, for a data set without numbered items, and for items that are not pairs.
     """
     items: Any = loaded(value, where) if isinstance(value, DataLoader) else value
     if is_frame(items):
@@ -172,7 +172,7 @@ def is_table(items: Any) -> bool:
 def column(items: Any, target: str | int, where: str) -> np.ndarray:
     """One column of a data set of another library, such as its targets, in memory; ``where`` is its name in errors.
 
-    It is that of the items, whatever attributes such as ``targets`` the data set has.
+    It is read from the items; attributes of the data set such as ``targets`` are ignored.
     """
     items = loaded(items, where) if isinstance(items, DataLoader) else items
     if is_frame(items) or (is_hugging_face(items) and not is_transformed(items)):
@@ -199,7 +199,7 @@ def column(items: Any, target: str | int, where: str) -> np.ndarray:
 
 
 def as_key(items: Any, key: str) -> np.ndarray:
-    """The column that names each row's client. Raises RecipeError where there is none."""
+    """The column that names each row's client. Raises RecipeError if there is none."""
     where = "ByKey: the data"
     if (is_frame(items) or is_hugging_face(items)) and key not in (names := columns_of(items, where)):
         raise RecipeError.unknown(key, names, where)
@@ -248,7 +248,7 @@ def _of_frame(table: Any, where: str, aside: str | None, features: Sequence[str]
 
 
 def refuse_client(inputs: Collection[str], where: str) -> None:
-    """Raise BadData, naming ``where``, for inputs of which one is called as the column of each row's client."""
+    """Raise BadData, naming ``where``, if an input has the name of the column of each row's client."""
     if "client" in inputs:
         raise BadData(
             f"{where} has a column 'client', which would be an input; leave it out, frame.drop(columns='client'), "
@@ -257,7 +257,7 @@ def refuse_client(inputs: Collection[str], where: str) -> None:
 
 
 def by_client(value: Any) -> Dataset:
-    """A frame of all clients' rows as a data set with the key "client". Raises BadData for one without that column."""
+    """A frame of all clients' rows as a data set with the key "client". Raises BadData without that column."""
     names = [str(name) for name in value.columns]
     target = target_of(names, "Federation(clients=...)")
     if target is None or "client" not in names:
@@ -284,7 +284,7 @@ def frame(
         target: the column of labels, numbers or text, or of values
         client: the column of each row's client; `scenarios.ByKey` deals by it. Default None
         features: the columns of inputs, numbers or booleans; default None: all others
-        regression: whether targets are values; by default fractions are, and all else is labels
+        regression: whether targets are values; by default fractions are values, and everything else is labels
         name: the data set's name in messages and reports
         prepared: what `Study.prepare` found, or its file; its columns are the inputs. Default none
 

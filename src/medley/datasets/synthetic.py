@@ -30,7 +30,7 @@ def gaussian_classes(
         test: Test rows; default 10,000. 0 for no test set.
         separation: Distance of two centres in standard deviations, root mean square; default 4.
 
-    Raises RecipeError where a size is below 1, or ``test`` below 0.
+    Raises RecipeError if a size is below 1, or ``test`` below 0.
     """
     if min(n, features, classes) < 1 or test < 0:
         raise RecipeError(f"datasets.gaussian_classes(n={n}, features={features}, classes={classes}, test={test}).")

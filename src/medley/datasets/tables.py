@@ -96,7 +96,7 @@ def svmlight(
             and the log says so.
         n_features: The number of columns; default the last one with an entry.
 
-    Raises BadData where the file is missing, not in that format, or has entries of other columns than these two allow.
+    Raises BadData if the file is missing, not in that format, or has entries of other columns than these two allow.
     """
     from sklearn import datasets as embedded
 
@@ -207,7 +207,7 @@ def npz(
         regression: Whether targets are values; default False: classes are renumbered 0..C-1 in ascending order.
         folder: The folder to look in first; default none.
 
-    Raises RecipeError where the file lacks a name, or one of ``X_test`` and ``y_test`` is missing, and BadData where
+    Raises RecipeError if the file lacks a name, or one of ``X_test`` and ``y_test`` is missing, and BadData where
     the file is damaged or holds Python objects.
     """
     call = called("npz", path, X=X, y=y, X_test=X_test, y_test=y_test)
@@ -356,7 +356,7 @@ def _table(
         X: Features [n, ...], maybe a SciPy sparse matrix; they become float32.
         y: Targets [n]; labels become 0..C-1.
 
-    Raises BadData where there are no numbers, no rows or no features; a label is no whole number, or all are the same.
+    Raises BadData if there are no numbers, no rows or no features; a label is no whole number, or all are the same.
     """
     for array_ in (X, y, *(test or ())):
         if array_.dtype.kind not in "biufU" or (array_.dtype.kind == "U" and (array_ is X or regression)):

@@ -51,7 +51,7 @@ def sentiment140_tokens(
         length: Words of a tweet that are kept, from its beginning; default 30.
         folder: The folder to look in first; default none.
 
-    Raises RecipeError where the vocabulary is below 3, or the length below 1, and BadData where the file is missing or
+    Raises RecipeError if the vocabulary is below 3, or the length below 1, and BadData if the file is missing or
     damaged.
     """
     text, text_test, rest = _tweets("datasets.sentiment140_tokens()", folder)
