@@ -94,7 +94,14 @@ def test_names_come_with_frames_wherever_they_are_given(tmp_path: Path) -> None:
     named = ("age", "lab", "icu")
     assert md.datasets.Dataset(X, y).features == named
     assert md.Federation(P, clients=[(X, y), (X, y)]).data.features == named
-    assert md.Federation(P, clients=[(X, y), (X.to_numpy(float), y)]).data.features == ()
+    with pytest.raises(
+        md.BadData, match="client 1's X has no names of columns, and other clients' have: age, lab, icu"
+    ):
+        md.Federation(P, clients=[(X, y), (X.to_numpy(float), y)])
+    unnamed = X.set_axis(range(3), axis=1)
+    assert md.Federation(P, clients=[(unnamed, y), (X.to_numpy(float), y)]).data.features == ()
+    with pytest.raises(md.BadData, match="two columns are called 'age'"):
+        md.Federation(P, clients=[(X.set_axis(["age", "age", "icu"], axis=1), y)])
     usual = table.rename(columns={"died": "label", "hospital": "client"})
     assert md.Federation(P, clients=usual).data.features == named
     assert md.Federation(P, clients=[part.drop(columns="client") for _, part in usual.groupby("client")]).data.features

@@ -429,6 +429,21 @@ def test_a_module_used_twice_is_left_as_it_was():
     assert f.grad(x).norm() > 0
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: torch.jit.script(nn.Linear(3, 2)), "'the module' is compiled by TorchScript"),
+        (lambda: nn.Sequential(nn.DataParallel(nn.Linear(3, 2))), "'0' is a DataParallel; give the module inside"),
+        (lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 2))), "'0' holds the tensor 'weight'"),
+        (lambda: nn.utils.prune.random_unstructured(nn.Linear(3, 2), "weight", 0.5), "holds the tensor 'weight'"),
+    ],
+)
+def test_modules_that_cannot_be_copied_or_called_with_x_are_refused(made, words):
+    with pytest.raises(RecipeError, match=words):
+        md.problems.Network(made())
+
+
 def test_a_lazy_module_needs_a_batch_first():
     module = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(10))
     with pytest.raises(RecipeError, match=r"'0\.weight', of a lazy module, has no shape yet; send a batch through"):

@@ -52,15 +52,18 @@ def as_tensor(value: Any, what: str, client: int | None = None, labels: bool = F
 
 
 def names_of(table: Any) -> tuple[str, ...]:
-    """Names of the columns of a frame, or of a Hugging Face data set; none for anything else, and where two are alike.
+    """Names of the columns of a frame, or of a Hugging Face data set; none for anything else.
 
-    Names are texts: a column 3 is "3".
+    Names are texts: a column 3 is "3". Raises BadData if two columns have one name.
     """
     columns = getattr(table, "column_names", None) or getattr(table, "columns", None)
     if columns is None or isinstance(table, Tensor) or not hasattr(table, "__getitem__"):
         return ()
     names = tuple(map(str, columns))
-    return names if len(set(names)) == len(names) else ()
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadData(f"two columns are called {twice!r}; rename one, or give an array, X.to_numpy()")
+    return names
 
 
 def is_text(values: Any) -> bool:
@@ -152,7 +155,9 @@ def check_tensor(t: Tensor, what: str, client: int | None = None) -> None:
     if isinstance(t, Sparse | Fields):
         return
     why = ""
-    if t.layout != torch.strided or t.is_quantized:
+    if t.is_nested:
+        why = "is a nested tensor; give rows of one length, padded where they are shorter"
+    elif t.layout != torch.strided or t.is_quantized:
         why = "is a sparse or quantised tensor; give a dense one, or one of SciPy's sparse matrices"
     elif t.device.type == "meta":
         why = "is on the device 'meta' and has no values; give a tensor with values"

@@ -65,6 +65,7 @@ def pooled(
         raise BadData(f"Federation(clients={clients!r}): give a list of pairs (X, y)")
     if not (clients := list(clients)):
         raise BadData("Federation(clients=[]): there are no clients")
+    _check_bytes(clients)
     features, wanted = _features(clients, test, aside)
     said = called or [f"client {i}" for i in range(len(clients))]
     clients = [_pair_of(i, given, aside, said[i], wanted) for i, given in enumerate(clients)]
@@ -118,10 +119,27 @@ def _check_alike(rows: Sequence[OwnRows]) -> None:
             )
 
 
+def _check_bytes(clients: Sequence[Any]) -> None:
+    """Raise BadData, naming the client, if one gives bytes and another floats, which usually are bytes over 255."""
+    kinds = [
+        str(getattr(g[0], "dtype", "")).removeprefix("torch.") if isinstance(g, tuple | list) and g else ""
+        for g in clients
+    ]
+    floats = [i for i, kind in enumerate(kinds) if "float" in kind]
+    if floats and "uint8" in kinds:
+        i = kinds.index("uint8")
+        raise BadData(
+            f"client {i}'s X is uint8, from 0 to 255, and client {floats[0]}'s {kinds[floats[0]]}; give all clients' "
+            "rows on one scale and in one dtype, such as (X / 255).astype('float32')",
+            client=i,
+        )
+
+
 def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the features that all clients have, none where one has arrays; and those of the first that has some.
 
-    Raises BadData, naming the client, for frames with other columns.
+    Raises BadData, naming the client, for frames with other columns, and for an array beside frames with names: its
+    columns may be in another order.
     """
     own = [(f"client {i}", features_of(given, aside)) for i, given in enumerate(clients)]
     tests = [(f"client {i}'s X_test", names_of(g[2])) for i, g in enumerate(clients) if isinstance(g, tuple) and g[3:]]
@@ -130,6 +148,12 @@ def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[tup
     for what, names in whole:
         if names and first and (said := differ(names, first)):
             raise BadData(f"{what} {said}, of the columns {', '.join(first)}; give all the same columns")
+    if first != tuple(map(str, range(len(first)))) and (bare := [i for i, o in enumerate(own) if not o[1]]):
+        raise BadData(
+            f"client {bare[0]}'s X has no names of columns, and other clients' have: {', '.join(first[:8])}"
+            f"{', ...' if first[8:] else ''}; give a frame with these columns, or X.to_numpy() at every client",
+            client=bare[0],
+        )
     return first if all(names for _, names in own) else (), first
 
 

@@ -107,6 +107,8 @@ class Lazy(Tensor):
             return self.sources[0].read(self.rows).to(self.dtype)
         begins = np.cumsum([0, *(s.shape[0] for s in self.sources)])
         source = np.searchsorted(begins, self.rows, side="right") - 1
+        if len(source) and (source == (k := int(source[0]))).all():  # no second copy of a client's rows
+            return self.sources[k].read(self.rows - begins[k]).to(self.dtype)
         out = torch.empty(self.shape, dtype=self.dtype)
         for k in np.unique(source):
             at = np.flatnonzero(source == k)

@@ -46,6 +46,24 @@ def _check_shapes(module: nn.Module) -> None:
             )
 
 
+def _check_kind(module: nn.Module) -> None:
+    """Raises RecipeError for modules that cannot be called with other parameters than their own, or not be copied."""
+    for name, m in module.named_modules():
+        here = f"Network(module): {name or 'the module'!r}"
+        if isinstance(m, torch.jit.ScriptModule):
+            raise RecipeError(
+                f"{here} is compiled by TorchScript; give the Python module that it was made of", "module"
+            )
+        if isinstance(m, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            raise RecipeError(f"{here} is a {type(m).__name__}; give the module inside, model.module", "module")
+        if found := next((k for k, v in vars(m).items() if isinstance(v, Tensor) and not v.is_leaf), None):
+            raise RecipeError(
+                f"{here} holds the tensor {found!r}, computed from parameters, which cannot be copied. If it is "
+                "from weight_norm, spectral_norm or prune, use torch.nn.utils.parametrizations, or prune.remove first",
+                "module",
+            )
+
+
 def _takes(module: nn.Module, X: Data) -> str:
     """A clause on the arguments of the module's `forward`, where rows have several inputs."""
     return f"; its forward takes {inspect.signature(module.forward)}" if isinstance(X, Fields) else ""
@@ -104,6 +122,7 @@ class Network(NetworkSpec):
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
             raise RecipeError(f"Network(module={self.module!r}): give a torch.nn.Module", "module")
+        _check_kind(self.module)
         _check_shapes(self.module)
         if not any(p.requires_grad for p in self.module.parameters()):
             raise RecipeError("Network(module): the module has no trainable parameters", "module")
