@@ -117,7 +117,7 @@ def test_names_come_with_frames_wherever_they_are_given(tmp_path: Path) -> None:
     assert torch.equal(swapped.data.X[len(X) :], swapped.data.X[: len(X)])
     assert torch.equal(swapped.data.X_test, swapped.data.X[: len(X)])
     with pytest.raises(
-        md.BadData, match="client 1 lacks icu and adds ward, of the columns age, lab, icu; give all the"
+        md.BadData, match="client 1 lacks icu and adds ward, of the columns age, lab, icu; give all clients the"
     ):
         md.Federation(P, clients=[(X, y), (X.rename(columns={"icu": "ward"}), y)])
     with pytest.raises(md.BadData, match="test X has the columns lab, age, icu, training X age, lab, icu"):
@@ -200,7 +200,7 @@ def test_columns_that_differ_are_named_at_every_door() -> None:
     with pytest.raises(md.BadData, match="lacks icu and adds ward"):
         md.datasets.frame(table.rename(columns={"icu": "ward"}), "died").standardise(like=data)
     bare = md.datasets.Dataset(table[["age", "lab", "icu"]].to_numpy(float), table["died"].to_numpy())
-    with pytest.raises(md.BadData, match="the training rows are standardised and the test rows are not"):
+    with pytest.raises(md.BadData, match="the training rows are standardised, but the test rows are not"):
         md.Federation(P, **of, test=bare)
     assert md.Federation(P, **of, test=bare.standardise(like=data)).data.X_test is not None
 
@@ -212,7 +212,7 @@ def test_arrays_beside_standardised_rows_are_taken_as_they_are_and_the_log_says_
     data = md.datasets.frame(table, target="died").standardise()
     with caplog.at_level("WARNING", "medley"):
         md.Federation(P, data=data, partition=md.scenarios.IID(2), test=(data.X, data.y))
-    assert "these rows are taken to be scaled as they are" in caplog.text
+    assert "these rows are already scaled in the same way" in caplog.text
 
 
 def test_scaling_without_names_is_applied_to_a_frame() -> None:
@@ -252,7 +252,7 @@ def test_raw_labels_of_test_rows_are_taken_by_name(names: tuple[Any, Any]) -> No
         right = (result.predict(later.drop(columns="label")) == later["label"]).mean()
         assert result.summary["accuracy"] == pytest.approx(float(right))
         assert right > 0.97
-    with pytest.raises(md.BadData, match="row 0 has the label house, the training rows have"):
+    with pytest.raises(md.BadData, match="row 0 has the label house, but the training rows have"):
         md.Federation(P, **of, test=later.assign(label="house"))
 
 
@@ -261,7 +261,9 @@ def test_whole_numbers_that_may_be_labels_or_their_numbers_are_asked_about() -> 
     data = md.datasets.frame(table.assign(died=1 + (table["died"] == "yes")), target="died")
     of = {"data": data, "partition": md.scenarios.IID(2)}
     rows = table.drop(columns="died")[:5]
-    with pytest.raises(md.BadData, match="may be the labels 1, 2, or their numbers from 0; give a frame for labels"):
+    with pytest.raises(
+        md.BadData, match="may be the labels 1, 2, or their numbers from 0; pass a frame if they are labels"
+    ):
         md.Federation(P, **of, test=(rows, np.ones(5, int)))
     assert md.Federation(P, **of, test=(rows, np.array([1, 2, 1, 2, 1]))).data.y_test.tolist() == [0, 1, 0, 1, 0]  # type: ignore[union-attr]
 
@@ -276,8 +278,12 @@ def test_a_result_of_other_labels_or_another_scaling_begins_no_run(caplog: pytes
 
     plain, scaled = (md.run(md.FedAvg(), federation(shift), 1) for shift in (None, 0))
     for fed, init, said in (
-        (federation(labels=("well", "ill")), plain, "the data has the labels 'well', 'ill', the result 'ill', 'well'"),
-        (federation(3), scaled, "was trained on rows that were standardised by other numbers; give"),
+        (
+            federation(labels=("well", "ill")),
+            plain,
+            "the data has the labels 'well', 'ill', but the result has 'ill', 'well'",
+        ),
+        (federation(3), scaled, "was trained on rows that were standardised differently; pass"),
     ):
         with pytest.raises(md.RecipeError, match=said):
             md.run(md.FedAvg(), fed, 1, init=init)
@@ -285,4 +291,4 @@ def test_a_result_of_other_labels_or_another_scaling_begins_no_run(caplog: pytes
     assert md.run(md.FedAvg(), federation(0), 0, init=scaled).x.tolist() == scaled.x.tolist()
     assert "the result's rows" not in caplog.text
     md.run(md.FedAvg(), federation(0), 0, init=plain)
-    assert "the result's rows were not standardised, and these are standardised" in caplog.text
+    assert "the result's rows were not standardised, but these are standardised" in caplog.text

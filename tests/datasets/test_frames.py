@@ -140,7 +140,7 @@ def test_hugging_face_data_sets_are_dealt_by_a_column_and_tables_are_tables(hf: 
     one = md.Federation(P, data=table, partition=md.scenarios.ByKey("hospital"))
     two = md.Federation(P, clients=md.datasets.frame(table, target="label", client="hospital"))
     assert torch.allclose(md.run(md.Newton(), one, 3).x, md.run(md.Newton(), two, 3).x)
-    with pytest.raises(md.RecipeError, match=r"has the parts train; give one, as data=parts\['train'\]"):
+    with pytest.raises(md.RecipeError, match=r"has the parts train; pass one, as data=parts\['train'\]"):
         md.Federation(P, data=hf.DatasetDict({"train": table}), partition=by_user)
 
 

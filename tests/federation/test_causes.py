@@ -29,7 +29,7 @@ def with_one(value: float) -> np.ndarray:
 @pytest.mark.parametrize("method", [md.FedAvg(), md.GradientDescent()], ids=lambda m: m.name)
 def test_inputs_whose_square_overflows_are_the_cause(method: Any) -> None:
     fed = md.Federation(SQUARES, clients=[(X, Y * 1.0), (with_one(-1e300), Y * 1.0)])
-    said = "client 1, row 5: its largest input is -1e[+]300 in column 2, whose square float64 does not hold"
+    said = "client 1, row 5: its largest input is -1e[+]300 in column 2, whose square overflows float64"
     with pytest.raises(md.Diverged, match=said) as e:
         md.run(method, fed, 3)
     assert "smaller lr" not in str(e.value)
@@ -191,11 +191,11 @@ def net(loss: str = "cross_entropy") -> md.problems.Network:
 @pytest.mark.parametrize(
     ("problem", "y", "says"),
     [
-        (SQUARES, ["no", "yes"], "LeastSquares fits values, and .* are the classes 'no', 'yes', numbered from 0; give"),
+        (SQUARES, ["no", "yes"], "LeastSquares fits values, but .* are the classes 'no', 'yes', numbered from 0; give"),
         (SQUARES, [-1, 1], "are the classes '-1', '1', numbered from 0; .* or read numbers with regression=True"),
-        (SOFTMAX, [0.5, 1.5], r"Softmax wants classes, and .* are values such as 0\.5; give LeastSquares, or read"),
-        (LOGISTIC, [0.5, 1.5], "Logistic wants classes"),
-        (net(), [30.0, 31.0], r"Network wants classes, and .* are values such as 30; give Network\(loss='mse'\), or"),
+        (SOFTMAX, [0.5, 1.5], r"Softmax needs classes, but .* are values such as 0\.5; give LeastSquares, or read"),
+        (LOGISTIC, [0.5, 1.5], "Logistic needs classes"),
+        (net(), [30.0, 31.0], r"Network needs classes, but .* are values such as 30; give Network\(loss='mse'\), or"),
     ],
 )
 def test_targets_that_do_not_fit_the_problem(problem: Any, y: list[Any], says: str) -> None:
@@ -260,9 +260,9 @@ def test_text_labels_of_pairs_reach_the_problem_that_they_fit() -> None:
     fed = md.Federation(binary, clients=[(X, text), (X, text, X, text)])
     assert set(md.run(md.FedAvg(), fed, 1, progress=False).predict(X)) <= {"no", "yes"}
     for problem in (SQUARES, md.problems.Network(nn.Linear(3, 1), loss="mse")):
-        with pytest.raises(md.BadData, match="fits values, and the targets of own data are the classes 'no', 'yes'"):
+        with pytest.raises(md.BadData, match="fits values, but the targets of own data are the classes 'no', 'yes'"):
             md.Federation(problem, clients=[(X, text)])
-    with pytest.raises(md.BadData, match="all labels are 'no'; want two at least"):
+    with pytest.raises(md.BadData, match="all labels are 'no'; there must be at least two"):
         md.Federation(LOGISTIC, clients=[(X, ["no"] * 8)])
 
 
@@ -280,7 +280,7 @@ def test_a_third_text_is_named_with_its_client() -> None:
 def test_a_client_that_lost_its_training_rows_is_told(caplog: pytest.LogCaptureFixture) -> None:
     lost = next(d for s in range(50) if "Turku" in (d := hospitals().split(0.5, seed=s)).test_keys["hospital"])
     md.Federation(LOGISTIC, clients=lost)
-    said = "patients: Turku of 'hospital' has test rows and no training rows, and is no client"
+    said = "patients: Turku of 'hospital' has test rows but no training rows, and is no client"
     assert [r.getMessage().partition(";")[0] for r in caplog.records] == [said]
     caplog.clear()
     for s in range(10):

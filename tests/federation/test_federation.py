@@ -145,14 +145,14 @@ def test_weights_that_cannot_be_used():
     X, y = np.eye(4), np.array([0, 1, 0, 1])
     problem = md.problems.Logistic(mu=0.1)
     for w in ([1, 1, 1], [1, 1, 1, -1], [1, 1, 1, np.nan]):
-        with pytest.raises(md.BadData, match="client 0: want a weight a row"):
+        with pytest.raises(md.BadData, match="client 0: give one weight per row"):
             md.Federation(problem, clients=[(X, y, w)])
     with pytest.raises(md.BadData, match="some clients' rows have weights"):
         md.Federation(problem, clients=[(X, y, np.ones(4)), (X, y)])
     with pytest.raises(md.BadData, match="client 1: all its rows have weight 0"):
         md.Federation(problem, clients=[(X, y, np.ones(4)), (X, y, np.zeros(4))]).draw(0)
     network = md.problems.Network(md.models.mlp(4, 2), loss=lambda z, y: torch.nn.functional.cross_entropy(z, y))
-    with pytest.raises(md.Unsupported, match="Network cannot weight rows with a loss that returns a mean"):
+    with pytest.raises(md.Unsupported, match="Network cannot weight rows if the loss returns a mean"):
         md.Federation(network, clients=[(X, y, np.ones(4))]).draw(0)
     with pytest.raises(md.BadData, match=r"weights\[1\] = -1"):
         md.datasets.Dataset(torch.eye(2), torch.tensor([0, 1]), classes=2, weights=torch.tensor([1.0, -1.0]))
@@ -197,7 +197,7 @@ def test_validation_rows_are_never_trained_on():
     assert len(sim.rows.X) + len(sim.tasks[0].held[0]) == len(data.X)
     r = md.run(md.FedAvg(), pooled, 1, evaluate_on="validation")
     assert r["accuracy"] != md.run(md.FedAvg(), pooled, 1)["accuracy"]
-    with pytest.raises(md.RecipeError, match=r"no validation data: give Federation\(validation=0\.1\), or .* recipe's"):
+    with pytest.raises(md.RecipeError, match=r"no validation data: pass Federation\(validation=0\.1\), or .* recipe's"):
         md.run(md.FedAvg(), md.Federation(md.problems.LeastSquares(), clients=clients), 1, evaluate_on="validation")
 
 
@@ -232,7 +232,7 @@ def test_init_codec_engine_and_tuned():
     fed = md.Federation(md.problems.LeastSquares(), clients=least_squares(), pace=full)
     x = torch.tensor([1.0, 2.0, 3.0], dtype=F64)
     assert md.run(md.FedAvg(), fed, 0, init=x).x.tolist() == [1.0, 2.0, 3.0]
-    with pytest.raises(md.RecipeError, match=r"run\(init=\.\.\.\): x has 3 parameters, init has shape \[4\]"):
+    with pytest.raises(md.RecipeError, match=r"run\(init=\.\.\.\): x has 3 parameters, but init has shape \[4\]"):
         md.run(md.FedAvg(), fed, 0, init=torch.zeros(4))
     half = md.run(md.Tuned(md.FedAvg(), lr=0.5), fed, 3)
     slow = md.Federation(
@@ -287,8 +287,8 @@ def test_other_data_that_cannot_be_used():
     assert "client 1 has no rows" in str(e := bad([two[0], (X[:0], y[:0])]))
     assert e.client == 1
     assert "client 2: X is [4, 3] and y is [3]" in str(bad([*two[:2], (X, y[:3])]))
-    assert "client 1 has rows of shape [2], client 0 of [3]" in str(bad([two[0], (X[:, :2], y)]))
-    assert "client 0: X is [4] and y is [4]; want one row a sample" in str(bad([(y, y)]))
+    assert "client 1 has rows of shape [2], but client 0 of [3]" in str(bad([two[0], (X[:, :2], y)]))
+    assert "client 0: X is [4] and y is [4]; give one row per sample" in str(bad([(y, y)]))
     assert "there are no clients" in str(bad([]))
     assert "client 0's X, row 0, column 0: a is text" in str(bad([(np.array([["a", "b"]]), [1.0])]))
     assert "client 0's X cannot be made an array of rows" in str(bad([([[1.0, 2.0], [3.0]], [1.0, 2.0])]))
@@ -329,7 +329,7 @@ def test_a_label_after_a_gap_is_no_class_unless_classes_says_so(problem: Any):
     ):
         with pytest.raises(md.BadData) as e:
             md.Federation(problem, **given)
-        assert str(e.value).startswith(f"{said}: its label is 1000000000, and no row has 3. If they are labels")
+        assert str(e.value).startswith(f"{said}: its label is 1000000000, but no row has 3. If they are labels")
     five = torch.where(stray > 2, 5, y)
     assert md.Federation(problem, clients=[(X, five)], classes=6).data.classes == 6
     assert md.Federation(problem, clients=[(X, 2 * (y > 0))], test=(X, y)).data.classes == 3
@@ -339,14 +339,14 @@ def test_labels_that_are_texts_at_some_clients_name_one_of_the_fewer():
     X, y = labelled()[0]
     numbers, texts = (X, y), (X, y.numpy().astype(str))
     for clients, said in (
-        ([numbers, numbers, texts], "client 2 has texts as labels, and client 0 has no texts; give all the same kind"),
-        ([texts, texts, numbers], "client 2 has no texts as labels, and client 0 has texts"),
+        ([numbers, numbers, texts], "client 2 has texts as labels, but client 0 has no texts; give all the same kind"),
+        ([texts, texts, numbers], "client 2 has no texts as labels, but client 0 has texts"),
     ):
         e = bad(clients, md.problems.Softmax())
         assert str(e).startswith(said)
         assert e.client == 2
     named = {"Bern": numbers, "Graz": numbers, "Lyon": texts}
-    with pytest.raises(md.BadData, match="client 'Lyon' has texts as labels, and client 'Bern' has no texts"):
+    with pytest.raises(md.BadData, match="client 'Lyon' has texts as labels, but client 'Bern' has no texts"):
         md.Federation(md.problems.Softmax(), clients=named)
     assert "the test set has no texts as labels" in str(bad([texts], md.problems.Softmax(), test=numbers))
 
@@ -389,7 +389,7 @@ def test_a_metric_cannot_take_the_name_of_a_column():
     fed = md.Federation(md.problems.LeastSquares(), clients=least_squares(), test=least_squares()[0])
     with pytest.raises(md.RecipeError, match=r"run\(metrics=...\): 'loss' is a column already"):
         md.run(md.FedAvg(), fed, 1, metrics={"loss": lambda z, y: 0.0})
-    with pytest.raises(md.RecipeError, match=r"run\(init=...\): it holds numbers that are not finite"):
+    with pytest.raises(md.RecipeError, match=r"run\(init=...\): it contains numbers that are not finite"):
         md.run(md.FedAvg(), fed, 1, init=torch.full((3,), math.nan))
 
 
@@ -470,7 +470,7 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "run(transport='local'): must be an object such as transports.Local(), or None",
         "run(codec='float16'): must be an object such as wire.codecs.Cast('float16'), or None",
         "run(target='loss'): must be a table such as {'accuracy': 0.9}, or None",
-        "Federation(problem): this is a module; wrap it, problems.Network(module)",
+        "Federation(problem): this is a module; wrap it: problems.Network(module)",
         "Federation(problem) is the class Softmax; give an object such as problems.Softmax()",
         "Federation(pace=...) is a float; give an object such as scenarios.Pace(lr=0.1)",
         "Federation(data=...) is a list; give an object such as datasets.Dataset(X, y, classes=10)",
@@ -538,8 +538,8 @@ def ours(**options: Any) -> md.Federation:
     [
         ({"clients": None}, "either data= with partition=, or clients=", "data"),
         ({"data": md.datasets.digits()}, "either data= with partition=, or clients=", "data"),
-        ({"data": md.datasets.digits(), "clients": None}, "who holds what", "partition"),
-        ({"partition": md.scenarios.IID(2)}, "they hold their data already", "partition"),
+        ({"data": md.datasets.digits(), "clients": None}, "pass partition=", "partition"),
+        ({"partition": md.scenarios.IID(2)}, "they already hold their data", "partition"),
         ({"validation": 1.0}, r"share in \[0, 1\)", "validation"),
         ({"participation": 0}, r"must be in \(0, 1\]", "participation"),
         ({"participation": 1.5}, r"must be in \(0, 1\]", "participation"),

@@ -206,5 +206,5 @@ def test_a_pair_of_arrays_and_test_rows_of_a_data_set() -> None:
     own = md.Federation(md.problems.Logistic(), data=data, test=(X[:50], y[:50]), **deal)  # type: ignore[arg-type]
     assert md.run(md.FedAvg(), pair, 2).digest == md.run(md.FedAvg(), own, 2).digest
     assert md.run(md.FedAvg(), own, 2).history[-1]["accuracy"] > 0.9
-    with pytest.raises(md.RecipeError, match="has test rows already"):
+    with pytest.raises(md.RecipeError, match="already has test rows"):
         md.Federation(md.problems.Logistic(), data=own.data, test=(X, y), **deal)  # type: ignore[arg-type]

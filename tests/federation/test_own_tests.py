@@ -180,13 +180,13 @@ def test_slips_with_own_test_rows_name_the_client() -> None:
     assert make((X, y, X, y), (X, y), (X, y, None, None)).draw(0).tested
     with pytest.raises(md.BadData, match=r"client 1: X_test is \[4, 2\] and y_test is \[3\]"):
         make((X, y, X, y), (X, y, X, y[:3]))
-    with pytest.raises(md.BadData, match="client 1: X_test and y_test belong together"):
+    with pytest.raises(md.BadData, match="client 1: pass both X_test and y_test"):
         make((X, y), (X, y, X, None))
-    with pytest.raises(md.BadData, match=r"client 0 has test rows of shape \[3\] and rows of \[2\]"):
+    with pytest.raises(md.BadData, match=r"client 0 has test rows of shape \[3\], but rows of \[2\]"):
         make((X, y, torch.randn(4, 3), y))
     with pytest.raises(md.BadData, match="client 1, test row 2"):
         make((X, y, X, y), (X, y, X, torch.tensor([0, 1, 5, 0])), classes=2)
-    with pytest.raises(md.BadData, match="clients have test rows of their own; give those, or test="):
+    with pytest.raises(md.BadData, match="clients have their own test rows; pass either those or test="):
         make((X, y, X, y), test=(X, y))
     with pytest.raises(md.RecipeError, match=r"own_test=True.*there are no test rows"):
         make((X, y), own_test=True)
@@ -236,7 +236,7 @@ def test_test_rows_of_a_data_set_bring_their_labels_and_their_clients() -> None:
     rows = md.run(md.FedAvg(), fed, 1).clients
     assert [(row["rows"], row["test_rows"]) for row in rows] == [(4, 2), (4, 2)]
     other = md.datasets.Dataset(torch.randn(2, 2, generator=g), ["a", "d"])
-    with pytest.raises(md.BadData, match="has the labels 'd', the training rows have 'a', 'b', 'c'"):
+    with pytest.raises(md.BadData, match="has the labels 'd', but the training rows have 'a', 'b', 'c'"):
         md.Federation(md.problems.Softmax(), clients=sets[0], test=other)
 
 
@@ -245,7 +245,7 @@ def test_targets_whose_index_has_the_rows_in_another_order_are_refused(part: str
     pd = pytest.importorskip("pandas")
     X, y = pd.DataFrame({"a": [0.0, 1.0, 2.0]}, index=[7, 8, 9]), pd.Series([0, 1, 0], index=[7, 8, 9])
     given = {"y": (X, y[::-1]), "the weights": (X, y, y[::-1] + 1.0), "y_test": (X[:2], y[:2], X, y[::-1])}[part]
-    with pytest.raises(BadData, match=rf"client 1: row 0 of X has the index 7 and that of {part[:1]}.* 9; .*y.loc"):
+    with pytest.raises(BadData, match=rf"client 1: row 0 of X has the index 7, but that of {part[:1]}.* 9; .*y.loc"):
         md.Federation(md.problems.Softmax(), clients=[(X, y), given])
     others = [(X, y.reset_index(drop=True)), (X, np.array([0, 1, 0])), (X[::-1], y[::-1])]
     md.Federation(md.problems.Softmax(), clients=others)

@@ -207,7 +207,7 @@ def test_the_area_is_that_of_rounded_probabilities_and_its_error_is_delongs() ->
     delong = math.sqrt(wins.mean(1).var(ddof=1) / len(pos) + wins.mean(0).var(ddof=1) / len(neg))
     assert error == pytest.approx(delong, rel=1e-10)
     assert math.isnan(f(z[y == 1], y[y == 1]))
-    with pytest.raises(md.RecipeError, match="AUROC is of two classes"):
+    with pytest.raises(md.RecipeError, match="AUROC needs two classes"):
         f(torch.zeros(3, 4), y[:3])
 
 

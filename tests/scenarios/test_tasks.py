@@ -322,7 +322,7 @@ def test_an_update_of_a_target_is_refused():
         (lambda: federation(S.TimeOrder(column=0), md.datasets.digits()).tasks(0), BadData,
          r"column=0\): \d+ rows have 1 different values .* use fewer tasks"),
         (lambda: federation(S.Rotated(3)).tasks(0), RecipeError, "not images"),
-        (lambda: federation(None, replay=md.replay.Ring(3)), RecipeError, "nothing to remember"),
+        (lambda: federation(None, replay=md.replay.Ring(3)), RecipeError, "replay needs stream="),
         (lambda: federation(S.Split(3), problem=LeastSquares()).draw(0).problem_at(1), RecipeError, "Softmax"),
         (lambda: federation(S.Tasks([((torch.ones(2, 2), torch.zeros(2).long()),) * 2], "task"), data=None),
          RecipeError, "leave data= out"),

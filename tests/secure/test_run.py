@@ -135,12 +135,12 @@ def test_private_sums_are_bounded_at_the_clients_and_summed_securely() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "sentence"),
     [
-        (md.FedNorton(), {}, r"FedNorton needs replies one by one, .*or give FedNorton\(flows='client'\)"),
+        (md.FedNorton(), {}, r"FedNorton needs replies one by one, .*or use FedNorton\(flows='client'\)"),
         (md.FedBuff(), {}, "FedBuff needs replies one by one, and a secure run gives the server their sums only"),
         (md.SHED(), {}, "SHED needs replies one by one"),
         (md.Robust(md.FedAvg(), md.robust.Median()), {}, "Median-FedAvg needs .*(the same weight|replies one by one)"),
-        (md.FedAvg(), {"codec": Quantise()}, "no codec shortens; leave codec= out"),
-        (md.FedAvg(), {"codec": Cast()}, "no codec shortens"),
+        (md.FedAvg(), {"codec": Quantise()}, "no codec can shorten; leave codec= out"),
+        (md.FedAvg(), {"codec": Cast()}, "no codec can shorten"),
         (md.FedAvg(), {"reply_policy": md.ReplyPolicy(deadline=3.0)}, "leave deadline=, replies= and retries= out"),
         (md.FedAvg(), {"secure": md.SecureSum(threshold=9)}, "9 clients must stay, but the cohort has 6"),
         (md.FedAvg(), {"secure": md.SecureSum(bound=1e-9)}, r"client \d: 'delta' has an entry of magnitude .* beyond"),

@@ -196,7 +196,7 @@ def test_predict_takes_raw_rows(tmp_path: Path) -> None:
     with pytest.raises(md.BadData, match="'bmi', which the preparation reads"):
         again.predict(frame.drop(columns="bmi"))
     other = federation(frame, Study(sites(frame)).prepare(["age: standardise", *COLUMNS[1:]], where="age < 60"))
-    with pytest.raises(md.RecipeError, match="standardised by other numbers"):
+    with pytest.raises(md.RecipeError, match="standardised differently"):
         md.run(md.FedAvg(), other, 1, init=result, progress=False)
 
 

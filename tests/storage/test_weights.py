@@ -122,7 +122,7 @@ def test_another_method_goes_on_from_every_form_of_the_weights(
         (lambda s: {**s, "head.bias": torch.ones(3)}, r"head.bias is \[3\], the module's \[10\]"),
         (lambda s: {**s, "head.bias": torch.full((10,), torch.nan)}, "not finite"),
         (lambda s: {**s, "frozen.bias": torch.ones(64)}, "frozen.bias is frozen"),
-        (lambda s: {"x": torch.ones(3)}, "parameters, init has shape"),
+        (lambda s: {"x": torch.ones(3)}, "parameters, but init has shape"),
         (lambda s: {}, "cannot be made a tensor"),
         (lambda s: {f"module.{k}": t for k, t in s.items()}, r"its names begin with 'module\.': give {k.removeprefix"),
         (lambda s: "nowhere.pt", "no weights can be read there"),

@@ -26,12 +26,12 @@ log = logging.getLogger("medley")
 
 
 def expect(value: object, kind: Any, where: str, example: str, key: str, wanted: bool = False) -> None:
-    """Raise RecipeError unless ``value`` is of this kind. A class in the place of its instance is the usual slip.
+    """Raise RecipeError unless ``value`` is of this kind. The usual mistake is a class instead of an instance.
 
     Args:
         kind: the class, union or protocol that it must be an instance of
         where: the call and the argument, for the message
-        example: an expression that would be right, for the message
+        example: a correct expression, for the message
         key: the argument's name, the error's ``key``
         wanted: False lets None pass
     """
@@ -47,26 +47,28 @@ def check_sources(data: Dataset | None, clients: object, partition: Partition | 
     if data is not None and partition is None and data.keys:
         key = next(iter(data.keys))
         raise RecipeError(
-            f"Federation(data=...): say who holds what with partition=; the data set has {' and '.join(data.keys)}, so "
+            "Federation(data=...): pass partition= to divide the rows among clients; the data set has "
+            f"{' and '.join(data.keys)}, so "
             f"scenarios.ByKey({key!r}) makes each {key} a client",
             "partition",
         )
     if data is not None and partition is None:
         raise RecipeError(
-            "Federation(data=...): say who holds what with partition=, e.g. scenarios.Dirichlet(clients=100, "
+            "Federation(data=...): pass partition= to divide the rows among clients, e.g. "
+            "scenarios.Dirichlet(clients=100, "
             "alpha=0.1)",
             "partition",
         )
     if clients is not None and partition is not None:
-        raise RecipeError("Federation(clients=...): they hold their data already; leave partition= out", "partition")
+        raise RecipeError("Federation(clients=...): they already hold their data; leave partition= out", "partition")
 
 
 def check_labels(problem: Family, data: Dataset, sizes: list[int] | None = None) -> None:
     """Raise BadData, with the remedy, for targets that do not fit the problem.
 
-    Values for a problem of classes; classes, whose numbers mean nothing, for one of values; and, with all labels and
-    their rows, more than two text labels for a problem of two classes; the client too where ``sizes``, the rows of
-    each, are given and the rarest label is only there.
+    These are: values for a classification problem; class numbers for a regression problem; and more than two text
+        labels for a problem of two classes. With ``sizes``, the rows of each client, the error names the client if only
+        it has the rarest label.
     """
     _check_task(problem, data)
     if not isinstance(problem, Logistic) or len(data.labels) <= 2:
@@ -75,8 +77,8 @@ def check_labels(problem: Family, data: Dataset, sizes: list[int] | None = None)
     said = [f"{label!r} ({count:,} rows)" for label, count in zip(data.labels, counts, strict=True)]
     more = f" and {len(said) - 8} more" if len(said) > 8 else ""
     e = BadData(
-        f"Logistic has two classes, and {data.name} has {len(said)} labels: {', '.join(said[:8])}{more}; mend a label "
-        "that is misspelt, or give problems.Softmax"
+        f"Logistic has two classes, and {data.name} has {len(said)} labels: {', '.join(said[:8])}{more}; correct a "
+        "misspelt label, or use problems.Softmax"
     )
     rows = (data.y == counts.index(min(counts))).nonzero()[:, 0].tolist()
     held = set() if sizes is None else {*np.repeat(np.arange(len(sizes)), sizes)[rows]}
@@ -89,7 +91,7 @@ def _check_task(problem: Family, data: Dataset) -> None:
     values = isinstance(problem, LeastSquares) if loss is None else fits_values(loss, len(labels))
     if values and not all(map(_is_number, labels, range(len(labels)))):
         raise BadData(
-            f"{name if loss is None else called(loss)} fits values, and the targets of {data.name} are the classes "
+            f"{name if loss is None else called(loss)} fits values, but the targets of {data.name} are the classes "
             f"{', '.join(map(repr, labels[:4]))}{', …' if len(labels) > 4 else ''}, numbered from 0; give "
             f"{'Logistic or Softmax' if loss is None else 'a loss of classes'}, give values as floats, or read numbers "
             "with regression=True"
@@ -101,7 +103,7 @@ def _check_task(problem: Family, data: Dataset) -> None:
         return  # 0 and 1, or −1 and 1
     remedy = "Network(loss='mse')" if isinstance(problem, Network) else "LeastSquares"
     raise BadData(
-        f"{name} wants classes, and the targets of {data.name} are values such as {y.flatten()[0].item():g}; give "
+        f"{name} needs classes, but the targets of {data.name} are values such as {y.flatten()[0].item():g}; give "
         f"{remedy}, or read classes without regression=True, as whole numbers or text"
     )
 
@@ -115,7 +117,7 @@ def _is_number(label: Any, k: int) -> bool:
 
 
 def check_names(data: Dataset, partition: object, names: Sequence[str]) -> None:
-    """Log a warning of values of a partition's key that have test rows and no training rows, so that none is a client.
+    """Log a warning about values of a partition's key that have test rows but no training rows, and so are no client.
 
     Raises BadData for names of the parts of one data set.
     """
@@ -127,7 +129,7 @@ def check_names(data: Dataset, partition: object, names: Sequence[str]) -> None:
     if lost:
         names = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
         log.warning(
-            "%s: %s of %r %s test rows and no training rows, and %s; Dataset.split(by=%r) leaves each of them some",
+            "%s: %s of %r %s test rows but no training rows, and %s; Dataset.split(by=%r) leaves each of them some",
             *(data.name, names, key, *(("has", "is no client") if len(lost) == 1 else ("have", "are no clients")), key),
         )
 
@@ -140,17 +142,17 @@ def check_secure(
     cohort: int,
     attacked: bool,
 ) -> None:
-    """Raise the error with which a secure run is refused before its first round.
+    """Raise an error, before the first round, for a secure run that cannot work.
 
     Args:
         how: the run's codec and reply policy
         cohort: number of clients of the first round
-        attacked: whether some clients lie
+        attacked: whether some clients are Byzantine
     """
     codec, policy = how
     if codec is not None and not isinstance(getattr(codec, "up", codec), Plain):
         raise RecipeError(
-            f"run(secure=..., codec={codec!r}): replies travel as masked numbers, which no codec shortens; leave "
+            f"run(secure=..., codec={codec!r}): replies are masked numbers, which no codec can shorten; leave "
             "codec= out, or give TwoWay with a codec of requests only: TwoWay(up=Plain(), down=...)",
             "codec",
         )
@@ -169,7 +171,7 @@ def check_secure(
     if problem.buffers() is not None:
         raise Unsupported(
             f"{algorithm.name}: this network has buffers, such as BatchNorm's, which clients send without a "
-            "mask, so that they would reveal single clients; give one with GroupNorm, or leave secure= out",
+            "mask, so they would reveal single clients; use GroupNorm, or leave secure= out",
             method=algorithm.name,
             need="sums",
         )
@@ -179,7 +181,7 @@ def check_secure(
 
 
 def check_seed(algorithm: Algorithm[Any, Any], seed: int, remote: bool) -> None:
-    """Warn, once in a process, where a private run's noise follows from a seed that can be guessed."""
+    """Warn, once per process, if a private run's noise follows from a seed that can be guessed."""
     private = private_part(algorithm)
     if private is None or private.noise == 0 or abs(seed) >= 1 << 64:
         return
@@ -189,9 +191,9 @@ def check_seed(algorithm: Algorithm[Any, Any], seed: int, remote: bool) -> None:
 
 @cache
 def warn_of_seed() -> None:
-    """Say once in a process that noise is as secret as its seed."""
+    """Warn once per process that noise is only as secret as its seed."""
     log.warning(
-        "the noise of a private run follows from its seed, and whoever guesses the seed takes the noise off. In a "
-        "simulation that is fine. For a model that leaves the house give seed=secrets.randbits(128), run.seed in a "
-        "recipe, another one for each run, and keep it secret"
+        "the noise of a private run follows from its seed, so anyone who guesses the seed can remove the noise. In a "
+        "simulation that is fine. For a model that you give to others, pass seed=secrets.randbits(128) (run.seed in a "
+        "recipe), use a new one for each run, and keep it secret"
     )

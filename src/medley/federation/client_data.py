@@ -1,4 +1,4 @@
-"""Data of a user's own clients: checked, and put into one data set."""
+"""Checks the data of a user's own clients and puts it into one data set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .client_labels import Canonical, all_labels, counted, in_tests, numbered_la
 log = logging.getLogger("medley")
 
 WHOLE = "Federation(data=...)"
-"""The name of a user's data in errors, where it is not of clients of their own."""
+"""The name of a user's data in errors, if it does not come from their own clients."""
 
 
 class OwnRows(NamedTuple):
@@ -52,14 +52,14 @@ def pooled(
     """One data set of the clients' rows in order, and the number of rows of each.
 
     Args:
-        problem: the model, for the labels that it takes
+        problem: the model, for the labels that it accepts
         clients: each client's (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter with weights
         classes: the number of classes; None counts the labels that occur
-        aside: a column of other libraries' data sets that is no input; default none
-        called: words for each client in errors of its data set, which may come in the run; default "client 0", ...
+        aside: a column of other libraries' data sets that is not an input; default none
+        called: the name of each client in errors about its data set, also during the run; default "client 0", ...
 
-    Test rows of the clients' own have the clients' ids in ``test_keys["client"]``. Raises BadData, naming client, row
-    and column, for data that cannot be used.
+    ``test_keys["client"]`` has the client's id for each test row that belongs to a client. Raises BadData, naming
+    client, row and column, for data that cannot be used.
     """
     if not isinstance(clients, Iterable):
         raise BadData(f"Federation(clients={clients!r}): give a list of pairs (X, y)")
@@ -79,7 +79,7 @@ def pooled(
     owner: dict[str, np.ndarray] = {}
     if tested := [i for i, r in enumerate(rows) if r.X_test is not None]:
         if test is not None:
-            raise BadData("Federation(test=...): clients have test rows of their own; give those, or test=, not both")
+            raise BadData("Federation(test=...): clients have their own test rows; pass either those or test=")
         X_test, y_test, owner = _own_tests(canonical, rows, tested, classes)
     given = joined([r.y for r in rows])
     y = all_labels(canonical, given, sizes, classes)
@@ -102,10 +102,12 @@ def pooled(
 
 
 def _weights(rows: Sequence[OwnRows]) -> Tensor | None:
-    """The weights of all rows; None without. Raises BadData where some clients' rows have weights only."""
+    """The weights of all rows; None without weights. Raises BadData if only some clients have weights."""
     weights = [r.w for r in rows if r.w is not None]
     if weights and len(weights) < len(rows):
-        raise BadData("Federation(clients=...): some clients' rows have weights and some have not; give all, or none")
+        raise BadData(
+            "Federation(clients=...): only some clients' rows have weights; give weights to all clients, or to none"
+        )
     return torch.cat(weights) if weights else None
 
 
@@ -114,7 +116,7 @@ def _check_alike(rows: Sequence[OwnRows]) -> None:
     for i, (X, *_) in enumerate(rows):
         if layout(X) != layout(rows[0].X):
             raise BadData(
-                f"client {i} has rows of shape {described(X)}, client 0 of {described(rows[0].X)}: all must agree",
+                f"client {i} has rows of shape {described(X)}, but client 0 of {described(rows[0].X)}: all must agree",
                 client=i,
             )
 
@@ -136,7 +138,7 @@ def _check_bytes(clients: Sequence[Any]) -> None:
 
 
 def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the features that all clients have, none where one has arrays; and those of the first that has some.
+    """Names of the features, empty if any client has arrays; and the first names that any client has.
 
     Raises BadData, naming the client, for frames with other columns, and for an array beside frames with names: its
     columns may be in another order.
@@ -147,7 +149,7 @@ def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[tup
     first = next((names for _, names in own if names), ())
     for what, names in whole:
         if names and first and (said := differ(names, first)):
-            raise BadData(f"{what} {said}, of the columns {', '.join(first)}; give all the same columns")
+            raise BadData(f"{what} {said}, of the columns {', '.join(first)}; give all clients the same columns")
     if first != tuple(map(str, range(len(first)))) and (bare := [i for i, o in enumerate(own) if not o[1]]):
         raise BadData(
             f"client {bare[0]}'s X has no names of columns, and other clients' have: {', '.join(first[:8])}"
@@ -158,19 +160,21 @@ def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[tup
 
 
 def named_clients(clients: Any) -> tuple[Any, tuple[str, ...]]:
-    """The clients' data as they are without names, and the clients' names; no names where ``clients`` is no mapping."""
+    """The clients' data as a list, and the clients' names; no names if ``clients`` is not a mapping."""
     if not isinstance(clients, Mapping):
         return clients, ()
     names = tuple(map(str, clients))
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadData(f"Federation(clients=...): two clients are called {twice!r}; names are texts, so give other ones")
+        raise BadData(
+            f"Federation(clients=...): two clients are called {twice!r}; names are compared as text, so rename one"
+        )
     return list(clients.values()), names
 
 
 @contextlib.contextmanager
 def naming(names: Sequence[str]) -> Iterator[None]:
-    """A context in which errors about clients' data have their names in the place of their numbers."""
+    """A context in which errors about clients' data name the clients instead of giving their numbers."""
     try:
         yield
     except BadData as e:
@@ -179,19 +183,19 @@ def naming(names: Sequence[str]) -> Iterator[None]:
 
 
 def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: str | None) -> Any:
-    """``data`` with its test rows as a data set, where it is a pair (X, y), another library's, or a frame.
+    """``data`` with its test rows as a data set, if it is a pair (X, y), a frame or another library's data set.
 
     Args:
-        problem: the model, for the labels that it takes
-        data: the user's; a data set, None and other values are returned as they are
+        problem: the model, for the labels that it accepts
+        data: what the user passed; a data set, None and other values are returned unchanged
         classes: the number of classes; None counts the labels that occur
-        key: the column that names each row's client; None without
+        key: the column that names each row's client, or None
 
-    Raises RecipeError for a mapping of splits, and for test rows where ``data`` has some.
+    Raises RecipeError for a mapping of splits, and for test rows if ``data`` already has some.
     """
     if isinstance(data, Mapping):
         raise RecipeError(
-            f"Federation(data=...) has the parts {', '.join(map(str, data))}; give one, as data=parts['train'], "
+            f"Federation(data=...) has the parts {', '.join(map(str, data))}; pass one, as data=parts['train'], "
             "test=parts['test']",
             "data",
         )
@@ -206,7 +210,7 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
     if test is None or not isinstance(data, Dataset):
         return data
     if data.X_test is not None:
-        raise RecipeError("Federation(test=...): the data set has test rows already; leave one of both out", "test")
+        raise RecipeError("Federation(test=...): the data set already has test rows; leave one of them out", "test")
     if isinstance(test, Dataset):
         return _joined(data, test.ordered(data.features, "Federation(test=...)"))
     rows = _test(problem.canonical, _raw(data, test, key), data.classes)
@@ -214,7 +218,7 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
 
 
 def _raw(data: Dataset, test: Any, key: str | None) -> Any:
-    """Raw test rows (X, y) as those of ``data`` are: columns of a frame by name, scaled, and labels numbered."""
+    """Raw test rows (X, y) prepared like ``data``: a frame's columns by name, scaled, and with numbered labels."""
     where = "Federation(test=...)"
     named = bool(features_of(test, key)) and bool(data.features)
     if named and (said := differ(features_of(test, key), data.features)):
@@ -227,7 +231,10 @@ def _raw(data: Dataset, test: Any, key: str | None) -> Any:
     if data.scaling is not None and named:
         X = data.scaling(as_tensor(X, "the test X"))
     elif data.scaling is not None:
-        log.warning("%s: the training rows are standardised, and these rows are taken to be scaled as they are", where)
+        log.warning(
+            "%s: the training rows are standardised; Medley assumes that these rows are already scaled in the same way",
+            where,
+        )
     return X, renumbered(y, data, table, where)
 
 
@@ -238,13 +245,14 @@ def _joined(data: Dataset, test: Dataset) -> Dataset:
         unknown = [repr(name) for name in test.labels if name not in data.labels]
         if unknown or not test.labels:
             raise BadData(
-                f"Federation(test=...) has the labels {', '.join(unknown) or 'of numbers'}, the training rows have "
-                f"{', '.join(map(repr, data.labels)) or 'numbers'}; give both the same kind, and no new ones here"
+                f"Federation(test=...) has the labels {', '.join(unknown) or 'of numbers'}, but the training rows have "
+                f"{', '.join(map(repr, data.labels)) or 'numbers'}; give both the same kind of labels, without new "
+                "ones in test="
             )
         y = torch.tensor([data.labels.index(name) for name in test.labels])[y]
     if (data.scaling is not None or test.scaling is not None) and not _same_scale(data, test):
         raise BadData(
-            "Federation(test=...): the training rows are standardised and the test rows are not, or by other numbers; "
+            "Federation(test=...): the training rows are standardised, but the test rows are not, or differently; "
             "give test=rows.standardise(like=data)"
         )
     keys = {name: test.keys[name] for name in data.keys if name in test.keys}
@@ -268,19 +276,19 @@ def _rows(i: int, given: Any) -> OwnRows:
         raise BadData(f"client {i} has no rows; leave it out", client=i)
     X_test = y_test = None
     if len(given) > 3 and (given[2] is None) != (given[3] is None):
-        raise BadData(f"client {i}: X_test and y_test belong together; give both, or None for both", client=i)
+        raise BadData(f"client {i}: pass both X_test and y_test, or None for both", client=i)
     if len(given) > 3 and given[2] is not None and len(given[2]):
         X_test, y_test = _pair(i, given[2], given[3], "_test")
         if layout(X_test) != layout(X):
             raise BadData(
-                f"client {i} has test rows of shape {described(X_test)} and rows of {described(X)}: both must agree",
+                f"client {i} has test rows of shape {described(X_test)}, but rows of {described(X)}: both must agree",
                 client=i,
             )
     if len(given) in (2, 4):
         return OwnRows(X, y, None, X_test, y_test)
     w = as_tensor(given[-1], f"client {i}'s weights", i).double()
     if w.shape != y.shape[:1] or not bool(((w >= 0) & w.isfinite()).all()):
-        raise BadData(f"client {i}: want a weight a row, finite and at least 0", client=i)
+        raise BadData(f"client {i}: give one weight per row, finite and at least 0", client=i)
     return OwnRows(X, y, w, X_test, y_test)
 
 
@@ -302,7 +310,7 @@ def _pair_of(i: int | None, given: Any, aside: str | None, called: str, features
 
 
 def _check_index(i: int | None, given: Sequence[Any], called: str) -> None:
-    """Raise BadData where pandas' index of X has the rows in one order, and that of the targets in another."""
+    """Raise BadData if the pandas indices of X and of the targets have the rows in different orders."""
     for k, v in enumerate(given):
         X = given[2 if k == 3 or (k == 2 and len(given) > 3) else 0]
         if not all(hasattr(t, "iloc") for t in (X, v)) or len(X) != len(v) or X.index.equals(v.index):
@@ -310,25 +318,25 @@ def _check_index(i: int | None, given: Sequence[Any], called: str) -> None:
         if Counter(X.index) == Counter(v.index):
             row = int(np.flatnonzero(X.index != v.index)[0])
             raise BadData(
-                f"{called}: row {row} of X has the index {X.index[row]} and that of "
-                f"{'y' if k in (1, 3) else 'the weights'} {v.index[row]}; rows are paired by their places, so give "
-                "y.loc[X.index], or reset_index(drop=True) of both where the places are right",
+                f"{called}: row {row} of X has the index {X.index[row]}, but that of "
+                f"{'y' if k in (1, 3) else 'the weights'} {v.index[row]}; Medley pairs rows by position, so pass "
+                "y.loc[X.index], or reset_index(drop=True) of both if the positions are right",
                 client=i,
                 row=row,
             )
 
 
 def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:
-    """Client i's inputs and targets as tensors, checked; ``part`` is the ending of their names."""
+    """Client i's inputs and targets as tensors, checked; ``part`` is the suffix of their names."""
     X, y = as_tensor(X, f"client {i}'s X{part}", i), as_tensor(y, f"client {i}'s y{part}", i, labels=True)
     if X.ndim < 2 or len(X) != len(y):
         raise BadData(
-            f"client {i}: X{part} is {list(X.shape)} and y{part} is {list(y.shape)}; want one row a sample in both"
+            f"client {i}: X{part} is {list(X.shape)} and y{part} is {list(y.shape)}; give one row per sample in both"
             f"{', so X[:, None] for one feature' if X.ndim == 1 else ''}",
             client=i,
         )
     if 0 in X.shape[1:]:
-        raise BadData(f"client {i}: X{part} is {list(X.shape)}, rows without columns; want one at least", client=i)
+        raise BadData(f"client {i}: X{part} is {list(X.shape)}, rows without columns; give at least one", client=i)
     for t, name in tensors(X, ""):
         check_finite(t, i, f"{name} column".strip())
     check_finite(y[:, None] if y.ndim == 1 else y, i, "target")
@@ -338,7 +346,7 @@ def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:
 def _own_tests(
     canonical: Canonical, rows: Sequence[OwnRows], tested: Sequence[int], classes: int | None
 ) -> tuple[Tensor, Tensor, dict[str, np.ndarray]]:
-    """The test rows of the clients ``tested``, in order, and the client of each as a key."""
+    """The test rows of the clients ``tested``, in order, with each row's client as a key."""
     Xs = [X for i in tested if (X := rows[i].X_test) is not None]
     y = joined([y for i in tested if (y := rows[i].y_test) is not None])
     owner = np.repeat(tested, [len(X) for X in Xs])

@@ -1,4 +1,4 @@
-"""Labels of a user's own clients: numbered where they are texts, checked, and counted."""
+"""Labels of a user's own clients: numbers text labels, then checks and counts them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..datasets.arrays import is_text, numbered, refuse_mixed, text_labels
 from ..problems import Logistic
 
 Canonical = Callable[[Tensor, int | None], Tensor]
-"""Labels y and the number of classes, or None, to the labels as data sets hold them; `Family.canonical` is one."""
+"""(labels y, number of classes or None) -> the labels as data sets store them; for example `Family.canonical`."""
 
 PLACES = (1, 3)
-"""The places of y and y_test in a client's tuple."""
+"""The positions of y and y_test in a client's tuple."""
 
 
 def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
-    """Clients and test rows with text labels numbered from 0 in the order of the alphabet, and the labels' names.
+    """Clients and test rows with text labels numbered from 0 in alphabetical order, and the labels' names.
 
-    Labels that are no text stay as they are where none is, and there are no names then. Raises BadData, naming a client
-    of the rarer kind, where some are texts and some are not, and BadData for a single text as all labels.
+    If no label is text, the labels stay as they are, without names. Raises BadData if only some labels are text, naming
+    a client with the rarer kind, and if all labels are the same text.
     """
     whole = [*clients, test]
     called = [*(f"client {i}" for i in range(len(clients))), "the test set"]
@@ -46,12 +46,12 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
         kinds = ("texts", "no texts") if odd is texts else ("no texts", "texts")
         i = min(odd)
         raise BadData(
-            f"{called[i]} has {kinds[0]} as labels, and {called[min(rest - {i}, default=i)]} has {kinds[1]}; give all "
+            f"{called[i]} has {kinds[0]} as labels, but {called[min(rest - {i}, default=i)]} has {kinds[1]}; give all "
             "the same kind, such as y.astype(str)",
             client=i if i < len(clients) else None,
         )
     if len(names) == 1:
-        raise BadData(f"all labels are {names[0]!r}; want two at least")
+        raise BadData(f"all labels are {names[0]!r}; there must be at least two")
     made = [
         tuple(numbered(v, names, called[i]) if (i, k) in given else v for k, v in enumerate(g))
         if isinstance(g, tuple | list)
@@ -62,13 +62,13 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
 
 
 def renumbered(y: Any, data: Dataset, raw: bool, where: str) -> Any:
-    """Targets of raw test rows as ``data`` numbers its own.
+    """Targets of raw test rows, numbered like those of ``data``.
 
     Args:
-        raw: whether they stand in a table, so that they are labels as tables have them; else whole numbers may be
-            labels, or numbers of classes
+        raw: whether they come from a table, so that they are labels; otherwise whole numbers may be labels or class
+            numbers
 
-    Raises BadData, naming the row, for a label that the training rows have not, and for whole numbers that may be
+    Raises BadData, naming the row, for a label that the training rows do not have, and for whole numbers that may be
     either.
     """
     labels, numbers = {*data.labels}, {*range(len(data.labels))}
@@ -78,7 +78,7 @@ def renumbered(y: Any, data: Dataset, raw: bool, where: str) -> Any:
         if raw and given <= numbers:
             raise BadData(
                 f"{where}: the targets may be the labels {', '.join(map(str, data.labels))}, or their numbers from 0; "
-                "give a frame for labels, or a data set of its own, datasets.Dataset(X, y, labels=...)"
+                "pass a frame if they are labels, or a data set, datasets.Dataset(X, y, labels=...)"
             )
     if not labels or not (raw or is_text(y)):
         return y
@@ -88,27 +88,27 @@ def renumbered(y: Any, data: Dataset, raw: bool, where: str) -> Any:
     if None in found:
         row = found.index(None)
         raise BadData(
-            f"{where}: row {row} has the label {np.asarray(y)[row]!s}, the training rows have "
-            f"{', '.join(map(repr, data.labels))}; give no new ones here",
+            f"{where}: row {row} has the label {np.asarray(y)[row]!s}, but the training rows have "
+            f"{', '.join(map(repr, data.labels))}; the test rows may have no new labels",
             row=row,
         )
     return np.array(found)
 
 
 def signed_labels(problem: Family, y: Tensor, classes: int | None) -> tuple[int, ...]:
-    """The names −1 and 1 where these targets of a logistic regression have them; else none: they are 0 and 1."""
+    """The names −1 and 1 if these targets of a logistic regression are −1 and 1; none if they are 0 and 1."""
     return (-1, 1) if isinstance(problem, Logistic) and classes == 2 and bool((y == -1).any()) else ()
 
 
 def recorded_labels(problem: Family, data: Dataset) -> dict[str, Any]:
-    """Number and names of the classes, as results keep them. Whole floats are classes of a logistic regression."""
+    """Number and names of the classes, as results store them. Whole floats are classes of a logistic regression."""
     classes = 2 if isinstance(problem, Logistic) and data.classes is None else data.classes
     labels = data.labels or signed_labels(problem, data.y, classes)
     return {"classes": classes, **({"labels": list(labels)} if labels else {})}
 
 
 def all_labels(canonical: Canonical, y: Tensor, sizes: list[int], classes: int | None) -> Tensor:
-    """All clients' labels as data sets have them. Raises BadData, naming the client and its row."""
+    """All clients' labels as data sets store them. Raises BadData, naming the client and its row."""
     try:
         return canonical(y, classes)
     except BadData as e:
@@ -120,25 +120,25 @@ def all_labels(canonical: Canonical, y: Tensor, sizes: list[int], classes: int |
 def counted(
     y: Tensor, y_test: Tensor | None, sizes: list[int], owner: np.ndarray | None, ignored: int | None = None
 ) -> int:
-    """The number of classes of these labels: all of 0, 1, ... up to the largest have rows, or all labels are 1.
+    """The number of classes of these labels. All of 0, 1, ... up to the largest must have rows, or all labels are 1.
 
     Args:
         sizes: rows of each client
-        owner: the client of each test row; None where they are nobody's
-        ignored: the label of sequences and maps that is no class, such as padding; None for none
+        owner: the client of each test row; None if they belong to no client
+        ignored: the label in sequences and maps that is not a class, such as padding, or None
 
     Raises BadData for other labels [n], with the first row of the label after a gap.
     """
     together = y if y_test is None else torch.cat([y.flatten(), y_test.flatten()])
-    if y.ndim > 1:  # a few texts or maps need not have every class
+    if y.ndim > 1:  # a few texts or maps may lack some classes
         kept = together if ignored is None else together.masked_fill(together == ignored, 0)
         return max(2, int(kept.max()) + 1)
     found = torch.unique(together)
     low, high, gaps = int(found[0]), int(found[-1]), (found != torch.arange(len(found))).nonzero()
     if low > 0 and high > 1:
         raise BadData(
-            f"the clients' y holds whole numbers, {low} to {high}. If they are labels, number them from 0, or give "
-            "classes= if nobody here has 0; if they are values, give floats, y.astype('float32')"
+            f"the clients' y holds whole numbers, {low} to {high}. If they are labels, number them from 0, or pass "
+            "classes= if no client here has 0; if they are values, pass floats, y.astype('float32')"
         )
     if low == 0 and len(gaps):
         missing = int(gaps[0])
@@ -149,10 +149,10 @@ def counted(
 def _stray(
     y: Tensor, y_test: Tensor | None, sizes: list[int], owner: np.ndarray | None, label: int, missing: int
 ) -> BadData:
-    """The error of a label where nobody has the label ``missing`` below it; other arguments as of `counted`."""
+    """The error for a label if no row has the smaller label ``missing``; for the other arguments see `counted`."""
     e = BadData(
-        f"its label is {label}, and no row has {missing}. If they are labels, number them from 0 without gaps, or give "
-        "classes= where some have no rows; if they are values, give floats, y.astype('float32')"
+        f"its label is {label}, but no row has {missing}. If they are labels, number them from 0 without gaps, or pass "
+        "classes= if some classes have no rows; if they are values, pass floats, y.astype('float32')"
     )
     if len(rows := (y == label).nonzero()):
         return in_rows(e, int(rows[0]), sizes)
@@ -162,18 +162,18 @@ def _stray(
 
 
 def in_rows(e: BadData, row: int, sizes: list[int]) -> BadData:
-    """The error of a row of all clients' rows together, by its client."""
+    """The error about a row of all clients' rows together, rewritten for its client."""
     client = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
     return _of_client(e, client, row - sum(sizes[:client]), "row")
 
 
 def in_tests(e: BadData, row: int, owner: np.ndarray) -> BadData:
-    """The error of a row of all clients' test rows together, by its client."""
+    """The error about a row of all clients' test rows together, rewritten for its client."""
     client = int(owner[row])
     return _of_client(e, client, row - int(np.argmax(owner == client)), "test row")
 
 
 def _of_client(e: BadData, client: int, row: int, part: str) -> BadData:
-    """The error of a row of all clients' rows together, with the client and the number that the row has there."""
+    """The error about a row of all clients' rows together, with the client and the row's number at that client."""
     said = str(e).replace(f"; row {e.row} has", "; it has")
     return BadData(f"client {client}, {part} {row}: {said}", client=client, row=row)

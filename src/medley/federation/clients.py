@@ -1,4 +1,4 @@
-"""Clients of a run, made from their rows: pace, task, objective and replay."""
+"""Builds the clients of a run from their rows: pace, task, objective and replay."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .tasks import TaskPlan
 
 @dataclass(frozen=True, eq=False)
 class ClientFactory:
-    """Makes clients, by id and round. Two values are memoised; neither depends on the order of calls.
+    """Builds clients, by id and round. It caches two values; neither depends on the order of calls.
 
     Attributes:
         scenario: pace, stream and replay
         problem: the problem, with all outputs allowed
-        plan: the tasks as clients meet them
+        plan: the order in which clients meet the tasks
     """
 
     scenario: Scenario
@@ -42,7 +42,7 @@ class ClientFactory:
         return self.problem if allowed is None else self.problem.restricted(allowed)
 
     def client(self, i: int, round: int, engine: Engine, lr: float, shares: Mapping[int, float]) -> Client[Any]:
-        """Client i in this round, see `ClientSource.client`; of the ``shares`` p_i by id only its own is read."""
+        """Client i in this round, see `ClientSource.client`; it reads only its own entry of ``shares``, p_i by id."""
         s = self.plan.step(round)
         problem = self.problem_of(s)
         first, _ = self.rows.layout.span(s, i)
@@ -74,7 +74,7 @@ class ClientFactory:
     def held(self, i: int, s: int) -> Index:
         """The rows that client i holds of its tasks before step s, by its own numbers.
 
-        They follow from the seed alone, so that every process works out the same.
+        They follow from the seed alone, so every process computes the same rows.
         """
         if s == 0:
             return torch.zeros(0, dtype=torch.int64)

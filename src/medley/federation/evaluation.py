@@ -25,23 +25,23 @@ from .figures import Summed
 from .scenario import Scenario
 
 Held = tuple[Tensor, Tensor]
-"""Test or validation rows: X [n, ...] and y [n, ...], as the problem takes them."""
+"""Test or validation rows: X [n, ...] and y [n, ...], in the problem's form."""
 
 MODELS_AT_ONCE = 1 << 24
-"""Parameters of clients' own models that are held at once for their evaluation: 64 MiB in float32."""
+"""How many parameters of clients' own models are in memory at once for evaluation: 64 MiB in float32."""
 
 D = TypeVar("D", bound="EvaluationData")
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationData:
-    """The data of one step that models are measured on.
+    """The data of one step on which models are measured.
 
     Attributes:
         sizes: int64 [clients], rows of each client
-        mixes: the labels that each client trains on; None where there are no classes
-        held: test or validation rows of the tasks that clients meet at this step; None without any
-        owner: int64, the client of each of these rows, −1 for nobody's; None where clients have none of their own
+        mixes: the labels that each client trains on; None without classes
+        held: test or validation rows of the tasks that clients meet at this step, or None
+        owner: int64, the client of each of these rows, −1 for shared rows; None if clients have no rows of their own
         whole: whether ``p`` has all clients; default True
     """
 
@@ -53,7 +53,7 @@ class EvaluationData:
     whole: bool = field(default=True, kw_only=True)
 
     def among(self: D, p: Mapping[int, float]) -> D:
-        """The data of some of the clients, with their shares p_i by id; test rows stay those of all."""
+        """The data of some of the clients, with their shares p_i by id; the test rows remain those of all clients."""
         ids, owner = list(p), self.owner
         if owner is not None:
             owner = torch.where(torch.isin(owner, torch.tensor(ids)), owner, -1)
@@ -68,15 +68,15 @@ class EvaluationData:
 
 @dataclass(frozen=True, eq=False)
 class RowEvaluator:
-    """Measures models on rows that lie in this process.
+    """Measures models on rows in this process.
 
     Attributes:
-        tests: test or validation rows of every task; None for a task without any
-        triggered: test rows with a backdoor's trigger, of other classes than its target, with the target as their
-            label; None without a backdoor
+        tests: test or validation rows of every task; None for a task without such rows
+        triggered: test rows of classes other than the backdoor's target, with its trigger, labelled as the target; None
+            without a backdoor
         at: round -> the data of its step, among the members of the round
-        minimiser: whether the method looks for a minimiser, so that a loss without one is reported as Stalled
-        sampled: estimates the training loss from some rows; None where it is measured on all
+        minimiser: whether the method looks for a minimiser, so that a loss without one raises Stalled
+        sampled: estimates the training loss from some rows; None to measure it on all rows
     """
 
     scenario: Scenario
@@ -94,14 +94,15 @@ class RowEvaluator:
         """Figures of x on the task of this round, by column.
 
         loss: Σ p_i f_i(x)
-        loss_error: the standard error of the loss, where it is an estimate from some rows
-        gap: loss − f*, where f* is known and the loss is no estimate
-        grad_norm: ‖Σ p_i ∇f_i(x)‖, where asked for
+        loss_error: the standard error of the loss, if it is an estimate from some rows
+        gap: loss − f*, if f* is known and the loss is not an estimate
+        grad_norm: ‖Σ p_i ∇f_i(x)‖, if requested
         test_loss, accuracy, figures over clients, metrics: see `held_figures`
-        attack_success: the share of rows with a backdoor's trigger that get its target, where there is a backdoor
+        attack_success: the share of rows with a backdoor's trigger that the model labels as its target, if there is a
+            backdoor
         task: the number of the task, in a stream
 
-        Raises Stalled where ``minimiser`` is set and the loss is seen to have none.
+        Raises Stalled if ``minimiser`` is set and the loss turns out to have none.
         """
         s = self.clients.plan.step(round)
         data, problem = self.at(round), self._problem(buffers, s)
@@ -119,7 +120,7 @@ class RowEvaluator:
 
     @property
     def own_tests(self) -> bool:
-        """Whether clients have test rows of their own."""
+        """Whether clients have their own test rows."""
         return any(data.owner is not None for data in self.steps)
 
     def by_client(self, x: Vec, buffers: State | None, round: int, models: PersonalModels | None = None) -> list[Row]:
@@ -127,9 +128,9 @@ class RowEvaluator:
 
         client, rows: its id, and the number of its training rows
         loss: f_i of its model
-        test_rows: the number of its own test rows, where clients have some
-        test_loss, accuracy, metrics: of its model on its own test rows, where it has some
-        server_loss, server_test_loss, ...: the same of the server's model, where clients use models of their own
+        test_rows: the number of its own test rows, if clients have some
+        test_loss, accuracy, metrics: of its model on its own test rows, if it has some
+        server_loss, server_test_loss, ...: the same for the server's model, if clients use their own models
 
         See `Evaluator.by_client` for the arguments.
         """
@@ -140,7 +141,7 @@ class RowEvaluator:
         size = max(1, MODELS_AT_ONCE // len(x))
         for chunk in [ids] if models is None else [ids[k : k + size] for k in range(0, len(ids), size)]:
             theirs = None if models is None else models(chunk)
-            problem = self._problem(buffers, s)  # models are made on the same problem
+            problem = self._problem(buffers, s)  # models are built on the same problem
             for i in chunk:
                 row: Row = {"client": i, "rows": int(data.sizes[i])}
                 if tests is not None:
@@ -158,7 +159,7 @@ class RowEvaluator:
         return out
 
     def _of_client(self, problem: Problem, i: int, x: Vec, s: int, tests: OwnTests | None) -> Row:
-        """Figures of a model x [d] on client i's rows: loss, and those of its own test rows."""
+        """Figures of a model x [d] on client i's rows: the loss, and the figures of its own test rows."""
         row: Row = {"loss": problem.bind(*self.clients.rows.of(s, i)).loss(x)}
         if tests is not None and len(rows := tests.of_client(i)):
             X, y = tests.held
@@ -166,7 +167,7 @@ class RowEvaluator:
         return row
 
     def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
-        """Test accuracy on every task, of the model after this round; empty where there are no classes."""
+        """Test accuracy on every task, of the model after this round; empty without classes."""
         problem, scores = self._problem(buffers, self.clients.plan.step(round)), []
         for test in self.tests:
             assert test is not None  # a stream has test rows of every task
@@ -175,7 +176,7 @@ class RowEvaluator:
         return [float(torch.cat(h).double().mean()) for h in scores if h]
 
     def remedy(self, advice: str) -> str:
-        """The remedy for numbers that run away: smaller rows where those are the likely cause, else ``advice``."""
+        """The remedy for diverging numbers: smaller rows if those are the likely cause, otherwise ``advice``."""
         return self.clients.rows.excess(advice, isinstance(self.scenario.problem, LeastSquares)) or advice
 
     def _problem(self, buffers: State | None, s: int) -> Problem:
@@ -184,7 +185,7 @@ class RowEvaluator:
         return problem
 
     def _loss(self, problem: Problem, x: Vec, s: int, data: EvaluationData) -> float:
-        """Σ p_i f_i(x); from row losses where the problem has such, else client by client."""
+        """Σ p_i f_i(x); from row losses if the problem has them, otherwise client by client."""
         rows, mine = self.clients.rows, self.clients.rows.layout.step(s)
         if not data.whole:
             return sum(p * problem.bind(*rows.of(s, i)).loss(x) for i, p in data.present.items())
@@ -202,7 +203,7 @@ class RowEvaluator:
         return mean + problem.penalty(x)
 
     def _gradient(self, problem: Problem, x: Vec, s: int, data: EvaluationData) -> Vec:
-        """Σ p_i ∇f_i(x); in one call where the problem takes weights of rows."""
+        """Σ p_i ∇f_i(x); in one call if the problem accepts row weights."""
         rows, shares = self.clients.rows, data.present
         if not data.whole or Need.WEIGHTS not in problem.gives or Need.NETWORK in problem.gives:
             parts = (p * problem.bind(*rows.of(s, i)).grad(x) for i, p in shares.items())
@@ -230,7 +231,7 @@ class OwnTests:
 
     @classmethod
     def of(cls, data: EvaluationData) -> OwnTests | None:
-        """Those of one step; None where clients have none of their own."""
+        """The clients' test rows of one step; None if clients have none of their own."""
         if data.owner is None or data.held is None:
             return None
         order = torch.argsort(data.owner, stable=True)
@@ -243,7 +244,7 @@ class OwnTests:
 
 
 def load(problem: Problem, buffers: State | None, own: OwnState | None) -> None:
-    """Set a problem's shared buffers, where there are some, and its own part, where it has one."""
+    """Set a problem's shared buffers and its personal part, if it has them."""
     if buffers is not None:
         problem.load_buffers(buffers)
     if isinstance(problem, PartlyShared):
@@ -251,16 +252,16 @@ def load(problem: Problem, buffers: State | None, own: OwnState | None) -> None:
 
 
 def refuse_unbounded(family: Family, losses: Tensor, labels: Tensor) -> None:
-    """Raise Stalled where a linear classifier's training loss is seen to have no minimiser."""
+    """Raise Stalled if a linear classifier's training loss turns out to have no minimiser."""
     if not isinstance(family, Linear) or not family.classification:
         return
     name = type(family).__name__
     if family.intercept and bool((labels == labels[0]).all()):
         raise Stalled(
             "all training rows have one class, so the loss has no minimum: a larger intercept always has a "
-            f"smaller loss; give {name}(intercept=False), or rows of another class"
+            f"smaller loss; use {name}(intercept=False), or add rows of another class"
         )
-    # A loss below log 2 is a row on its right side: 2x is better than x then, and so on for ever.
+    # A loss below log 2 means that a row is on its right side: then 2x is better than x, and so on without end.
     if family.mu == 0 and float(losses.max()) < math.log(2):
         raise Stalled(
             "the training rows are separable, so the loss has no minimum: x puts every row on its right side, "
@@ -281,20 +282,20 @@ def held_figures(
     """Figures of test rows, by column.
 
     test_loss: the mean loss
-    accuracy: the share of rows that x gets right, where there are classes
+    accuracy: the share of rows that x classifies correctly, if there are classes
     client_accuracy_mean, client_accuracy_worst, client_accuracy_spread: over clients, each on its own test rows, see
-        `fairness.measured`; without classes of the test loss
-    client_accuracy_mean_estimate, client_accuracy_worst_estimate: where test rows are everybody's, see
+        `fairness.measured`; without classes, of the test loss
+    client_accuracy_mean_estimate, client_accuracy_worst_estimate: if the test rows are shared, see
         `fairness.estimated`
     metrics: by name
 
     Args:
         mixes: the labels that each client trains on; None for no estimate
-        owner: the client of each row; None where rows are everybody's
+        owner: the client of each row; None if rows are shared
         client: the client whose rows these are, for messages; None for all
-        sums: gets the sums of each metric that has such, see `Summed`
+        sums: receives the sums of each metric that has them, see `Summed`
 
-    Raises RecipeError, naming the metric, for one that raises or gives no number.
+    Raises RecipeError, naming the metric, if a metric raises or does not return a number.
     """
     X, y = held
     kept, by_row = list[Tensor](), list[tuple[Tensor | None, Tensor | None]]()
@@ -323,7 +324,7 @@ def held_figures(
 
 
 def _metric(name: str, f: Metric, z: Tensor, y: Tensor, client: int | None) -> float:
-    """A metric of outputs and targets. Of one client's rows it is nan where it raises: the AUC of one class is none."""
+    """A metric of outputs and targets. For one client's rows it is nan if it raises: there is no AUC of one class."""
     try:
         return float(f(z, y))
     except Exception as e:
@@ -331,13 +332,13 @@ def _metric(name: str, f: Metric, z: Tensor, y: Tensor, client: int | None) -> f
             return math.nan
         raise RecipeError(
             f"metrics[{name!r}] raised {type(e).__name__}: {e}. It is called with the outputs {list(z.shape)} and "
-            f"targets {list(y.shape)} of the test rows, and returns a number",
+            f"targets {list(y.shape)} of the test rows, and must return a number",
             "metrics",
         ) from e
 
 
 def scores(problem: Problem, x: Vec, held: Held) -> tuple[float, float | None]:
-    """Mean loss of test rows, and accuracy where there are classes."""
+    """Mean loss of test rows, and accuracy if there are classes."""
     row = held_figures(problem, x, held, {})
     return row["test_loss"], row.get("accuracy")
 

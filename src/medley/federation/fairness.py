@@ -1,4 +1,4 @@
-"""Figures over clients: measured on their own test rows, or estimated from their mixes of labels."""
+"""Figures over clients: measured on their own test rows, or estimated from their label distributions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..storage.history import Row
 
 
 def measured(name: str, values: Tensor, owner: Tensor, low_is_worse: bool) -> Row:
-    """Mean, worst tenth and spread of a figure over the clients that have test rows of their own.
+    """Mean, worst tenth and spread of a figure over the clients with their own test rows.
 
     Args:
-        owner: the client of each row [n], int64; −1 for nobody's
-        low_is_worse: whether a small figure is a bad one
+        owner: the client of each row [n], int64; −1 for shared rows
+        low_is_worse: whether smaller figures are worse
 
-    The worst tenth is one client at least. The spread is the standard deviation over the clients. All three count
-    every client alike.
+    The worst tenth is at least one client. The spread is the standard deviation over the clients. All three weight the
+    clients equally.
     """
     mine = owner >= 0
     if not bool(mine.any()):
@@ -31,7 +31,7 @@ def measured(name: str, values: Tensor, owner: Tensor, low_is_worse: bool) -> Ro
 
 
 def over_clients(name: str, values: np.ndarray, low_is_worse: bool) -> Row:
-    """The same from each client's figure [clients]."""
+    """The same as `measured`, from each client's figure [clients]."""
     by_client = np.sort(values)
     worst = by_client if low_is_worse else by_client[::-1]
     mean, spread = float(by_client.mean()), float(by_client.std())
@@ -43,9 +43,9 @@ class Mixes:
     """The labels that each client trains on.
 
     Attributes:
-        labels: of all training rows [n], client by client
+        labels: the labels of all training rows [n], client by client
         sizes: the number of rows of each client [clients]
-        classes: the number of labels that there are
+        classes: the number of classes
         ids: the clients that count; None for all
     """
 
@@ -55,7 +55,7 @@ class Mixes:
     ids: list[int] | None = None
 
     def means(self, by_class: np.ndarray) -> np.ndarray:
-        """Σ_c share_i(c) by_class(c) of each client that has rows. In one pass over the rows, whatever their number."""
+        """Σ_c share_i(c) by_class(c) for each client that has rows, in one pass over the rows."""
         there = self.sizes > 0
         starts = (np.cumsum(self.sizes) - self.sizes)[there]
         sums = np.zeros(len(self.sizes))
@@ -66,13 +66,13 @@ class Mixes:
 
 
 def estimated(hits: Tensor, y: Tensor, accuracy: float, mixes: Mixes) -> Row:
-    """Mean and worst tenth of the clients' accuracies, estimated from test rows that all share.
+    """Mean and worst tenth of the clients' accuracies, estimated from shared test rows.
 
-    A client's accuracy is taken to be Σ_c share_i(c) · accuracy(c). That is right only where rows of one label are
-    alike at all clients.
+    The estimate of a client's accuracy is Σ_c share_i(c) · accuracy(c). It is right only if rows with one label have
+    the same distribution at all clients.
 
     Args:
-        hits: whether the model labels each test row rightly [n]
+        hits: whether the model labels each test row correctly [n]
         accuracy: the mean of ``hits``, for labels without a test row
         mixes: the clients' training labels
     """
@@ -86,5 +86,5 @@ def estimated(hits: Tensor, y: Tensor, accuracy: float, mixes: Mixes) -> Row:
 
 
 def _tenth(ordered: np.ndarray) -> float:
-    """The mean over the first tenth, one value at least."""
+    """The mean over the first tenth, at least one value."""
     return float(ordered[: max(1, round(len(ordered) / 10))].mean())

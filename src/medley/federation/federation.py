@@ -41,36 +41,36 @@ from .tasks import DealtTask
 class Federation(Settings):
     """Clients that differ in their data, pace, devices and participation.
 
-    Give ``data`` with a ``partition``, or ``clients`` with data of their own.
+    Pass ``data`` with a ``partition``, or ``clients`` with their own data.
 
     Args:
         problem: the model and its loss
-        data: the data set that is divided among clients; (X, y), one of PyTorch's or Hugging Face's or a frame will do
-        partition: the rule that divides it; it is drawn anew for every seed
+        data: the data set to divide among clients: a Medley, PyTorch or Hugging Face data set, a pair (X, y) or a frame
+        partition: the rule that divides it; each seed draws a new partition
         clients: each client's own pair (X, y), in a list or by the client's name, or (X, y, w) with weights of rows
-            [n], or (X, y, X_test, y_test) or (X, y, X_test, y_test, w) with test rows of its own, or a data set of
-            PyTorch's (a DataLoader of one) or Hugging Face's. Such data sets and mapped arrays are read when they are
-            used. A linear model's X may be one of SciPy's sparse matrices. X may be a dict or a tuple of arrays,
-            several inputs a row, for networks. One frame of all clients' rows has columns "client" and "label" (or
-            "target", "y"); of other names `datasets.frame` makes the data set that is given here
-        test: test rows (X, y), or a data set; where ``data`` or clients have none
+            [n], or (X, y, X_test, y_test) or (X, y, X_test, y_test, w) with its own test rows, or a PyTorch data set
+            (or a DataLoader of one) or a Hugging Face data set. Such data sets and mapped arrays are read when they are
+            used. For a linear model, X may be a SciPy sparse matrix. For a network with several inputs per row, X may
+            be a dict or a tuple of arrays. Instead of a list, one frame with all clients' rows needs columns "client"
+            and "label" (or "target", "y"); for other column names, pass the result of `datasets.frame`
+        test: test rows (X, y), or a data set, if ``data`` or clients have none
         pace: the clients' local training budgets; lr 0.1, one epoch, batches of 32 by default
-        participation: the rule for taking part in a round, one of `medley.scenarios`, or a fraction; everyone by
-            default
-        devices: the speed of machines and of their network, by which virtual seconds pass; by default each is an
+        participation: the rule for taking part in a round, one of `medley.scenarios`, or a fraction; by default all
+            clients take part
+        devices: the speed of machines and of their network, which determines virtual seconds; by default each is an
             ordinary phone, `scenarios.Devices()`
-        weights: p_i by "size" (the sum of its rows' weights, where rows have such), the default, or "uniform"
-        validation: the share of the training rows that is never trained on, for `tune`; 0 by default
-        classes: the number of classes, where the labels at hand do not have all of them
-        f_star: the optimal loss where it is known, for the column ``gap``
-        stream: the rule that cuts the data into tasks, which come one after the other; each is divided among clients
+        weights: p_i by "size" (or the sum of the rows' weights, if they have weights), the default, or "uniform"
+        validation: the share of the training rows to hold out, for `tune`; 0 by default
+        classes: the number of classes, if the labels do not include all of them
+        f_star: the optimal loss if it is known, for the column ``gap``
+        stream: the rule that splits the data into consecutive tasks; each is divided among clients
         replay: the rule for the rows of past tasks that a client keeps (`medley.replay`)
-        own_test: whether figures over clients are measured on test rows of each client's own. True deals
-            ``data``'s test rows in each client's mix of labels, where they are not known to be a client's; False leaves
-            test rows to all. The default measures where clients bring test rows, or `scenarios.ByKey` finds its key in
+        own_test: whether figures over clients are measured on each client's own test rows. True divides ``data``'s test
+            rows by each client's label distribution, unless they already belong to clients; False shares all test rows.
+            By default Medley measures if clients bring test rows, or if `scenarios.ByKey` finds its key in
             ``data.test_keys``
-        attack: the clients that lie, and their lies; by default all are honest
-        membership: the clients that join or leave while a run goes on, `scenarios.Membership`; by default none does
+        attack: the Byzantine clients and their attack; by default all clients are honest
+        membership: the clients that join or leave during a run, `scenarios.Membership`; by default none
 
     Raises BadData, naming client, row and column, for data that cannot be used; RecipeError for settings that can't.
     """
@@ -113,7 +113,7 @@ class Federation(Settings):
         self.membership = scenario.joined(membership).membership
         self.partition, self.validation, self.own_test = partition, validation, own_test
         self.sizes: list[int] | None = None
-        """Rows of each client, where they hold their own data."""
+        """Rows of each client, if clients have their own data."""
         self._names: tuple[str, ...] = ()
         if clients is not None:
             clients, self._names = named_clients(clients)
@@ -128,7 +128,7 @@ class Federation(Settings):
         check_names(self.data, partition, self.client_names)
         if own_test and self.data.X_test is None:
             raise RecipeError(
-                "Federation(own_test=True): there are no test rows; give clients or data some", "own_test"
+                "Federation(own_test=True): there are no test rows; add some to clients or data", "own_test"
             )
         if stream is not None and self.sizes is not None:
             owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
@@ -144,7 +144,7 @@ class Federation(Settings):
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """The clients' names by id, where ``clients`` has names or `scenarios.ByKey` deals the rows; else none."""
+        """The clients' names by id, if ``clients`` has names or `scenarios.ByKey` divides the rows; otherwise empty."""
         rule = self.partition
         if isinstance(rule, ByKey) and self.stream is None and rule.key in self.data.keys:
             return rule.names(self.data.keys)
@@ -190,7 +190,7 @@ class Federation(Settings):
         if len(idle := np.flatnonzero(whole.parts.sizes == 0)):
             i = int(idle[0])
             raise BadData(
-                f"client {i} has no training rows; drop it, give its partition a minimum, or take fewer clients",
+                f"client {i} has no training rows; drop it, set a minimum in its partition, or use fewer clients",
                 client=i,
             )
         if self.attack is not None and self.attack.of_rows:
@@ -215,10 +215,10 @@ class Federation(Settings):
         return describe(whole, labels if self.data.classes else None)
 
     def tasks(self, seed: int) -> list[DealtTask]:
-        """The tasks of the stream under this seed, in the stream's order, dealt among clients.
+        """The tasks of the stream under this seed, in the stream's order, divided among clients.
 
-        A client may have no rows of a task. Raises RecipeError where the partition makes another number of clients in
-        one task than in the others.
+        A client may have no rows of a task. Raises RecipeError if the partition makes different numbers of clients in
+        different tasks.
         """
         out = []
         for s, (whole, classes) in enumerate(self._cut(seed)):
@@ -256,7 +256,7 @@ class Federation(Settings):
             yield data if task.change is None else data.map(task.change), task.classes
 
     def _tests(self, data: Dataset, parts: Parts, g: np.random.Generator) -> Parts | None:
-        """Each client's own test rows of ``data``; None where the rows are everybody's."""
+        """Each client's own test rows of ``data``; None if the rows are shared."""
         if data.X_test is None or data.y_test is None or self.own_test is False:
             return None
         if self.sizes is not None and "client" in data.test_keys:
@@ -269,13 +269,15 @@ class Federation(Settings):
         return dealt_alike(parts, y, y_test, len(data.X_test), g)
 
     def whole(self, seed: int) -> tuple[DealtTask, Parts]:
-        """All data under this seed, dealt among clients, and each client's rows for validation as in `parts`."""
+        """All data under this seed, divided among clients, and each client's rows for validation as in `parts`."""
         parts, kept = self.parts(seed)
         tests = self._tests(self.data, parts, streams.rng(seed, "partition", "test"))
         return DealtTask(self.data, range(self.data.classes or 0), parts, tests), kept
 
     def parts(self, seed: int) -> tuple[Parts, Parts]:
-        """Each client's rows for training, and its rows for validation, which are empty unless carved per client."""
+        """Each client's rows for training, and its rows for validation, which are empty unless each client holds out
+        its own.
+        """
         if self.sizes is None:
             assert self.partition is not None
             labels = self._labels()
@@ -295,7 +297,7 @@ class Federation(Settings):
         return self.data.y.numpy() if self.data.classes and self.data.y.ndim == 1 else None
 
     def settings(self) -> dict[str, Any]:
-        """The record of all that makes this federation, in plain values."""
+        """A record of everything that defines this federation, in plain values."""
         data = f"{self.data.name} {list(self.data.X.shape)} #{self._digest[:12]}"
         own = f"{len(self.sizes or [])} clients' own data"
         partition = without_addresses(repr(self.partition)) if self.partition else own
@@ -312,9 +314,10 @@ class Federation(Settings):
         }
 
     def identity(self) -> dict[str, str]:
-        """Fingerprints of data, partition and scenario, see `medley.storage.identity`. That of the data is kept.
+        """Fingerprints of data, partition and scenario, see `medley.storage.identity`. The data's fingerprint is
+        cached.
 
-        Raises RecipeError, naming the part, for one that another process could not compare.
+        Raises RecipeError, naming the part, if another process could not compare it.
         """
         parts = identity({"partition": self.partition, **self.scenario.parts})
         return {PREFIX + "data": self._digest, **parts}
@@ -330,7 +333,7 @@ class Federation(Settings):
         return run(method, self, rounds, **options)
 
     def check(self, methods: Mapping[str, Algorithm[Any, Any] | Tuned], options: Mapping[str, Any]) -> None:
-        """Raise the error with which a run of one of these methods would be refused; see `run.check`."""
+        """Raise the error that a run of one of these methods would raise at its start; see `run.check`."""
         check(methods, self, options)
 
     def __repr__(self) -> str:
@@ -355,7 +358,9 @@ def _whole(stream: Tasks) -> Dataset:
 
 
 def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
-    """Data, clients and partition: clients in one table or one data set with a key are data with that partition."""
+    """Data, clients and partition: clients in one table, or in one data set with a key, become data with that
+    partition.
+    """
     if is_frame(clients):
         clients = by_client(clients)
     if isinstance(clients, Dataset) and data is None:
@@ -364,7 +369,7 @@ def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
 
 
 def _checked(validation: object, classes: object) -> int | None:
-    """``classes`` as Python's own number. Raises RecipeError for a share or a number that is none."""
+    """``classes`` as a Python int. Raises RecipeError for an invalid share or number."""
     if not is_number(validation) or not 0 <= validation < 1:  # type: ignore[operator]
         raise RecipeError(f"Federation(validation={validation!r}): must be a share in [0, 1)", "validation")
     number = integer(classes)

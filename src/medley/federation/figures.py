@@ -1,4 +1,4 @@
-"""Figures of test rows that follow from sums, so that sites' sums give the figure of all rows; and intervals."""
+"""Figures of test rows computed from sums, so that the sites' sums give the figure of all rows; and their intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Z = 1.959963984540054
 
 @runtime_checkable
 class Summed(Protocol):
-    """A metric that is a function of sums over rows. Sites send the sums, and their total gives the figure of all."""
+    """A metric that is a function of sums over rows. Sites send the sums, and the total gives the figure of all
+    rows.
+    """
 
     def __call__(self, outputs: Tensor, y: Tensor, /) -> float:
         """The figure of these rows."""
@@ -27,18 +29,18 @@ class Summed(Protocol):
         """The sums [k] over these rows."""
 
     def fits(self, sums: Tensor, rows: int, /) -> bool:
-        """Whether these may be the sums of so many rows; a site's that may not are refused."""
+        """Whether so many rows can have these sums; Medley rejects a site's impossible sums."""
 
     def figure(self, sums: Tensor, /) -> tuple[float, float]:
-        """The figure of the rows that were summed, and its standard error; nan for what there is not."""
+        """The figure of the summed rows and its standard error; nan for a value that does not exist."""
 
 
 @dataclass(frozen=True)
 class AUROC(Checked):
     """The area under the ROC curve of two classes, from counts of rows by probability.
 
-    Rows of both classes are counted in bins of the probability of the second class; two rows in one bin are a tie. So
-    the figure is that of probabilities rounded to 1 / ``bins``, and sites' counts add up to those of all rows.
+    It counts rows of both classes in bins of the probability of the second class; two rows in one bin are a tie. So the
+    figure is that of probabilities rounded to 1 / ``bins``, and the sites' counts add up to the counts of all rows.
 
     Attributes:
         bins: the number of bins
@@ -56,18 +58,18 @@ class AUROC(Checked):
     def sums(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Rows of the first class in each bin, then those of the second [2 bins]. Raises RecipeError for other outputs.
 
-        Outputs are margins [n] or [n, 1], or an output for each of two classes [n, 2].
+        Outputs are margins [n] or [n, 1], or one output for each of two classes [n, 2].
         """
         z = outputs.detach().double().cpu().reshape(len(outputs), -1)
         if z.shape[1] not in (1, 2):
-            raise RecipeError(f"AUROC is of two classes, and the outputs are {list(outputs.shape)}", "metrics")
+            raise RecipeError(f"AUROC needs two classes, but the outputs are {list(outputs.shape)}", "metrics")
         p = torch.sigmoid(z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0.0))
         place = torch.clamp((p * self.bins).long(), max=self.bins - 1)
         second = (y.cpu().reshape(-1) > 0).long()
         return torch.bincount(second * self.bins + place, minlength=2 * self.bins).double()
 
     def fits(self, sums: Tensor, rows: int) -> bool:
-        """Whether these may be the sums of so many rows: whole numbers, of as many rows in all."""
+        """Whether so many rows can have these sums: whole numbers that add up to the number of rows."""
         return bool((sums >= 0).all() and (sums == sums.round()).all()) and float(sums.sum()) == rows
 
     def figure(self, sums: Tensor) -> tuple[float, float]:

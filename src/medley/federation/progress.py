@@ -50,7 +50,7 @@ class Watched:
 
 @contextlib.contextmanager
 def progress_bar(progress: bool | None, name: str, rounds: int) -> Iterator[ProgressBar | None]:
-    """Show a progress bar, or yield None where there is to be none; None shows it on a terminal and in a notebook."""
+    """Show a progress bar, or yield None without one. By default (None), show it on a terminal and in a notebook."""
     if not draws_bars(progress):
         yield None
         return

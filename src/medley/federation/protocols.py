@@ -1,4 +1,4 @@
-"""Protocols between `run` and a federation: a population that can be drawn, and its draw."""
+"""Protocols between `run` and a federation: a population, and one seed's draw of it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Draw(ClientSource, Protocol):
         Args:
             metrics: figures of the test outputs, by name
             grad_norm: whether it measures the norm of the gradient too
-            minimiser: whether it raises Stalled for a loss that is seen to have no minimiser
-            eval_rows: the number of training rows that the loss is estimated from; None for all, without an estimate
+            minimiser: whether it raises Stalled if the loss turns out to have no minimiser
+            eval_rows: the number of training rows from which the loss is estimated; None to use all rows
 
         Raises RecipeError for figures that cannot be measured.
         """
@@ -48,7 +48,7 @@ class Population(Protocol):
         """Problem, pace, participation, devices, weights, stream and replay."""
 
     def settings(self) -> dict[str, Any]:
-        """The record of all that makes it, in plain values."""
+        """A record of everything that defines it, in plain values."""
 
     def identity(self) -> dict[str, str]:
         """Fingerprints of its parts, see `medley.storage.identity`. Raises RecipeError for a part without one."""
@@ -59,7 +59,7 @@ class Population(Protocol):
         """The clients of this seed.
 
         Args:
-            on: the rows that test figures are of, "test" or "validation"
+            on: the rows of the test figures, "test" or "validation"
             dtype: the floating-point type of the model; None for the problem's own
             rounds: the rounds of one task of a stream
         """

@@ -18,7 +18,7 @@ from .rows import ClientRows
 from .scenario import Shares
 
 LEAST = 2
-"""Rows of a client in a sample, where it has as many: the least that a variance is estimated from."""
+"""A client's minimum number of rows in a sample, if it has as many: fewer give no estimate of a variance."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Drawn:
     """The sampled rows of one step.
 
     Attributes:
-        places: int64 [m], the rows' places among all training rows, client by client
-        counts: int64 [k], sampled rows of each client that has some
+        places: int64 [m], the rows' positions among all training rows, client by client
+        counts: int64 [k], sampled rows of each client that has any
         sizes: int64 [k], training rows of the same clients
         p: their shares p_i [k]
     """
@@ -53,16 +53,16 @@ class Drawn:
 
 @dataclass(frozen=True)
 class DrawnClients:
-    """One row each of clients that were drawn with probability p_i, with replacement.
+    """One row each from clients drawn with probability p_i, with replacement.
 
     Attributes:
-        places: int64 [m], the rows' places among all training rows
+        places: int64 [m], the rows' positions among all training rows
     """
 
     places: Tensor
 
     def mean(self, by_row: np.ndarray) -> tuple[float, float]:
-        """The mean, which is Σ p_i (mean of client i's values) in expectation, and its standard error.
+        """The mean, whose expectation is Σ p_i (mean of client i's values), and its standard error.
 
         See Hansen and Hurwitz, On the theory of sampling from finite populations (1943).
         """
@@ -73,9 +73,9 @@ class DrawnClients:
 class RowSample:
     """Training rows of each client, the same in each round of a run, for an unbiased estimate of Σ p_i f_i(x).
 
-    Client i has p_i · ``count`` of them, without replacement, and at least two where it has two. If there are
-    more clients than ``count``, so many clients are drawn with probability p_i, and one row of each. The draw depends
-    on the seed alone, so that all methods of a comparison are measured on the same rows.
+    Client i contributes p_i · ``count`` rows, drawn without replacement, and at least two if it has two. If there are
+    more clients than ``count``, the sample is one row each from ``count`` clients drawn with probability p_i. The draw
+    depends only on the seed, so all methods in a comparison are measured on the same rows.
     """
 
     rows: ClientRows
@@ -84,7 +84,7 @@ class RowSample:
     _drawn: Recent[EvaluationData, Drawn | DrawnClients] = field(default_factory=Recent, repr=False)
 
     def drawn(self, s: int, data: EvaluationData) -> Drawn | DrawnClients:
-        """The sample of step s, of the clients in ``data``."""
+        """The sample of step s, from the clients in ``data``."""
         few = self.count < len(data.p)
         return self._drawn.of(data, lambda: self._few(s, data) if few else self._draw(s, data))
 
@@ -94,7 +94,7 @@ class RowSample:
         p = self._shares(data)
         counts = np.minimum(sizes, np.maximum(LEAST, np.rint(p * self.count).astype(np.int64))) * (p > 0)
         owner = np.repeat(np.arange(len(sizes)), sizes)
-        # A client's rows in an order of its own; the first ones are the sample.
+        # Each client's rows in a random order; the first ones are the sample.
         order = np.lexsort((streams.rng(self.seed, "eval rows", s).random(len(owner)), owner))
         rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         places = np.sort(order[rank < counts[owner]]) + layout.step(s).start
@@ -109,7 +109,7 @@ class RowSample:
         return DrawnClients(torch.from_numpy(places + layout.step(s).start))
 
     def _shares(self, data: EvaluationData) -> np.ndarray:
-        """p_i of the clients in ``layout.ids``, 0 of those that are no members."""
+        """p_i of the clients in ``layout.ids``; 0 for clients that are not members."""
         if isinstance(data.p, Shares):
             return data.p.array
         return np.array([data.p.get(i, 0.0) for i in self.rows.layout.ids])
@@ -117,7 +117,7 @@ class RowSample:
     def loss(self, problem: Problem, x: Vec, s: int, data: EvaluationData) -> Row:
         """The estimate of Σ p_i f_i(x), ``loss``, and its standard error, ``loss_error``.
 
-        Raises RecipeError for a loss that is a mean over rows, such as a loss of pairs: some rows do not estimate it.
+        Raises RecipeError for a loss that is a mean over rows, such as a loss over pairs: a sample cannot estimate it.
         """
         drawn, rows = self.drawn(s, data), self.rows
         X, y, w = rows.at(drawn.places.to(rows.y.device))
@@ -125,7 +125,7 @@ class RowSample:
         if any(part is None for part in losses):
             raise RecipeError(
                 f"run(eval_rows={self.count}): the problem's loss is a mean over rows, and a sample of them "
-                "cannot estimate it; return the loss of each row, or leave eval_rows= out",
+                "cannot estimate it; return the loss of each row, or leave out eval_rows=",
                 "eval_rows",
             )
         by_row = torch.cat([part for part in losses if part is not None]).double()

@@ -43,17 +43,18 @@ class RowTable(Protocol):
 log = logging.getLogger("medley")
 
 LARGE = 1e3
-"""Inputs and targets from this size on are named as the likely cause of a run that diverges."""
+"""From this size on, inputs and targets are named as the likely cause if a run diverges."""
 
 STEEP = 10.0
-"""The same for inputs of least squares: the curvature is their mean square. Targets are no part of it."""
+"""The same for inputs of least squares, whose curvature is their mean square. It does not depend on the targets."""
 
 INDEXED = 1 << 28
-"""Bytes of a data set's rows, 256 MiB, from which a run makes no second copy in the order of clients. A copy that is
-shorter costs little, and batches of small models are read from it faster."""
+"""Up to this size, 256 MiB, a run copies a data set's rows in the order of clients. A copy of this size costs little,
+and
+batches for small models are read from it faster."""
 
 LEAST_WEIGHT = 1e-150
-"""Bound on weights of rows; sums and quotients of smaller ones lose digits, or are infinite."""
+"""Smallest weight of a row, and 1 over the largest; sums and quotients of smaller ones lose digits or overflow."""
 
 Picked = tuple[RowTable, np.ndarray]
 """A table and the numbers of some of its rows."""
@@ -61,10 +62,10 @@ Picked = tuple[RowTable, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Places of clients' rows among all rows that are held here.
+    """Positions of clients' rows among all rows in this process.
 
     Attributes:
-        ids: the clients whose rows are held, ascending; a range, which takes no memory, or a tuple
+        ids: the clients whose rows are here, ascending; a range, which needs no memory, or a tuple
         sizes: int64 [tasks, clients], the rows of each client at each step
         stream: whether there is more than one task, for messages
     """
@@ -80,7 +81,7 @@ class Layout:
 
     @cached_property
     def firsts(self) -> np.ndarray:
-        """Number of the same row among the client's own: ``firsts[s, k]``, [tasks + 1, clients]."""
+        """Index of the same row among the client's own rows: ``firsts[s, k]``, [tasks + 1, clients]."""
         return np.cumsum(np.vstack([np.zeros_like(self.sizes[:1]), self.sizes]), axis=0)
 
     def place(self, s: int, i: int) -> slice:
@@ -99,7 +100,9 @@ class Layout:
         return int(self.firsts[s, k]), int(self.firsts[s + 1, k])
 
     def find(self, i: int, s: int, rows: Index) -> Index:
-        """Places of client i's rows ``rows``, its own numbers, of step s or earlier. Raises BadData for later ones."""
+        """Positions of client i's rows ``rows``, by its own numbers, of step s or earlier. Raises BadData for later
+        rows.
+        """
         numbers, k = rows.cpu().numpy(), self.ids.index(i)
         firsts = self.firsts[:, k]
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < firsts[s + 1]:
@@ -112,7 +115,7 @@ class Layout:
         return torch.from_numpy(self.starts[step * len(self.ids) + k] + numbers - firsts[step])
 
     def blamed(self, e: BadData) -> BadData:
-        """The same error with the client that has the row, where it names one of all rows."""
+        """The same error, naming the client that has the row, if the error names a row."""
         if e.row is None or e.placed:
             return e
         at = int(np.searchsorted(self.starts, e.row, side="right")) - 1
@@ -124,12 +127,12 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class ClientRows:
-    """Training rows as the problem takes them, on the device of the run.
+    """Training rows in the problem's form, on the device of the run.
 
     Attributes:
         w: weights of rows [n] with mean 1 over each client's rows of a task, or None
-        totals: [tasks, clients], the sums of weights before they were scaled; the sizes where there are none
-        labels: labels [n] as the data set has them, None where there are no classes
+        totals: [tasks, clients], the sums of weights before scaling; without weights, the sizes
+        labels: labels [n] as the data set stores them; None without classes
     """
 
     layout: Layout
@@ -140,7 +143,7 @@ class ClientRows:
     labels: Tensor | None
 
     def at(self, rows: Index | slice) -> tuple[Tensor, Tensor, Weights]:
-        """X, y and weights of these rows, by their places."""
+        """X, y and weights of these rows, by their positions."""
         return self.X[rows], self.y[rows], None if self.w is None else self.w[rows]
 
     def of(self, s: int, i: int) -> tuple[Tensor, Tensor, Weights]:
@@ -148,9 +151,9 @@ class ClientRows:
         return self.at(self.layout.place(s, i))
 
     def excess(self, advice: str, squares: bool = False) -> str:
-        """A sentence about the input or target that is the likely cause of numbers that run away; empty for none.
+        """A sentence about the input or target that is the likely cause of diverging numbers; empty if there is none.
 
-        It is the first whose square the dtype does not hold, else the first from `LARGE` on.
+        It is the first whose square overflows the dtype, otherwise the first from `LARGE` on.
 
         Args:
             advice: what else may help
@@ -165,7 +168,7 @@ class ClientRows:
             if abs(value) > math.sqrt(torch.finfo(dtype).max):
                 kind = str(dtype).removeprefix("torch.")
                 said = self._largest(what, at, value)
-                return f"{said}, whose square {kind} does not hold: standardise the {what}s, or leave it out"
+                return f"{said}, whose square overflows {kind}: standardise the {what}s, or leave it out"
         for what, _, at, value in found:
             if abs(value) >= (STEEP if squares else LARGE) and not (squares and what == "target"):
                 return f"{self._largest(what, at, value)}: standardise the {what}s, or {advice}"
@@ -177,19 +180,19 @@ class ClientRows:
         return f"{said} in column {at[1]}" if what != "target" and len(at) > 1 else f"{said} there"
 
     def recall(self, problem: Problem, i: int, s: int, rows: Index) -> Objective:
-        """The objective of client i's rows ``rows``, its own numbers, of step s or earlier."""
+        """The objective of client i's rows ``rows``, by its own numbers, of step s or earlier."""
         return problem.bind(*self.at(self.layout.find(i, s, rows).to(self.X.device)))
 
 
 def laid_out(
     met: Sequence[Picked], layout: Layout, family: Family, classes: int | None, dtype: torch.dtype | None, device: str
 ) -> tuple[Problem, ClientRows]:
-    """The problem for these rows, and the rows as it takes them.
+    """The problem for these rows, and the rows in the problem's form.
 
     Args:
-        met: tables and their rows, which come in the order of ``layout``; an entry may be of several clients
+        met: tables and their rows, in the order of ``layout``; an entry may contain rows of several clients
 
-    Raises BadData, naming the client, for rows that the problem cannot take.
+    Raises BadData, naming the client, for rows that the problem does not accept.
     """
     X = gathered([(table.X, rows) for table, rows in met], INDEXED)
     y = gathered([(table.y, rows) for table, rows in met])
@@ -221,14 +224,14 @@ def bound(
     classes: int | None,
     device: str,
 ) -> ClientRows:
-    """Rows ``whole`` as the problem takes them; the other arguments are those of `laid_out`."""
+    """Rows ``whole`` in the problem's form; the other arguments are those of `laid_out`."""
     X, y = whole
     try:
         targets = targets_of(family, problem, y, classes, device)
         refuse_overflow(y, targets, "target")
         inputs = problem.inputs(X)
         if isinstance(inputs, Lazy) and inputs.held is not None and Need.NETWORK not in problem.gives:
-            inputs = inputs.read()  # a product of all rows would gather them each time
+            inputs = inputs.read()  # otherwise each product with all rows would gather them again
         refuse_overflow(X, inputs, "input")
     except BadData as e:
         raise layout.blamed(e) from None
@@ -237,16 +240,16 @@ def bound(
 
 
 def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
-    """Raise BadData, with row and column, for a number of ``given`` that the dtype of ``taken`` does not hold.
+    """Raise BadData, with row and column, for a number in ``given`` that overflows the dtype of ``taken``.
 
-    Where that dtype only merges numbers, the log says so.
+    Log a warning if that dtype only merges numbers.
     """
     if isinstance(given, Fields) and isinstance(taken, Fields):
         for (part, name), (cast, _) in zip(tensors(given, what), tensors(taken, what), strict=True):
             refuse_overflow(part, cast, name)
         return
     if isinstance(taken, Lazy) and taken.held is None:
-        return  # files are not read for it
+        return  # do not read files for this
     if not given.is_floating_point() or torch.finfo(given.dtype).max <= torch.finfo(taken.dtype).max:
         return
     for first, part in blocks(taken):
@@ -263,15 +266,17 @@ def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
         )
     if type(given) is Tensor and given.ndim < 3 and kept_apart(given.numpy(force=True)).dtype == np.float64:
         log.warning(
-            "the %ss lie so close together, and so far from 0, that %s merges some of them: standardise them, subtract "
-            "their mean, or give run(dtype='float64')",
+            "the %ss are so close together, and so far from 0, that %s merges some of them: standardise them, subtract "
+            "their mean, or pass run(dtype='float64')",
             what,
             str(taken.dtype).removeprefix("torch."),
         )
 
 
 def counting(family: Family, y: Tensor) -> Tensor | None:
-    """Which rows have a target [n]: not those of sequences and maps whose labels are all ignored. None where all do."""
+    """Which rows have a target [n]. A sequence or map whose labels are all ignored has none. None if all rows have
+    one.
+    """
     if not isinstance(family, Network) or family.loss != "cross_entropy" or y.ndim < 2:
         return None
     there = (y != family.ignore_index).reshape(len(y), -1).any(1)
@@ -279,7 +284,8 @@ def counting(family: Family, y: Tensor) -> Tensor | None:
 
 
 def with_targets(family: Family, y: Tensor, parts: Parts, first: int = 0) -> Parts:
-    """The clients' rows of a data set with labels y that count. Raises BadData, naming the client, where none does.
+    """The clients' rows that have a target among labels y. Raises BadData, naming the client, if none of its rows has
+    one.
 
     Args:
         first: the id of the first client
@@ -288,7 +294,7 @@ def with_targets(family: Family, y: Tensor, parts: Parts, first: int = 0) -> Par
     if there is None:
         return parts
     kept = there.numpy()[parts.rows]
-    before = np.concatenate([[0], np.cumsum(kept)])[parts.starts]  # rows that count, before each client's first
+    before = np.concatenate([[0], np.cumsum(kept)])[parts.starts]  # rows with a target before each client's first row
     if len(idle := np.flatnonzero((np.diff(before) == 0) & (parts.sizes > 0))):
         client = first + int(idle[0])
         raise BadData(f"client {client}: all targets of its rows are ignore_index; leave it out", client=client)
@@ -296,7 +302,7 @@ def with_targets(family: Family, y: Tensor, parts: Parts, first: int = 0) -> Par
 
 
 def targets_of(family: Family, problem: Problem, y: Tensor, classes: int | None, device: str) -> Tensor:
-    """Labels or targets as the loss takes them, on the device of the run. Raises BadData with the first bad row."""
+    """Labels or targets in the loss's form, on the device of the run. Raises BadData with the first bad row."""
     y = family.targets(y, classes)
     return y.to(device=device, dtype=problem.dtype if y.is_floating_point() else y.dtype)
 
@@ -304,7 +310,7 @@ def targets_of(family: Family, problem: Problem, y: Tensor, classes: int | None,
 def held_out(
     family: Family, problem: Problem, rows: tuple[Tensor, Tensor], classes: int | None, device: str, part: str
 ) -> tuple[Tensor, Tensor]:
-    """Test or validation rows (X, y) as the problem takes them. Raises BadData, naming the set ``part`` and the row."""
+    """Test or validation rows (X, y) in the problem's form. Raises BadData, naming the set ``part`` and the row."""
     X, y = rows
     try:
         return problem.inputs(X), targets_of(family, problem, y, classes, device)
@@ -330,8 +336,8 @@ def _weights(
         row = int(odd.nonzero()[0, 0])
         raise layout.blamed(
             BadData(
-                f"its weight is {float(spread[row]):g}; want 0, or from {LEAST_WEIGHT:g} to {1 / LEAST_WEIGHT:g}: "
-                "multiply all rows' weights by one number",
+                f"its weight is {float(spread[row]):g}; it must be 0, or from {LEAST_WEIGHT:g} to "
+                f"{1 / LEAST_WEIGHT:g}: multiply all rows' weights by one number",
                 row=row,
             )
         )
@@ -340,23 +346,23 @@ def _weights(
 
 
 def refuse_weights(family: Family, problem: Problem) -> None:
-    """Raise Unsupported where the problem takes no weights of rows."""
+    """Raise Unsupported if the problem does not accept row weights."""
     if Need.WEIGHTS in problem.gives:
         return
     name = type(family).__name__
     raise Unsupported(
-        f"{name} cannot weight rows with a loss that returns a mean; return the loss of each row, or leave them out",
+        f"{name} cannot weight rows if the loss returns a mean; return the loss of each row, or leave out the weights",
         method=name,
         need="weights",
     )
 
 
 def gathered(parts: Sequence[tuple[Tensor, np.ndarray]], most: float = math.inf) -> Tensor:
-    """These rows of these tensors, one below the other; not a copy where they are one tensor as it is.
+    """These rows of these tensors, concatenated; not a copy if the result is one whole tensor.
 
     Args:
-        most: bytes of floats from which most rows of one tensor are not copied but read when they are used, as `Lazy`
-            rows; default: always a copy
+        most: size in bytes from which most rows of one tensor are not copied, but read on use, as `Lazy` rows; default:
+            always copy
     """
     whole = parts[0][0]
     if any(t is not whole for t, _ in parts):
@@ -366,7 +372,7 @@ def gathered(parts: Sequence[tuple[Tensor, np.ndarray]], most: float = math.inf)
     if as_it_is and np.array_equal(rows, np.arange(len(whole))):
         return whole
     plain = type(whole) is Tensor and whole.is_floating_point() and whole.is_cpu
-    # A few rows of many are copied, so that a node need not hold the rows of others.
+    # Copy a few rows of many, so that a node does not keep other clients' rows in memory.
     if plain and whole.nbytes >= most and 2 * len(rows) > len(whole):
         return Lazy([Held(whole)], rows)
     return whole[torch.from_numpy(rows)]

@@ -50,7 +50,7 @@ class Parties(Settings):
     """Who takes part in a run.
 
     Attributes:
-        method: the method, or one with the learning rate that tuning found
+        method: the method, or the method with the learning rate that tuning found
         fed: the federation
     """
 
@@ -67,7 +67,8 @@ class Call(RunOptions, Parties):
 def run(call: Call) -> Result:
     """Train ``method`` on ``fed``.
 
-    Raises RecipeError for options that make no sense, and Unsupported for a method that needs more than there is.
+    Raises RecipeError for invalid options, and Unsupported if the method needs more than problem and federation
+    provide.
     """
     with streams.globals_kept(call.device_name):
         streams.name_globals(call.device_name, call.seed, "begin")
@@ -97,7 +98,7 @@ class PreparedRun:
     def of(
         cls, method: Algorithm[Any, Any] | Tuned, fed: Population, options: RunOptions, draw: Draw | None = None
     ) -> PreparedRun:
-        """The run of these options, on ``draw`` where it is there already. Raises RecipeError, BadData, Unsupported."""
+        """The run of these options, on ``draw`` if it is given. Raises RecipeError, BadData, Unsupported."""
         asked, lr = split(method)
         fed = sharing(fed, asked)
         scenario, o = fed.scenario, options
@@ -110,8 +111,8 @@ class PreparedRun:
         if o.secure is not None:
             if scenario.membership is not None:
                 raise RecipeError(
-                    "run(secure=...): membership= and secure= cannot be combined, because a secure run has the "
-                    "same clients throughout; leave one of them out",
+                    "run(secure=...): membership= and secure= cannot be combined, because a secure run needs the "
+                    "same clients throughout; leave out one of them",
                     "secure",
                 )
             cohort, attacked = len(draw.cohort(1)), scenario.attack is not None
@@ -125,7 +126,7 @@ class PreparedRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The identity of the run, in plain values: a checkpoint is of the same run where these are the same."""
+        """The identity of the run, in plain values: a checkpoint belongs to the same run if these are equal."""
         o, asked = self.options, self.asked.settings()
         faults, of_data = faults_of(o), self.fed.settings()
         if private_part(self.algorithm) is not None and "scaling" in of_data and not of_data["scaling"]["shared"]:
@@ -143,7 +144,7 @@ class PreparedRun:
             "engine": self.engine.name,
             **({} if (decision := _decision(self.draw.problem)) == "argmax" else {"decision": decision}),
             "codec": repr(o.encoding),
-            # Another number moves the ends of tasks.
+            # Another number of rounds would move the ends of tasks.
             **({} if self.draw.rounds_per_task is None else {"rounds a task": o.rounds}),
             **({} if o.policy.endless else {"reply_policy": repr(o.policy)}),
             **({"faults": faults} if faults else {}),
@@ -154,7 +155,9 @@ class PreparedRun:
         }
 
     def identity(self) -> dict[str, str]:
-        """Fingerprints of the run's parts beside its settings, for folders. Raises RecipeError for one without."""
+        """Fingerprints of the run's parts other than settings, for folders. Raises RecipeError for a part without
+        one.
+        """
         o = self.options
         parts = {
             "method": self.asked,
@@ -168,7 +171,7 @@ class PreparedRun:
     def host(self, stack_size: int) -> ClientHost:
         """The host of the clients. One call serves at most ``stack_size`` of them."""
         o, draw = self.options, self.draw
-        engine, lr = self.engine, self.lr  # not self: on Ray the function travels, and the transport cannot
+        engine, lr = self.engine, self.lr  # not self: Ray serialises the function, but cannot serialise the transport
         client = lambda i, t: draw.client(i, t, engine, lr)
         memories = Memories(Spill(tree.dataclasses_in(self.algorithm.memory), device=o.device_name))
         keeps = self.fed.scenario.pace.optimizer_state == "kept"
@@ -181,15 +184,15 @@ class PreparedRun:
         return self.draw.evaluator(o.functions, "grad_norm" in (o.target or {}), minimises, o.eval_rows)
 
     def _carried(self, connection: Connection, bar: ProgressBar | None, host: ClientHost) -> Connection:
-        """The connection with the progress of its exchanges on a bar, and with secure sums, where there are such."""
+        """The connection, with a progress bar for its exchanges and with secure sums, if the run has them."""
         secure, parties = self.options.secure, isinstance(connection, ReachesParties)
         watched: Connection = connection if bar is None or (secure and parties) else Watched(connection, bar)
         return watched if secure is None else SecureConnection(secure, watched, host)
 
     def run(self) -> Result:
-        """Connect the clients and run to the end. The result has the model loaded.
+        """Connect the clients and run to the end. The result contains the model.
 
-        Raises Diverged and Stalled, with the result, unless the options say otherwise.
+        Raises Diverged and Stalled, with the result, unless the options turn this off.
         """
         o, draw = self.options, self.draw
         stack_size = engines.stack_size(draw.problem.d, o.device_name)
@@ -225,10 +228,10 @@ class PreparedRun:
 
 
 def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, options: Mapping[str, Any]) -> None:
-    """Raise the error with which `run` would refuse one of these methods before its first round, and name the method.
+    """Raise the error that `run` would raise before its first round for one of these methods, naming the method.
 
     Args:
-        fed: the federation; it is drawn once for each device
+        fed: the federation; drawn once for each device
         options: options of `run` for each method, by the same names
     """
     draws: dict[tuple[str, object], Draw] = {}
@@ -245,25 +248,25 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
 
 
 def sharing(fed: Population, method: Algorithm[Any, Any]) -> Population:
-    """The federation with the shared parameters that the method asks for, unless its network says which they are."""
+    """The federation with the shared parameters that the method asks for, unless its network specifies them."""
     return fed if (scenario := fed.scenario.sharing(method)) is fed.scenario else fed.within(scenario)
 
 
 def _decision(problem: Problem) -> Decision:
-    """The class that the problem's outputs stand for; "argmax" of linear models, or a margin above 0."""
+    """How to read a class from the problem's outputs: "argmax", as for linear models, or a margin above 0."""
     network = problem.joint if isinstance(problem, SharedNetwork) else problem
     return network.decision if isinstance(network, NetworkProblem) else "argmax"
 
 
 def faults_of(options: RunOptions) -> str:
-    """The faults between server and clients, in words; empty without."""
+    """The faults between server and clients, in words; empty if there are none."""
     return options.transport.faults if isinstance(options.transport, FaultyTransport) else ""
 
 
 def _loaded(problem: Problem, x: Tensor, buffers: State | None, device: str) -> nn.Module | None:
-    """The problem's module in evaluation mode, with x and buffers; None where it has none.
+    """The problem's module in evaluation mode, with x and buffers; None if it has no module.
 
-    Own parameters are those of the problem as it stands.
+    Personal parameters keep the problem's current values.
     """
     if buffers is not None:
         problem.load_buffers(buffers)
@@ -282,7 +285,7 @@ def _loaded(problem: Problem, x: Tensor, buffers: State | None, device: str) -> 
 def _own_models(
     problem: Problem, result: Result, models: Mapping[int, PersonalModel], device: str
 ) -> dict[int, dict[str, Tensor]]:
-    """The clients' own models, as a result keeps them. The problem's own part is the first one after it."""
+    """The clients' own models, as a result stores them. Afterwards the problem has the first client's personal part."""
     out: dict[int, dict[str, Tensor]] = {}
     if isinstance(problem, PartlyShared):
         problem.load_own(None)
@@ -303,9 +306,9 @@ def _own_models(
 
 
 def refuse(algorithm: Algorithm[Any, Any], gives: frozenset[Need]) -> None:
-    """Raise Unsupported where the method needs more than problem and scenario give."""
+    """Raise Unsupported if the method needs more than problem and scenario provide."""
     for need in sorted(needs_of(algorithm.requires()) - gives):
-        other = f"; or give {algorithm.instead[need]}, which does without" if need in algorithm.instead else ""
+        other = f"; or use {algorithm.instead[need]}, which does not need it" if need in algorithm.instead else ""
         if need is Need.REPLIES and algorithm.sums_as:
-            other = f"; or give {algorithm.sums_as}, whose server reads sums"
+            other = f"; or use {algorithm.sums_as}, whose server needs only sums"
         raise Unsupported(f"{algorithm.name} needs {need.wanted}{other}", method=algorithm.name, need=need)

@@ -22,7 +22,7 @@ Weighting = Literal["size", "uniform"]
 
 
 class Shares(Mapping[int, float]):
-    """p_i of the clients 0 to n − 1, in one array: for ten million clients a dictionary would take a gigabyte.
+    """p_i of the clients 0 to n − 1, in one array, because a dictionary of ten million clients would take a gigabyte.
 
     Attributes:
         array: the shares [n]
@@ -54,12 +54,12 @@ class Scenario:
     weights: Weighting
     """p_i by "size" (the sum of a client's weights of rows) or "uniform"."""
     f_star: float | None
-    """The optimal loss, where it is known."""
+    """The optimal loss, if it is known."""
     stream: Stream | Tasks | None
     replay: ReplayPolicy | None
     attack: Attack | None = None
     membership: Members | None = None
-    """The clients of each round, where some join or leave; None for the same ones throughout."""
+    """The clients of each round, if some join or leave; None for the same clients throughout."""
 
     @classmethod
     def of(
@@ -75,7 +75,7 @@ class Scenario:
     ) -> Scenario:
         """The scenario of these arguments of `Federation`. Raises RecipeError for values out of range."""
         if isinstance(problem, torch.nn.Module):
-            raise RecipeError("Federation(problem): this is a module; wrap it, problems.Network(module)", "problem")
+            raise RecipeError("Federation(problem): this is a module; wrap it: problems.Network(module)", "problem")
         expect(problem, Family, "Federation(problem)", "problems.Softmax()", "problem", wanted=True)
         expect(pace, Pace, "Federation(pace=...)", "scenarios.Pace(lr=0.1)", "pace")
         expect(devices, Devices, "Federation(devices=...)", "scenarios.phones()", "devices")
@@ -83,7 +83,9 @@ class Scenario:
         expect(stream, Stream | Tasks, "Federation(stream=...)", "scenarios.Split(tasks=5)", "stream")
         expect(replay, ReplayPolicy, "Federation(replay=...)", "replay.Ring(capacity=100)", "replay")
         if replay is not None and stream is None:
-            raise RecipeError("Federation(replay=...): there is nothing to remember without stream=", "replay")
+            raise RecipeError(
+                "Federation(replay=...): replay needs stream=, because without it there are no past tasks", "replay"
+            )
         if weights not in ("size", "uniform"):
             raise RecipeError.unknown(str(weights), ("size", "uniform"), "Federation(weights=...)")
         if f_star is not None and not is_number(f_star):
@@ -95,7 +97,7 @@ class Scenario:
         return cls(problem, pace or Pace(), rule, devices or Devices(), weights, f_star, stream, replay)
 
     def attacked(self, attack: Attack | None) -> Scenario:
-        """The scenario with these liars; None for none. Raises RecipeError for an attack that it cannot have."""
+        """The scenario with this attack, or None. Raises RecipeError for an attack that does not fit the scenario."""
         expect(attack, Attack, "Federation(attack=...)", "scenarios.Attack('sign flip', share=0.2)", "attack")
         if attack is not None and attack.of_rows and self.stream is not None:
             raise RecipeError(
@@ -106,9 +108,9 @@ class Scenario:
         return replace(self, attack=attack)
 
     def sharing(self, method: Algorithm[Any, Any]) -> Scenario:
-        """The same with a network of which clients share the parameters that the method asks for.
+        """The same scenario, with a network whose clients share the parameters that the method asks for.
 
-        A network that says itself which they are stays as it is.
+        A network that specifies its shared parameters stays as it is.
         """
         patterns, problem = method.shares(), self.problem
         if patterns is None or not isinstance(problem, Network) or problem.shared is not None:
@@ -116,7 +118,7 @@ class Scenario:
         return replace(self, problem=replace(problem, shared=patterns))
 
     def joined(self, membership: Members | None) -> Scenario:
-        """The scenario with clients that join and leave; None for the same ones throughout."""
+        """The scenario with clients that join and leave; None for the same clients throughout."""
         expect(membership, Members, "Federation(membership=...)", "scenarios.Membership(joins={3: 10})", "membership")
         if membership is not None and self.f_star is not None:
             raise RecipeError(
@@ -128,7 +130,7 @@ class Scenario:
 
     @property
     def gives(self) -> frozenset[Need]:
-        """The needs of a method that it meets, beside those that the problem meets."""
+        """The needs of a method that the scenario meets, in addition to those that the problem meets."""
         everyone = isinstance(self.participation, Everyone)
         met = {
             Need.EVERYONE: everyone,
@@ -149,27 +151,27 @@ class Scenario:
             self.membership.check(clients)
 
     def local(self, seed: int, round: int, sizes: np.ndarray) -> Callable[[int], Local]:
-        """The law of each client's batches in this round, from the clients' numbers of rows [clients]."""
+        """The distribution of each client's batches in this round, from the clients' numbers of rows [clients]."""
         return lambda i: Local.of(self.pace.of(seed, i, round), int(sizes[i]))
 
     def members(self, round: int, clients: int) -> tuple[int, ...]:
-        """Ids of the members in a round, out of ``clients`` clients."""
+        """Ids of the members in a round, among ``clients`` clients."""
         return tuple(range(clients)) if self.membership is None else self.membership.at(round, clients)
 
     def shares(
         self, sizes: np.ndarray, totals: np.ndarray, members: Sequence[int] | None = None
     ) -> Mapping[int, float]:
-        """p_i by client id, Σ p_i = 1, of the members; None for all. Raises BadData where no member has rows."""
+        """p_i by client id, Σ p_i = 1, of the members; None for all clients. Raises BadData if no member has rows."""
         weights = totals if self.weights == "size" else (sizes > 0).astype(np.int64)
         if members is None:
             return Shares(weights / weights.sum())
         weights = weights[list(members)]
         if not weights.any():
-            raise BadData(f"none of the members {[*members]} has rows; let a client stay that has some")
+            raise BadData(f"none of the members {[*members]} has rows; keep a client that has some")
         return dict(zip(members, (weights / weights.sum()).tolist(), strict=True))
 
     def cohort(self, round: int, sizes: np.ndarray, seed: int) -> tuple[int, ...]:
-        """Ids of the clients that take part: of the members that are drawn, those that have rows."""
+        """Ids of the clients that take part: the drawn members that have rows."""
         if self.membership is None:
             drawn = self.participation.draw(round, sizes, seed)
         else:
@@ -182,7 +184,9 @@ class Scenario:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """All of it that decides a run's bits, by name, for its identity. Own tasks are part of the data."""
+        """Everything in the scenario that affects a run's bits, by name, for its identity. Own tasks belong to the
+        data.
+        """
         return {
             "problem": self.problem,
             "pace": self.pace,
@@ -199,8 +203,8 @@ class Scenario:
 
         Args:
             data: the data's name, shape and checksum
-            partition: the rule that divides it among clients, or the number of clients with data of their own
-            validation: the share of training rows that is never trained on
+            partition: the rule that divides it among clients, or the number of clients with their own data
+            validation: the share of training rows held out
         """
         stream, replay = without_addresses(repr(self.stream)), repr(self.replay)
         tasks = {} if self.stream is None else {"stream": stream, "replay": replay}

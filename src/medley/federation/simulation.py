@@ -28,10 +28,10 @@ from .tasks import DealtTask, Planned, TaskPlan
 
 @dataclass(frozen=True, eq=False)
 class TaskData(EvaluationData):
-    """The draw for one task, or for the whole run where there are none.
+    """The draw for one task, or for the whole run without tasks.
 
     Attributes:
-        allowed: bool [classes, classes], the outputs that a row of each label is compared with; None for all
+        allowed: bool [classes, classes], the outputs with which a row of each label is compared; None for all
     """
 
     task: Task
@@ -41,17 +41,17 @@ class TaskData(EvaluationData):
 class Simulation(Planned):
     """A federation as one seed drew it, ready to run: a `ClientSource`, and evaluators on its rows.
 
-    It is pure: tasks, clients, cohorts and figures depend on the arguments of a call alone, in any order of calls.
+    It is pure: tasks, clients, cohorts and figures depend only on the arguments of a call, not on the order of calls.
 
     Args:
-        dealt: data, classes and the clients' rows of each task; one without a stream
-        kept: rows of each client for validation; None, or none of each, where none are carved per client
-        on: the rows that test figures are of, "test" or "validation"
+        dealt: data, classes and the clients' rows of each task; one entry without a stream
+        kept: rows of each client for validation; None or empty if clients do not hold out their own rows
+        on: the rows of the test figures, "test" or "validation"
         dtype: the floating-point type of the model; None for the family's own
         rounds: the rounds of one task of a stream
 
-    Raises BadData, naming client and row, for data that the problem cannot take, RecipeError for lists of another
-    length than the number of clients, and Unsupported for weights of rows that the problem cannot take.
+    Raises BadData, naming client and row, for data that the problem does not accept, RecipeError for lists whose length
+    is not the number of clients, and Unsupported for weights of rows that the problem does not accept.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Simulation(Planned):
         sizes = np.stack([np.stack([parts.sizes for parts in own])[turn, np.arange(n)] for turn in turns])
         layout = Layout(range(n), sizes, scenario.stream is not None)
         if len(self.plan.orders) == 1:
-            met = [(dealt[k].data, own[k].rows) for k in self.plan.orders[0]]  # one client may have an order of its own
+            met = [(dealt[k].data, own[k].rows) for k in self.plan.orders[0]]  # a single client may have its own order
         else:
             met = [(dealt[k].data, own[k][i]) for turn in turns for i, k in enumerate(turn)]
         self.problem: Problem
@@ -114,31 +114,31 @@ class Simulation(Planned):
         return TaskData(p, sizes, mixes, held, self._meets(s, tests, owners), self.plan.tasks[s], self.plan.allowed[s])
 
     def _meets(self, s: int, tests: Sequence[Held | None], owners: Sequence[np.ndarray | None]) -> Tensor | None:
-        """The client of each test row of step s [m], −1 for nobody's; None where no client has test rows of its own."""
+        """The client of each test row of step s [m], −1 for shared rows; None if no client has its own test rows."""
         out = []
         for k in self.plan.now(s):
             if tests[k] is None:
                 continue
             if (owner := owners[k]) is None:
                 return None
-            # A client measures itself on the tasks that it meets now.
+            # A client is measured on the tasks that it meets now.
             meets = self.plan.at(s, len(self.rows.layout.ids)) == k
             out.append(np.where((owner >= 0) & meets[owner], owner, -1))
         return torch.from_numpy(np.concatenate(out)) if out else None
 
     @property
     def p(self) -> Mapping[int, float]:
-        """p_i by client id, of the first task where there are tasks."""
+        """p_i by client id; with tasks, of the first task."""
         return self.tasks[0].p
 
     @property
     def sizes(self) -> np.ndarray:
-        """Rows of each client [clients], of the first task where there are tasks."""
+        """Rows of each client [clients]; with tasks, of the first task."""
         return self.tasks[0].sizes
 
     @property
     def tested(self) -> bool:
-        """Whether there are test rows, of the first task where there are tasks."""
+        """Whether there are test rows; with tasks, of the first task."""
         return self.tasks[0].held is not None
 
     def task(self, round: int) -> TaskData:
@@ -146,11 +146,11 @@ class Simulation(Planned):
         s = self.plan.step(round)
         if self.scenario.membership is None:
             return self.tasks[s]
-        # Asked for once for each client of a round, and a round's members are as many.
+        # Called once for each client of a round, and a round may have as many members.
         return self._rounds.of(round, lambda: self._among(s, round))
 
     def _among(self, s: int, round: int) -> TaskData:
-        """The draw for step s among the members of this round: one object for rounds with the same members."""
+        """The draw for step s among the members of this round: the same object for rounds with the same members."""
         data = self.tasks[s]
         members = self.scenario.members(round, len(data.sizes))
         totals = self.rows.totals[s]
@@ -165,7 +165,7 @@ class Simulation(Planned):
     def problem_at(self, round: int) -> Problem:
         """The problem of this round, with rows compared with the outputs of its task.
 
-        Raises RecipeError where the stream restricts outputs and the problem has not one output for each class.
+        Raises RecipeError if the stream restricts outputs and the problem does not have one output per class.
         """
         return self.clients.problem_of(self.plan.step(round))
 
@@ -174,7 +174,7 @@ class Simulation(Planned):
         return self.clients.client(i, round, engine, lr, self.task(round).p)
 
     def cohort(self, round: int) -> tuple[int, ...]:
-        """Ids of the clients that take part: those drawn that have rows of the task."""
+        """Ids of the clients that take part: the drawn clients that have rows of the task."""
         return self.scenario.cohort(round, self.task(round).sizes, self.seed)
 
     def evaluator(
@@ -204,10 +204,10 @@ class Simulation(Planned):
 
 
 def _owner(task: DealtTask, held: Held | None, on: HeldOut, kept: Parts | None) -> np.ndarray | None:
-    """The client of each test or validation row of a task, −1 for nobody's; None where clients have none of their own.
+    """The client of each test or validation row of a task, −1 for shared rows; None if clients have none of their own.
 
     Args:
-        kept: each client's rows for validation, empty where they are everybody's
+        kept: each client's rows for validation, empty if these are shared
     """
     if task.tests is None or held is None:
         return None
@@ -220,7 +220,7 @@ def _owner(task: DealtTask, held: Held | None, on: HeldOut, kept: Parts | None) 
 
 
 def _held(data: Dataset, s: int, on: HeldOut, kept: Parts | None, stream: bool) -> tuple[Tensor, Tensor] | None:
-    """Test or validation rows of task s, or None. Raises RecipeError or BadData where there must be some."""
+    """Test or validation rows of task s, or None. Raises RecipeError or BadData if they are missing but needed."""
     X, y = (data.X_test, data.y_test) if on == "test" else (data.X_validation, data.y_validation)
     if on == "validation" and X is None and kept is not None:
         carved = torch.from_numpy(kept.rows)
@@ -229,9 +229,9 @@ def _held(data: Dataset, s: int, on: HeldOut, kept: Parts | None, stream: bool) 
         return X, y
     if on == "validation":
         raise RecipeError(
-            "there is no validation data: give Federation(validation=0.1), or validation = 0.1 in a recipe's [data]",
+            "there is no validation data: pass Federation(validation=0.1), or validation = 0.1 in a recipe's [data]",
             "validation",
         )
     if stream:
-        raise BadData(f"task {s} has no test rows; give it some, or take them by Dataset.split(test=0.2)")
+        raise BadData(f"task {s} has no test rows; give it some, or use Dataset.split(test=0.2)")
     return None

@@ -1,4 +1,4 @@
-"""The first model of a run: the seed's own, or the weights that ``init`` brings."""
+"""The first model of a run: drawn from the seed, or given by ``init``."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FLAT = {"x", "floats", "ints"}
 """Names of a result's tensors."""
 
 _told = WeakSet[nn.Module]()
-"""Modules of which `_tell_of_redrawn` has warned."""
+"""Modules about which `_tell_of_redrawn` has warned."""
 
 
 def start(problem: Problem, x0: Vec, init: Weights | None) -> Vec:
-    """``init`` in place of the seed's own x₀ [d], where it is given; its buffers are loaded into the problem.
+    """``init``, if given, otherwise the seed's x₀ [d]. Loads the buffers in ``init`` into the problem.
 
-    Raises RecipeError, naming the tensor, where it cannot be used.
+    Raises RecipeError, naming the tensor, if ``init`` cannot be used.
     """
     if init is None:
         _tell_of_redrawn(problem)
@@ -51,15 +51,16 @@ def start(problem: Problem, x0: Vec, init: Weights | None) -> Vec:
             _load_buffers(problem, init["floats"], init["ints"])
         return x
     if not isinstance(problem, NetworkProblem):
-        raise RecipeError("run(init=...): a linear model has no state_dict; give a Result, or a vector [d]", "init")
+        raise RecipeError("run(init=...): a linear model has no state_dict; pass a Result, or a vector [d]", "init")
     problem.load_state(init)
     return _finite(problem.flat.clone())
 
 
 def check_names(init: Any, fed: object) -> None:
-    """Raise RecipeError where ``init`` is a result, or its folder, of other features, labels or scaling than ``fed``'s.
+    """Raise RecipeError if ``init`` is a result, or its folder, whose features, labels or scaling differ from
+    ``fed``'s.
 
-    What one of both lacks is not compared, but for a scaling, of which the log warns.
+    Compares only what both have. If only one has a scaling, it logs a warning.
     """
     if isinstance(init, str | Path) and Path(init).is_dir():
         init = Result.load(init, model=False)
@@ -73,49 +74,52 @@ def check_names(init: Any, fed: object) -> None:
     if theirs and data.labels and [*theirs] != [*data.labels]:
         said, mine = (", ".join(map(repr, names)) for names in (theirs, data.labels))
         raise RecipeError(
-            f"run(init=...): the data has the labels {mine}, the result {said}; give Dataset(X, y, labels=...) in the "
-            "result's order, or init=result.x where the numbers of the classes are meant",
+            f"run(init=...): the data has the labels {mine}, but the result has {said}; pass Dataset(X, y, labels=...) "
+            "in the result's order, or init=result.x to match classes by number",
             "init",
         )
     scaled = init.settings.get("scaling")
     if scaled is not None and scaled != WITHHELD and data.scaling is not None:
         if not data.scaling.same(Scaling.from_plain(scaled)):
             raise RecipeError(
-                "run(init=...): the result was trained on rows that were standardised by other numbers; give "
-                "data=rows.standardise(like=...), or init=result.x where that is meant",
+                "run(init=...): the result was trained on rows that were standardised differently; pass "
+                "data=rows.standardise(like=...), or init=result.x if that is intended",
                 "init",
             )
     elif (scaled is None) != (data.scaling is None):
         log.warning(
-            "run(init=...): the result's rows were %s, and these are %s",
+            "run(init=...): the result's rows were %s, but these are %s",
             *(("not standardised", "standardised") if scaled is None else ("standardised", "not")),
         )
 
 
 def _tell_of_redrawn(problem: Problem) -> None:
-    """Log a warning, once for a module, of weights that its layers do not draw and that nobody chose to draw anew."""
+    """Log a warning, once per module, if its weights do not look freshly drawn and ``start`` is not set."""
     joint = problem.joint if isinstance(problem, SharedNetwork) else problem
     if not isinstance(joint, NetworkProblem) or joint.family.start is not None or joint.family.module in _told:
         return
     if name := undrawn(joint.family.module):
         _told.add(joint.family.module)
         log.warning(
-            "Network(module): %s has values that its layer does not draw, so it was trained or initialised otherwise; "
-            "the run begins at weights that the seed draws anew. start='module' begins at the module's, and "
-            "start='draw' says that a draw is meant",
+            "Network(module): %s has values that its layer does not draw, so it was trained or initialised "
+            "differently; "
+            "the run starts from new weights drawn from the seed. Pass start='module' to start from the module's "
+            "weights, or start='draw' to confirm the new weights",
             name,
         )
 
 
 def _vector(given: Tensor, x0: Vec) -> Vec:
     if given.shape != x0.shape:
-        raise RecipeError(f"run(init=...): x has {x0.numel()} parameters, init has shape {list(given.shape)}", "init")
+        raise RecipeError(
+            f"run(init=...): x has {x0.numel()} parameters, but init has shape {list(given.shape)}", "init"
+        )
     return given.detach().to(x0).clone()
 
 
 def _finite(x: Vec) -> Vec:
     if not bool(torch.isfinite(x).all()):
-        raise RecipeError("run(init=...): it holds numbers that are not finite", "init")
+        raise RecipeError("run(init=...): it contains numbers that are not finite", "init")
     return x
 
 
@@ -124,8 +128,8 @@ def _load_buffers(problem: Problem, floats: Tensor, ints: Tensor) -> None:
     sizes = [0, 0] if mine is None else [len(t) for t in mine]
     if [len(floats), len(ints)] != sizes:
         raise RecipeError(
-            f"run(init=...): the result has buffers of {len(floats)} and {len(ints)} numbers, the problem of "
-            f"{sizes[0]} and {sizes[1]}: it is another network; init=result.x takes its parameters only",
+            f"run(init=...): the result has buffers of {len(floats)} and {len(ints)} numbers, but the problem has "
+            f"{sizes[0]} and {sizes[1]}: it is another network; init=result.x uses only its parameters",
             "init",
         )
     if mine is not None:

@@ -1,4 +1,4 @@
-"""Tasks of a run: the order in which clients meet them, their classes, and the outputs that rows are compared with."""
+"""Tasks of a run: the order in which clients meet them, their classes, and the outputs compared with each row."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..scenarios.dealing import Parts
 
 
 class DealtTask(NamedTuple):
-    """One task of a stream, dealt among clients; without a stream, all data."""
+    """One task of a stream, divided among clients; without a stream, all data."""
 
     data: Dataset
     classes: Sequence[int]
     parts: Parts
     """The training rows of each client in ``data``."""
     tests: Parts | None = None
-    """The test rows of each client in ``data``; None where clients have none of their own."""
+    """The test rows of each client in ``data``; None if clients have none of their own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,8 @@ class TaskPlan:
     """The tasks of a run, step after step. With ``own_order`` clients meet different tasks at the same step.
 
     Attributes:
-        orders: int [1 or clients, tasks]; ``orders[i, s]`` is the task that client i meets at step s. One row where
-            all clients meet the same
+        orders: int [1 or clients, tasks]; ``orders[i, s]`` is the task that client i meets at step s. One row if all
+            clients meet the same tasks
         masks: bool [tasks, classes], the classes of each task; no columns without a stream
         mode: the mode of the stream; None without a stream, which has one task
     """
@@ -72,7 +72,7 @@ class TaskPlan:
         return len(self.masks)
 
     def step(self, round: int) -> int:
-        """The step of this round, from 0; rounds count from 1, and 0 is of the first step."""
+        """The step of this round, from 0. Rounds count from 1; round 0 belongs to the first step."""
         if self.mode is None:
             return 0
         return min(max(round - 1, 0) // max(1, self.rounds), len(self) - 1)
@@ -88,7 +88,7 @@ class TaskPlan:
         return row
 
     def at(self, s: int, clients: int) -> np.ndarray:
-        """The task that each of so many clients meets at step s [clients]."""
+        """The task that each client meets at step s [clients]."""
         return np.broadcast_to(self.orders[:, s], (clients,))
 
     def now(self, s: int) -> list[int]:
@@ -101,7 +101,7 @@ class TaskPlan:
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
-        """The task of every step as the server sees it: the classes that any client has, or had."""
+        """The server's view of the task at every step: the classes that any client has or had."""
         return tuple(self._task(s) for s in range(len(self)))
 
     def _task(self, s: int) -> Task:
@@ -113,7 +113,7 @@ class TaskPlan:
         return Task(s, len(self), self.mode, *masks, heads=tuple(self.masks[met]))
 
     def met(self, i: int, s: int, first: int) -> Task:
-        """The task of client i at step s; ``first`` is the number of its first row among the client's own."""
+        """The task of client i at step s; ``first`` is the index of its first row among the client's own rows."""
         if self.mode is None:
             return self.tasks[s]
         turn = self.order(i)
@@ -122,7 +122,7 @@ class TaskPlan:
 
     @cached_property
     def allowed(self) -> tuple[Tensor | None, ...]:
-        """The outputs that rows are compared with at every step: bool [label, output], or None where all are."""
+        """The outputs compared with rows at every step: bool [label, output], or None for all outputs."""
         return tuple(self._allowed(s) for s in range(len(self)))
 
     def _allowed(self, s: int) -> Tensor | None:
@@ -135,7 +135,7 @@ class TaskPlan:
 
 
 class Planned:
-    """A draw whose tasks come as its plan has them; see `medley.server.protocols.ClientSource`."""
+    """A draw whose tasks follow its plan; see `medley.server.protocols.ClientSource`."""
 
     plan: TaskPlan
     (first_steps,) = handed("plan", "first_steps")
