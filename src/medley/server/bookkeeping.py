@@ -16,12 +16,12 @@ COUNTS = ("lost", "late")
 
 @dataclass
 class Bookkeeping:
-    """Server state of a run beside the method's own.
+    """The server's state of a run, besides the method's own.
 
     Attributes:
         seconds: the virtual clock
         acked: the last request of each client whose reply arrived: the version of its memory to build on
-        notes: figures of the next history row: those that the method notes in its round, and `counts`
+        notes: figures of the next history row: the ones that the method notes in its round, and `counts`
         late: clients at work since an exchange that ended without them
         engines: names of the engines that ran local descents so far
         earlier: clients that replied before they left, or before they lost their memory
@@ -43,7 +43,7 @@ class Bookkeeping:
 
     @property
     def at_work(self) -> frozenset[int]:
-        """Clients that are late; one whose reply nobody waits for is free when it would have arrived."""
+        """Late clients. If the server discards the late reply, its client is free when the reply would have arrived."""
         return frozenset(i for i, w in self.late.items() if w.packed is not None or w.at > self.seconds)
 
     @property
@@ -59,7 +59,7 @@ class Bookkeeping:
 
 
 def joined(measured: Mapping[str, float], noted: Mapping[str, float], method: str) -> dict[str, float]:
-    """An evaluator's figures, and a method's with the counts of replies. Raises RecipeError for a name of both."""
+    """Merge the evaluator's figures with the method's and the reply counts. Raises RecipeError if both use a name."""
     if taken := measured.keys() & noted.keys():
         raise RecipeError(
             f"run(metrics=...): {min(taken)!r} is a column of {method}'s already; choose another name", "metrics"

@@ -62,7 +62,7 @@ class Clientwise:
         return self.algorithm.is_personal or isinstance(self.problem, PartlyShared)
 
     def rows(self, state: RunState, last: bool = False) -> list[Row]:
-        """A row for each client after this round, as `Result.clients` has them; after the last, models are kept."""
+        """A row for each client after this round, as in `Result.clients`. The last call keeps their models."""
         b, x = state.bookkeeping, self.algorithm.model(state.s)
         self.models = {}
         if not self.personal:
@@ -84,9 +84,9 @@ class Clientwise:
         ]
 
     def last(self, state: RunState) -> list[Row]:
-        """All rows with those after the last round, once; the result keeps the models that it asks for here.
+        """All rows, including the last round's, measured once. The result keeps the models that this call asks for.
 
-        Where the models cannot be had the log says why, and the rows are those of earlier rounds.
+        If the clients cannot give their models, the log says why, and the rows are from earlier rounds.
         """
         there = bool(state.clients) and state.clients[-1]["round"] == state.round
         if there and state.best is not None:

@@ -40,9 +40,9 @@ class LiveCohort:
         device: id -> the client's device on the virtual clock
         reply_policy: the replies that an exchange waits for; by default all
         observe: a function that is called at the end of each exchange; by default nothing happens
-        sampling: the law that drew ``ids``; None where accounting knows none
-        local: id -> the law of the client's batches in this round
-        lies: takes the place of replies, which are then summed here; None where all clients are honest
+        sampling: the distribution that drew ``ids``; None if privacy accounting knows none
+        local: id -> the distribution of the client's batches in this round
+        lies: replaces the replies of Byzantine clients; the server then sums the replies here. None if all are honest
     """
 
     ids: tuple[int, ...]
@@ -83,7 +83,7 @@ class LiveCohort:
         return streams.generator(self.seed, "server", self.round, purpose)
 
     def secret(self, purpose: str) -> streams.Secret:
-        """The same for noise that guards clients."""
+        """A fresh random stream, named in the same way, for noise that protects clients."""
         return streams.Secret(self.seed, "server", self.round, purpose)
 
     def note(self, **figures: float) -> None:
@@ -202,7 +202,7 @@ def chosen(method: Any, ids: Iterable[Any]) -> tuple[int, ...]:
 def checked(
     method: Any, common: object, each: Mapping[int, Message] | None, ids: tuple[int, ...]
 ) -> tuple[str, MessageTypes]:
-    """The name and the message types of a client method that is asked.
+    """The name and the message types of the client method in an `ask`.
 
     Raises MedleyError for a method that is not a client method, for messages that it does not take, and for clients
     without theirs.

@@ -1,4 +1,4 @@
-"""How a run ends: at its target, after its last round, or lost since the loss ran away or the accuracy fell back."""
+"""How a run ends: at its target, after its last round, or diverged: the loss grew or the accuracy fell back."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def judged(history: Sequence[Row], problem: Problem | None = None, remedy: Calla
 
 
 def judged_by(e: Diverged, begun: bool, remedy: Callable[[str], str] = str) -> Status:
-    """The status of a run that this error ended, with the remedy where the error has none.
+    """The status of a run that ended with this error; adds the remedy if the error has none.
 
     Args:
         begun: whether the first model has been evaluated
@@ -68,7 +68,7 @@ def check_loss(loss: float, round: int, begun: bool) -> None:
 
 
 def diverged(history: Sequence[Row]) -> str:
-    """The sentence that says how a run of finite numbers diverged; empty where it did not.
+    """The sentence that says how a run with finite numbers diverged; empty if it did not.
 
     - The loss ends far above its start, and the accuracy, where there is one, is hardly better than its own; of a loss
       that is higher still, it has not learnt.
@@ -106,7 +106,7 @@ def diverged(history: Sequence[Row]) -> str:
 
 
 def exhausted(history: Sequence[Row], best: str, since: int, patience: int | None) -> str:
-    """The sentence that says that no evaluation was better for too long; empty where one was, or without patience.
+    """The sentence that says that patience ran out; empty if an evaluation was better in time, or without patience.
 
     Args:
         best: the figure
@@ -132,7 +132,7 @@ def reached(history: Sequence[Row], target: Mapping[str, float], at_least: Colle
 
     Args:
         target: the figures that end a run
-        at_least: those that are to be at least so large; others at most
+        at_least: the figures that must reach at least their value; the others must reach at most theirs
         over: the number of last evaluations whose mean counts
     """
     last = history[-over:]

@@ -1,4 +1,4 @@
-"""The loop: rounds, evaluation, checkpoints, and an end that loses nothing."""
+"""The loop: rounds, evaluation, checkpoints, and an end that keeps every whole round."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Loop:
     settings: dict[str, Any] = field(default_factory=dict)
     place: Callable[[], str] = str
     rounds: int = field(init=False)
-    """The number of rounds, those of all tasks together."""
+    """The number of rounds of all tasks together."""
     clientwise: Clientwise = field(init=False)
     _readmit: tuple[int, ...] = field(init=False)
     """Clients that lost their memory and begin anew in the next round."""
@@ -92,7 +92,7 @@ class Loop:
 
     @property
     def _waits_as(self) -> str:
-        """The method that this one is, where it is made for late replies and the run waits for all; else empty."""
+        """The equivalent method, if this one is made for late replies but the run waits for all replies; else empty."""
         asked = (len(self.clients.cohort(t)) for t in range(1, self.rounds + 1))
         name = self.algorithm.waits_as
         return name if name and self.options.policy.waits(asked) else ""
@@ -108,7 +108,7 @@ class Loop:
         return RunState(0, started(self.algorithm, self.x0), Bookkeeping(buffers=self.buffers), [])
 
     def resume(self, folder: Path) -> RunState:
-        """The run as its checkpoint has it. Raises WireError when there is none, or when it belongs to another run."""
+        """The run from its checkpoint. Raises WireError if there is no checkpoint, or if it belongs to another run."""
         classes = pytree.dataclasses_in(self.algorithm.start(torch.zeros_like(self.x0)), self.algorithm.memory)
         there = run_folder.load(folder, classes, self.settings)
         if there is None:
@@ -218,7 +218,7 @@ class Loop:
         return None
 
     def _next(self, state: RunState, began: float) -> RunState:
-        """The run one round later; ``state`` stays as it is. ``began`` is the start on `time.perf_counter`'s clock."""
+        """The run one round later; does not change ``state``. ``began`` is the start on `time.perf_counter`'s clock."""
         after = state.before()
         after.round += 1
         with deferred.gathered():
@@ -365,10 +365,10 @@ class Loop:
         return Status("interrupted", f"stopped by Ctrl-C after round {state.round} of {self.rounds}{where}")
 
     def _result(self, state: RunState, status: Status) -> Result:
-        # The error that a run failed of says more than one of its last evaluation.
+        # The error that ended the run says more than an error of its last evaluation.
         lesser = MedleyError if status.outcome == "failed" else Diverged
         if state.history and state.history[-1]["round"] != state.round:
-            # The model may be finite and its loss not: then the last row is an earlier one.
+            # The model may be finite although its loss is not; then the last row is from an earlier round.
             with contextlib.suppress(lesser):
                 self._evaluate(state)
         if self.options.clients_every is not None or self.evaluator.own_tests or self.clientwise.personal:

@@ -1,4 +1,4 @@
-"""The round from which a run has other clients: some join, leave, or come back without their memory."""
+"""Changes of a run's clients between rounds: some join, leave, or come back without their memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def regrouped(
     readmitted: Sequence[int],
     events: Events | None,
 ) -> LiveCohort:
-    """The round's cohort, once the server's state fits the members.
+    """Fit the server's state to the members, and return the round's cohort.
 
     Args:
         state: the run in the round that begins, changed

@@ -20,7 +20,7 @@ from ..wire.connection import Transport
 from .reply_policy import ReplyPolicy
 
 HeldOut = Literal["test", "validation"]
-"""Rows that test figures are of."""
+"""The rows on which Medley measures test figures."""
 
 Metric = Callable[[Tensor, Tensor], float]
 """A figure of the test rows' outputs and targets."""
@@ -44,10 +44,10 @@ COLUMNS |= {
     "evaluations",
     "evaluated",
 }
-"""Columns of the history beside metrics and a method's notes."""
+"""Columns of the history, besides metrics and a method's notes."""
 
 GOALS = ("loss", "gap", "grad_norm", "test_loss", "accuracy", *sorted(c for c in COLUMNS if c.startswith("client_")))
-"""Columns that a target may name, beside metrics."""
+"""Columns that a target may name, besides metrics."""
 
 HERE = {"recipe": False}
 """The metadata of a setting that belongs to one call, and to no recipe."""
@@ -69,10 +69,10 @@ class RunOptions(Checked):
             they pay
         codec: the encoding of messages; see `medley.wire.codecs`
         reply_policy: the replies that an exchange waits for; all by default
-        secure: secure aggregation, with which the server learns sums of replies only; None, the default, for none
-        checkpoint: a new folder for all that the run leaves; see `medley.storage.run_folder`
+        secure: secure aggregation: the server learns only sums of replies. None, the default, for none
+        checkpoint: a new folder for everything that the run saves; see `medley.storage.run_folder`
         checkpoint_every: rounds between two checkpoints; there is one at the end and on Ctrl-C, too
-        resume: the folder of a run that was stopped or killed; the run goes on, and goes on writing to it
+        resume: the folder of a run that was stopped or killed; the run continues, and keeps writing to this folder
         recipe: the TOML source, saved in the run folder
         eval_every: rounds between two rows of the history
         eval_rows: the number of training rows that the history's loss is estimated from, about p_i of them client i's;
@@ -96,7 +96,7 @@ class RunOptions(Checked):
         throw: whether a run that diverges raises Diverged, one that stalls Stalled, and one whose privacy budget is
             spent BudgetSpent; all carry the result so far
         progress: whether to show a progress bar; on a terminal by default
-        readmit: with ``resume``, clients that lost their memory: they begin anew, and the method's sums are taken anew
+        readmit: with ``resume``, clients that lost their memory: they start again, and the method recomputes its sums
 
     Raises RecipeError for settings that make no sense.
     """
@@ -254,7 +254,7 @@ class RunOptions(Checked):
 
     @property
     def at_least(self) -> frozenset[str]:
-        """The figures of the target that are to be at least so large."""
+        """The figures of the target that must reach at least their value."""
         return frozenset(name for name in self.target or {} if higher_is_better(name, self.directions))
 
     def check_measurable(self, tested: bool, f_star: float | None, stream: bool, personal: bool) -> None:

@@ -63,4 +63,4 @@ class Evaluator(Protocol):
         """Test accuracy on every task, of the model after this round; empty where there are no classes."""
 
     def remedy(self, advice: str) -> str:
-        """The remedy for numbers that run away: smaller rows where those are the likely cause, else ``advice``."""
+        """The remedy for a run that diverges: smaller rows if they are the likely cause, else ``advice``."""

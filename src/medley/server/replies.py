@@ -18,7 +18,7 @@ Send = Callable[[Mapping[int, float] | None, Clip | None], ExchangeEnd]
 
 
 class LiveReplies(Generic[U]):
-    """The replies to one `ask`. The exchange happens when `mean`, `sum` or `each` reads them.
+    """The replies to one `ask`. The exchange takes place when you call `mean`, `sum` or `each`.
 
     ``ids`` are the clients that replied, ``share`` is their Σ p_i, and ``asked`` the round in which each was asked.
     All three are empty, or 0, until the replies are read.

@@ -46,7 +46,7 @@ def started(algorithm: Algorithm[Any, Any], x: Vec) -> Any:
 
 
 def refuse_return(name: str, made: object) -> None:
-    """Raise MedleyError where a method's ``round`` returned something: nothing would become of it."""
+    """Raise MedleyError if a method's ``round`` returned something: Medley would ignore it."""
     if made is not None:
         raise MedleyError(
             f"{name}.round() returns a {type(made).__name__}, which Medley ignores: assign to the state that it "

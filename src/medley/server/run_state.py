@@ -39,14 +39,14 @@ class RunState:
     last: Row | None = None
 
     def before(self) -> RunState:
-        """A copy to spend the next round on; the tensors are shared, since nothing changes them in place."""
+        """A copy for the next round to change. Both share their tensors, because nothing changes these in place."""
         b = self.bookkeeping
         bookkeeping = replace(b, ledger=b.ledger.fork(), acked=dict(b.acked), notes=b.counts, late=dict(b.late))
         s = pytree.copy(self.s)
         return RunState(self.round, s, bookkeeping, self.history, self.wall, self.matrix, self.clients, self.best)
 
     def choose(self, value: float, higher: bool, x: Vec) -> None:
-        """Keep x [d] and the buffers, if this round's figure is better than the best so far; one that is nan is not."""
+        """Keep x [d] and the buffers if this round's figure is better than the best so far; nan never is."""
         before = math.nan if self.best is None else self.best["value"]
         if value == value and not (value <= before if higher else value >= before):
             kept = x.detach().clone(), self.bookkeeping.buffers
@@ -57,7 +57,7 @@ class RunState:
         return (x, self.bookkeeping.buffers) if self.best is None else (self.best["x"], self.best["buffers"])
 
     def open_ended(self, rounds: int, eval_every: int) -> RunState:
-        """The run as one of more rounds has it here, so that it can go on as that one.
+        """The run as a longer run would have it at this round, so that it can continue as the longer run.
 
         A last round has a row though ``eval_every`` does not divide it. It is taken out, and its counts wait for the
         next row.
@@ -70,11 +70,11 @@ class RunState:
 
     @property
     def grown(self) -> Grown:
-        """The parts that a run's folder has in files of their own."""
+        """The parts that a run's folder keeps in separate files."""
         return Grown(self.history, self.bookkeeping.ledger, self.clients)
 
     def state(self, memories: Callable[[Mapping[int, Tag]], Mapping[int, Any]]) -> dict[str, Any]:
-        """The state that a checkpoint holds beside `grown`."""
+        """The state that a checkpoint holds besides `grown`."""
         b = self.bookkeeping
         return {
             "round": self.round,

@@ -34,7 +34,7 @@ class ExchangeEnd(NamedTuple):
     Attributes:
         tags: the request that each reply answers, by client; may name clients that did not reply
         entries: its deliveries, for the ledger
-        failed: errors by client, of those that failed
+        failed: errors of the clients that failed, by client
     """
 
     fold: Fold
@@ -77,7 +77,7 @@ class Delivery:
 
 
 def in_order(folds: Iterator[Fold], count: int) -> Iterator[Fold]:
-    """Blocks by number, each as soon as those before it have come. Blocks that never come are skipped at the end."""
+    """Blocks by number, each as soon as all earlier ones have come. Blocks that never come are skipped at the end."""
     waiting: dict[int, Fold] = {}
     turn = 0
     for fold in folds:
@@ -185,7 +185,7 @@ class Asking:
         missing: clients without a reply to any attempt
         came: replies by client, with their times of arrival
         unanswered: a client for each of its requests that got no reply
-        failed: errors by client, of those that failed
+        failed: errors of the clients that failed, by client
     """
 
     sent: float
@@ -197,7 +197,7 @@ class Asking:
 
 
 def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
-    """Send a request, up to ``policy.retries`` times again to clients that stay silent. Logs those that always do."""
+    """Send a request, and up to ``policy.retries`` times again to silent clients. Logs the ones that never reply."""
     exchange, now = delivery.exchange, delivery.bookkeeping.seconds
     asking = Asking(now, tuple(delivery.down))
     for attempt in range(1 + policy.retries):
@@ -252,7 +252,7 @@ def exchange_end(
 
 
 def fold_in_time(exchange: Exchange, there: Mapping[int, Arrival], ids: Collection[int], stack_size: int) -> Fold:
-    """The replies that came in time, folded in the blocks of a cohort ``ids`` and then of the clients beside it."""
+    """The replies that came in time, summed in the blocks of the cohort ``ids``, then of the clients outside it."""
     beside = tuple(i for i in there if i not in ids)
     blocks = (*in_blocks(tuple(ids), stack_size), *in_blocks(beside, stack_size))
     singles = {
