@@ -52,7 +52,7 @@ class Dual(Message):
 
 @dataclass
 class Server:
-    """The model θ; V, the mean of λ_i/ρ_i over all clients; a_i = λ_i/ρ_i − V of those that have taken part."""
+    """The model θ; V, the mean of λ_i/ρ_i over all clients; a_i = λ_i/ρ_i − V for each client that has taken part."""
 
     x: Vec
     V: Vec

@@ -1,4 +1,4 @@
-"""Ditto: personal models: in addition to FedAvg, each client trains a model of its own, pulled towards the server's.
+"""Ditto: personal models: in addition to FedAvg, each client trains its own model, pulled towards the server's.
 
 **Reference**: Li, Hu, Beirami & Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021,
 Algorithm 1 with FedAvg as its global solver.

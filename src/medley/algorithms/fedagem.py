@@ -10,7 +10,7 @@ Continual Federated Learning", arXiv 2409.01585, 2024.
 **One round sends** (floats per client):
 
 - refer (if in a later task): d down, d + 1 up
-- train (if in the first task, or nobody holds past rows): d down, d up
+- train (in the first task, or if no client holds past rows): d down, d up
 - train (if in a later one): 2d down, d up
 
 **Departures**: rows are chosen for the memory when a task is over, not during it. So the server asks for the reference
@@ -43,7 +43,7 @@ from ..numerics.projection import project
 
 
 class Guarded(Message):
-    """Down: the server's x [d], and the reference gradient [d]; None while nobody remembers anything."""
+    """Down: the server's x [d], and the reference gradient [d]; None while no client remembers any rows."""
 
     x: Vec
     g_ref: Vec | None

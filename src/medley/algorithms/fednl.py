@@ -225,7 +225,7 @@ class FedNL(Algorithm[Server, Memory]):
         self._lessons(s, clients)
 
     def _lessons(self, s: Server, clients: Cohort, ids: tuple[int, ...] | None = None) -> None:
-        """H, g and l with the lessons of these clients at x; by default of those that take part."""
+        """H, g and l with the lessons of these clients at x; by default of the clients that take part."""
         ups = clients.ask(self.learn, Model(s.x), ids=ids).each()
         got = _learned(s.x, clients, ups)
         s.H = _sum(clients, _whole(ups, len(s.x)), s.H + got.S)

@@ -46,7 +46,7 @@ x &\leftarrow x - \textstyle\sum_i p_i \Delta_i && \text{Algorithm 1, line 12}
 - The paper's experiments have L = 5. It does not say which of them ran with adaptive rates; the listing has the worst
   case.
 
-`CFLAG.joint` is this library's form. It has a card of its own.
+`CFLAG.joint` is this library's form, with its own card.
 
 **Missing replies**: if a client's gradients are lost, it takes no part in the round, and the shares are those of the
 others. If its step is lost, the server leaves it out of the mean.

@@ -25,7 +25,7 @@ def suited(form: Form, gives: frozenset[str]) -> Form:
 
 
 def together(found: Iterable[Snapshot], t: int) -> int:
-    """E, everybody's number of steps: the mean of those that have rows of the task. TooFewReplies if nobody has."""
+    """E, the number of steps for all clients: the mean over clients with rows of the task. TooFewReplies if none."""
     present = [up.steps for up in found if up.n]
     if not present:
         raise TooFewReplies(f"no client with rows of the task answered in round {t}")

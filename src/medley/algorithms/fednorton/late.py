@@ -24,7 +24,7 @@ counts, since more would let a rare client move the node alone."""
 
 @dataclass
 class Branch:
-    """What a client's Norton equivalent has beside the source J_i.
+    """The parts of a client's Norton equivalent other than the source J_i.
 
     Attributes:
         at: x̄_i, where its flow was measured [d].
