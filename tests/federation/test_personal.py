@@ -223,7 +223,7 @@ class Faulty(Algorithm[Server]):
         2,
         [
             ("raises", "no such luck"),
-            ("shape", r"gave \[3\]"),
+            ("shape", r"returned \[3\]"),
             ("nan", "not finite"),
             ("in place", "changed x in place"),
         ],
