@@ -150,7 +150,8 @@ def _features(clients: Sequence[Any], test: Any, aside: str | None) -> tuple[tup
     for what, names in whole:
         if names and first and (said := differ(names, first)):
             raise BadData(f"{what} {said}, of the columns {', '.join(first)}; give all clients the same columns")
-    if first != tuple(map(str, range(len(first)))) and (bare := [i for i, o in enumerate(own) if not o[1]]):
+    bare = [i for i, (_, names) in enumerate(own) if not names and isinstance(clients[i], tuple | list)]
+    if bare and first != tuple(map(str, range(len(first)))):
         raise BadData(
             f"client {bare[0]}'s X has no names of columns, and other clients' have: {', '.join(first[:8])}"
             f"{', ...' if first[8:] else ''}; give a frame with these columns, or X.to_numpy() at every client",
