@@ -1,4 +1,4 @@
-r"""FedExLoRA: LoRA adapters whose sum over clients is exact: the layers' weights take what the averages leave out.
+r"""FedExLoRA: LoRA adapters, averaged exactly: what averaging the factors misses is added to the layers' own weights.
 
 The mean of the products B_i A_i is not the product of the means. One round:
 
@@ -30,20 +30,20 @@ layers with an adapter):
 - train (later): a + q down, a + l + 56l bytes up; q = (k − 1) r (m + n) a layer of m times n weights
 - train (if the factors since its last visit are larger than the weights): d down, a + l + 56l bytes up
 
-The residual of k clients has rank (k − 1) r, and grows by that with every round that a client was absent, up to the
-size of the weights, mn. After that the weights are sent whole.
+The residual of k clients has rank (k − 1) r. With every round that a client misses, its next download grows by this
+rank, up to the size of the weights, mn. After that the server sends the weights whole.
 
-**Departures**: clients have weights p̃_i; the paper's are 1/k. The residual is sent as
-Σ p̃_i (B_i − B̄)(A_i − A_1), with as many terms as there are clients but one, since the first is 0; the paper sends
-factors of rank k r. Clients keep W₀ as it stands, and do not train it: neither gradient, decay nor optimizer reach it.
-All else that is trainable is averaged as by FedAvg. ``ranks`` is not in the paper: a client of rank ρ trains the first
-ρ of the r directions and sends these only. The others stand still at B̄ and Ā, so that no direction is cut off, and the
-sum of products stays exact, as FLoRA's is by stacking (Wang et al. 2024, arXiv:2409.05976).
+**Departures**: clients have weights p̃_i; the paper's are 1/k. The residual is sent as Σ p̃_i (B_i − B̄)(A_i − A_1),
+with one term fewer than there are clients, because the first is 0; the paper sends factors of rank k r. Clients do not
+train W₀: it gets no gradient, no weight decay and no optimizer step. All other trainable parameters are averaged as in
+FedAvg. ``ranks`` is not in the paper: a client of rank ρ trains the first ρ of the r directions and sends these only.
+The other directions stay at B̄ and Ā, so none is cut off and the sum of products stays exact. FLoRA's sum is exact
+because it stacks the adapters (Wang et al. 2024, arXiv:2409.05976).
 
-**Checked against**: the authors' code; we had no text of the paper beyond its abstract, so its equations have no
-numbers here. Their aggregation for GLUE adds the transpose of the residual, which is right for GPT-2's layers of
-transposed weights, and not for the linear layers of RoBERTa, where it passes since these are square. Here each layer
-says which it is.
+**Checked against**: the authors' code. We had only the paper's abstract, so its equations have no numbers here. Their
+aggregation for GLUE adds the transpose of the residual. That is right for GPT-2, whose layers store transposed weights,
+but not for RoBERTa's linear layers; it raises no error there because these are square. Here each layer says whether its
+weights are transposed.
 
 **Missing replies**: the means and the residual are over the clients that replied.
 
@@ -75,7 +75,7 @@ from ..contract.adapters import Adapter
 
 
 class Update(Message):
-    """Down: x [d]; or what is trained of it [a], and factors of the weights' moves since the last visit, by layer."""
+    """Down: x [d]; or its trained part [a] and, by layer, factors of the weights' changes since the last visit."""
 
     x: Vec | None = None
     trained: Float[Tensor, " a"] | None = None
@@ -84,7 +84,7 @@ class Update(Message):
 
 
 class Trained(Message):
-    """Up: the displacement of what the client trained [b], and its layers: the whole numbers of `Adapter`, and s."""
+    """Up: the displacement of the parameters that the client trained [b]; of each layer, `Adapter`'s integers and s."""
 
     exact: ClassVar[frozenset[str]] = frozenset({"scale"})
     delta: Float[Tensor, " b"]
@@ -94,13 +94,13 @@ class Trained(Message):
 
 @dataclass
 class Server:
-    """The model x, with the layers' weights; the layers; and the factors of the weights' latest moves by number."""
+    """The model x, with the layers' weights; the layers; and by number, factors of the weights' latest changes."""
 
     x: Vec
     layers: Tensor | None = None
     moves: int = 0
     have: dict[int, int] = field(default_factory=dict)
-    """The number of moves that each client's weights have."""
+    """By client, how many of the ``moves`` its weights include."""
     left: dict[int, Tensor] = field(default_factory=dict)
     right: dict[int, Tensor] = field(default_factory=dict)
 
@@ -117,8 +117,8 @@ class FedExLoRA(Algorithm[Server, Memory]):
     """Exact sums of LoRA adapters.
 
     Attributes:
-        ranks: the rank that each client trains, of the model's rank r: client i the one at i modulo their number;
-            default None: all train r
+        ranks: the rank that each client trains, at most the model's r. Client i takes the entry at i modulo the number
+            of entries. Default None: all clients train r
     """
 
     ranks: Sequence[Annotated[int, at_least(1)]] | None = None
@@ -130,7 +130,7 @@ class FedExLoRA(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """Ā and B̄ by the clients' displacements, then W₀ ← W₀ + s(Σ p̃_i B_i A_i − B̄ Ā)."""
+        """Ā and B̄ from the clients' displacements, then W₀ ← W₀ + s(Σ p̃_i B_i A_i − B̄ Ā)."""
         up = clients.ask(self.train, Recall(), {i: self.update(s, i) for i in clients.ids}).each()
         if not up:
             return
@@ -163,7 +163,7 @@ class FedExLoRA(Algorithm[Server, Memory]):
         return self.ranks[i % len(self.ranks)] if self.ranks else None
 
     def update(self, s: Server, i: int) -> Update:
-        """What client i needs to have x: the factors of the moves that it missed, if they are kept, or x."""
+        """The message that gives client i x: factors of the changes that it missed, if the server keeps them, or x."""
         since = range(s.have.get(i, -1), s.moves)
         if i not in s.have or s.layers is None or any(t not in s.left for t in since):
             return Update(s.x)
@@ -173,7 +173,7 @@ class FedExLoRA(Algorithm[Server, Memory]):
         return Update(None, now, torch.cat([s.left[t] for t in since], 1), torch.cat([s.right[t] for t in since]))
 
     def forget(self, s: Server, weights: int) -> None:
-        """Drop the factors of moves that are together no smaller than the weights."""
+        """Drop the oldest factors, so that those kept are together smaller than the weights."""
         size, kept = 0, []
         for t in sorted(s.left, reverse=True):
             size += s.left[t].numel() + s.right[t].numel()
@@ -183,7 +183,7 @@ class FedExLoRA(Algorithm[Server, Memory]):
 
     @on_client
     def train(self, me: Client[Memory], ask: Recall, got: Update) -> Trained:
-        """Local descent of the adapters, and of what else is trainable, at the weights W₀ as they stand."""
+        """Local descent of the adapters and all other trainable parameters; the weights W₀ stay fixed."""
         of: Any = me.problem
         found: tuple[Adapter, ...] = of.adapters
         layers = torch.tensor([layer[:7] for layer in found])
@@ -201,7 +201,7 @@ class FedExLoRA(Algorithm[Server, Memory]):
         return Trained(step, layers, x.new_tensor([layer.scale for layer in found]))
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Clients without their memory get x."""
+        """Send x to clients that lost their memory."""
         s.have = {i: t for i, t in s.have.items() if i not in who}
 
 
@@ -211,7 +211,7 @@ def parts(layers: Int[Tensor, "l 7"]) -> list[Adapter]:
 
 
 def trained(layers: Int[Tensor, "l 7"], x: Vec, rank: int | None = None) -> Bool[Tensor, " d"]:
-    """The coordinates that clients train, of adapters the first ``rank`` directions: all but the layers' weights."""
+    """The coordinates that clients train: all except the layers' weights and adapters' directions beyond ``rank``."""
     out = torch.ones_like(x, dtype=torch.bool)
     for A, B, W, m, r, n, *_ in parts(layers):
         out[W : W + m * n] = False
@@ -221,7 +221,7 @@ def trained(layers: Int[Tensor, "l 7"], x: Vec, rank: int | None = None) -> Bool
 
 
 def fits(layers: Int[Tensor, "l 7"], x: Vec, got: Update) -> bool:
-    """Whether an update has as many numbers and factors as these layers take."""
+    """Whether an update has as many numbers and factors as these layers need."""
     if got.trained is None or len(got.trained) != int(trained(layers, x).sum()):
         return False
     sides = [(n, m) if across else (m, n) for _, _, _, m, _, n, across, _ in parts(layers)]
@@ -232,12 +232,12 @@ def fits(layers: Int[Tensor, "l 7"], x: Vec, got: Update) -> bool:
 
 
 def misfit(i: int, x: Vec) -> WireError:
-    """The error for client i's reply that is of another model than x."""
+    """The error to raise if client i's reply belongs to another model than x."""
     return WireError(f"client {i}'s adapters do not fit a model of {len(x)} numbers: give all the same model")
 
 
 def apart(layers: Int[Tensor, "l 7"], d: int) -> bool:
-    """Whether the layers lie in x [d], and the weights of each apart from all else."""
+    """Whether all layers lie within x [d], and no layer's weights overlap with anything else."""
     taken, factored = torch.zeros(d, dtype=torch.bool), list[tuple[int, int]]()
     for A, B, W, m, r, n, across, _ in parts(layers):
         spans = (W, W + m * n), (A, A + r * n), (B, B + m * r)
@@ -269,7 +269,7 @@ def factors(
 
 
 def moved(x: Vec, layers: Tensor, left: Float[Tensor, "m k"], right: Float[Tensor, "k n"]) -> Vec:
-    """x whose weights W are W + UV of each layer, with its rows U of ``left`` and its columns V of ``right``."""
+    """x with W + UV for each layer's weights W: U is the layer's rows of ``left``, V its columns of ``right``."""
     x, row, column = x.clone(), 0, 0
     for _, _, W, m, _, n, across, _ in parts(layers):
         m, n = (n, m) if across else (m, n)

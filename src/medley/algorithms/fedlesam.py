@@ -12,15 +12,15 @@ Perturbations for Federated Sharpness-aware Minimization", ICML 2024, Algorithm 
 - train: d down, d up
 
 **Departures**: means are weighted by p̃_i; the paper gives all clients the same weight. The perturbation δ is the
-paper's, from the model that the client met when it last took part. It is constant during a round, so a descent on
-f_i(y + δ) from x is a descent on f_i from x + δ, and costs one gradient a step on every engine. Weight decay acts at
-y + δ.
+paper's: it starts from the model that the client received when it last took part. It is constant during a round, so a
+descent on f_i(y + δ) from x is a descent on f_i from x + δ, and costs one gradient a step on every engine. Weight decay
+acts at y + δ.
 
 **Checked against**: the authors' code. It sends the server's last movement to all clients, instead of the model that
-each last met, and decays weights at y. As it stands it does not perturb along that movement. For the k-th tensor of the
-network it takes the k-th entry of the flat vector, multiplies it by −ρ over the sum of the absolute values of those
-entries, and adds that one number to every entry of the tensor. Its ρ is 0.1 by default, and 0.5 in the command in its
-README; the default here is smaller. It clips gradients at norm 10, which is a setting of the pace here.
+each client last received, and decays weights at y. As it stands it does not perturb along that movement. For the k-th
+tensor of the network it takes the k-th entry of the flat vector, multiplies it by −ρ over the sum of the absolute
+values of those entries, and adds that one number to every entry of the tensor. Its ρ is 0.1 by default, and 0.5 in the
+command in its README; the default here is smaller. It clips gradients at norm 10, which is a setting of the pace here.
 
 **Missing replies**: a lost reply is left out of the mean, and the client's last model stays as it was.
 
@@ -51,7 +51,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The server's model when the client last took part [d]; 0 if it has not ``met`` one."""
+    """The server's model when the client last took part [d]; 0 while ``met`` is False."""
 
     x: Vec
     met: bool = False
@@ -86,7 +86,7 @@ class FedLESAM(Algorithm[Server, Memory]):
 
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """y ← y − lr·∇f_i(y + δ), δ = ρ (x_old − x)/‖x_old − x‖, x_old the server's model it met last."""
+        """y ← y − lr·∇f_i(y + δ), δ = ρ (x_old − x)/‖x_old − x‖, x_old the model it received before."""
         start = got.x
         if me.memory.met and self.rho:
             start = got.x + stretched(me.memory.x - got.x, self.rho)

@@ -68,13 +68,13 @@ class Server:
 
 @dataclass
 class Memory:
-    """A client.
+    """A client's memory.
 
     Attributes:
         y: its last direction y_i [d].
         dual: λ_i [d].
         round: the round of ``y``; 0 before the first.
-        H: the Hessian kept [d, d]; None if none is.
+        H: the Hessian that it keeps [d, d]; None if it keeps none.
         of: the round of ``H``; 0 if none is kept.
     """
 
@@ -90,10 +90,10 @@ class FedNew(Algorithm[Server, Memory]):
     """Newton's direction by ADMM.
 
     Attributes:
-        rho: ρ, the weight of agreement; default 0.16, the authors' 50 for w7a over its 308 rows per client.
-        alpha: α, a ridge on every H_i; default 0.003, the authors' 1 for w7a over its 308 rows per client.
-        period: rounds between a client's Hessians; 1 (default) takes one in each, the paper's r = 1, and 10 is its
-            r = 0.1. 0 keeps the first, its r = 0.
+        rho: ρ, the weight of agreement; default 0.16, the authors' 50 for w7a divided by its 308 rows per client.
+        alpha: α, a ridge on every H_i; default 0.003, the authors' 1 for w7a divided by its 308 rows per client.
+        period: rounds between a client's Hessians; 1 (default) takes one in every round, the paper's r = 1; 10 is its
+            r = 0.1. 0 keeps the first one, its r = 0.
     """
 
     rho: Annotated[float, positive] = 0.16

@@ -26,9 +26,10 @@ done so, and the first rounds are Newton steps of these clients alone. The autho
 clients at x₀; ``all_first=True`` asks for them in the first round. On logistic regression with 6 clients, 3 of which
 take part, ‖x − x*‖/‖x*‖ after 3 rounds is .13, and .003 with ``all_first=True``.
 
-**Checked against**: the authors' code, where means are plain. The step uses H before it has learned from this round's
-Hessians. l_i is the Frobenius norm, as in their code of FedNL-PP and FedNL-CR; their code of plain FedNL takes the
-spectral norm. With ``all_first=True``, "pp" has the steps of FedNL-PP's code under its second rule, learning rate 1.
+**Checked against**: the authors' code, whose means are unweighted. The step uses H before it has learned from this
+round's Hessians. l_i is the Frobenius norm, as in their code of FedNL-PP and FedNL-CR; their code of plain FedNL takes
+the spectral norm. With ``all_first=True``, "pp" takes the same steps as FedNL-PP's code under its second rule, with
+learning rate 1.
 
 **Missing replies**: H_i, and its part of H, stay the same on both sides. Gradients and losses are means over the
 clients that replied; under partial participation, over the last known ones of all clients.
@@ -84,7 +85,7 @@ class Lesson(Message):
 
 
 class LineSearch(Message):
-    """Down: the direction [d], candidate steps [k]; True if x is the x − p of the last trial."""
+    """Down: the direction [d]; candidate steps [k]; whether x is the x − p of the last trial."""
 
     p: Vec
     etas: Float[Tensor, " k"]
@@ -93,7 +94,7 @@ class LineSearch(Message):
 
 @dataclass
 class Learned:
-    """Means of g [d], l and μ over the clients that replied, and their Σ p_i S_i."""
+    """Means of g [d], l and μ over the clients that replied, and Σ p_i S_i over the same clients."""
 
     g: Vec
     l: float
@@ -103,7 +104,7 @@ class Learned:
 
 @dataclass
 class Server:
-    """The model and H = Σ p_i H_i; under "pp" also Σ p_i l_i and Σ p_i g_i; lessons that came ahead of their round."""
+    """The model and H = Σ p_i H_i; under "pp" also Σ p_i l_i and Σ p_i g_i; lessons that arrived early."""
 
     x: Vec
     H: Matrix
@@ -114,7 +115,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """A client.
+    """A client's memory.
 
     Attributes:
         x, trial: the x of the last lesson, and the x − p of the last trial [d].
@@ -136,9 +137,9 @@ class FedNL(Algorithm[Server, Memory]):
     """Federated Newton learn.
 
     Attributes:
-        k: eigenpairs, or entries, of a lesson.
+        k: number of eigenpairs, or of entries, in a lesson.
         compress: "rank" sends the eigenpairs of largest |λ| of the error of H_i, "topk" its largest entries.
-        init: "full" begins with the clients' Hessians, "zero" with nothing.
+        init: "full" begins with the clients' Hessians, "zero" with H_i = 0.
         mode: "ls" projects H on ⪰ μI and searches along the line; "plain" adds lI, the error of H, and takes whole
             steps; "pp" does so under partial participation.
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
@@ -162,7 +163,7 @@ class FedNL(Algorithm[Server, Memory]):
     needs = frozenset({Need.HESSIAN, Need.CONVEX, Need.REPLIES})
 
     def __post_init__(self) -> None:
-        """Also checks that only a line search is speculative, and that only "pp" begins with all clients."""
+        """Check also that ``speculative`` comes with a line search, and ``all_first`` with "pp"."""
         super().__post_init__()
         if self.speculative and self.mode != "ls":
             raise RecipeError(f"FedNL(speculative=True, mode={self.mode!r}): there is no line search", "speculative")
@@ -217,7 +218,7 @@ class FedNL(Algorithm[Server, Memory]):
         clients.note(eta=eta)
 
     def _partial(self, s: Server, clients: Cohort) -> None:
-        """x ← (H + lI)⁻¹g, and then a lesson of it for the clients that take part."""
+        """x ← (H + lI)⁻¹g; then the clients that take part send a lesson at this x."""
         if self.all_first and clients.round == 1:
             self._lessons(s, clients, tuple(clients.p))
         if bool(s.g.any()):
@@ -225,7 +226,7 @@ class FedNL(Algorithm[Server, Memory]):
         self._lessons(s, clients)
 
     def _lessons(self, s: Server, clients: Cohort, ids: tuple[int, ...] | None = None) -> None:
-        """H, g and l with the lessons of these clients at x; by default of the clients that take part."""
+        """Add the lessons at x of these clients to H, g and l; by default, of the clients that take part."""
         ups = clients.ask(self.learn, Model(s.x), ids=ids).each()
         got = _learned(s.x, clients, ups)
         s.H = _sum(clients, _whole(ups, len(s.x)), s.H + got.S)
@@ -313,5 +314,5 @@ def _learned(x: Vec, clients: Cohort, ups: Mapping[int, Lesson]) -> Learned:
 
 
 def _whole(ups: Mapping[int, Lesson], d: int) -> dict[int, Matrix]:
-    """The Hessians of the clients that sent all of theirs."""
+    """The Hessians of the clients that sent theirs whole."""
     return {i: symmetric(up.full, d) for i, up in ups.items() if up.full is not None}

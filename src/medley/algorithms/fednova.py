@@ -15,8 +15,8 @@ Federated Optimization", NeurIPS 2020, equations 8-9 and §4 (proximal and momen
 optimizer; a_i are the weights of client i's gradients in its displacement. (The authors' code takes raw steps under a
 proximal term, and counts steps twice when momentum joins it.) Clients begin every round with momentum 0, as in that
 code. The paper assumes one learning rate for all: with unequal lr_i its fixed point weighs f_i by p_i·lr_i.
-``lr_aware=True`` also normalises the learning rates away and leaves an error of O(lr). Under Adam at the clients x
-rests away from the minimum, and normalising steps does not mend that.
+``lr_aware=True`` also normalises the learning rates away and leaves an error of O(lr). With Adam at the clients, x
+comes to rest away from the minimum, and normalising the steps does not change that.
 
 **Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 
@@ -60,11 +60,11 @@ class FedNova(Algorithm[Server]):
     """Normalised averaging.
 
     Attributes:
-        lr_aware: True normalises by Σ lr·a instead of ‖a‖₁, for clients of unequal lr
-        mu: μ of a proximal term (μ/2)‖y − x‖², as FedProx has it; 0 for none
+        lr_aware: True normalises by Σ lr·a instead of ‖a‖₁, for clients whose lr differ
+        mu: μ of a proximal term (μ/2)‖y − x‖², as in FedProx; 0 for none
         server_momentum: the paper's slow momentum, "gmf" in the authors' code; 0 for none
 
-    Local momentum is the pace's.
+    The pace sets the local momentum.
     """
 
     lr_aware: bool = False

@@ -17,7 +17,7 @@ between exchanges.
 code takes the root of the dense d × d matrix. A client with at most k rows sends them as they are, so a large k gives
 Newton's method. By default (``step="armijo"``) the line search of this library's other Newton methods sets the step,
 over all clients; the authors' FedNDES searches with the loss of one client drawn at random. ``step=1`` is the paper's
-FedNS. It is no safe step if the sketches of all clients together miss a direction and δ is small.
+FedNS. That step is not safe if the sketches of all clients together miss a direction and δ is small.
 
 **Missing replies**: a client whose sketch is lost is left out of the round; means are over the clients that replied.
 
@@ -76,7 +76,8 @@ class FedNS(Algorithm[Server, Memory]):
 
     Attributes:
         k: rows of a sketch; default 20, the authors' for covtype (d = 54) and SUSY.
-        entries: distribution of S_i's entries: "gaussian" (default, the authors') or "rademacher" (±1); both over √k.
+        entries: distribution of S_i's entries: "gaussian" (default, the authors') or "rademacher" (±1); both divided by
+            √k.
         step: η; "armijo" (default) searches for it, 1 is the paper's.
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg; default 0.1, the authors' in FedNDES.
         beta: β; the candidates for η are its powers; default 1/2, the authors' in FedNDES.

@@ -14,8 +14,8 @@ arXiv:1912.00818, 2019, Algorithms 1 and 2.
 **Departures**: clients send displacements y_i − x instead of end points. The mean is over the clients that take part,
 weighted by rows; the paper averages all clients. At first all clients' personal layers come from one random draw.
 
-**Missing replies**: a lost reply is left out of the mean, and its client goes on from the own layers that it had
-before. A client that never took part has the server's model with the first own layers.
+**Missing replies**: a lost reply is left out of the mean, and its client goes on from the personal layers that it had
+before. A client that never took part has the server's model with the initial personal layers.
 
 **Example**
 
@@ -49,7 +49,7 @@ class FedPer(Algorithm[Server]):
 
     Attributes:
         shared: names of the shared parameters, the base layers; by default all layers but the last one. A network's own
-            ``shared`` comes first
+            ``shared`` takes precedence
     """
 
     shared: str | Sequence[str] = "body"
@@ -70,5 +70,5 @@ class FedPer(Algorithm[Server]):
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x and the client's own part, on both."""
+        """Local descent from x and the client's personal layers, on both."""
         return Step(me.descend(got.x).step)

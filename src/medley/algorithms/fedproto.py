@@ -17,15 +17,16 @@ Clients send sums of features and numbers of rows, and the server takes the mean
 weights |D_ij|/N_j without its further factor 1/|N_j|, which would shrink the prototype of a class by the number of
 clients that have it. The authors' code does not have this factor either, but takes the plain mean over clients.
 Features come from the model after the local steps, in evaluation mode. The authors' code takes them during the last
-local epoch, batch by batch. A client's model predicts by its last layer. The paper predicts by the nearest prototype.
-So does ``predict="prototype"``. As in the authors' code, it considers only the classes of which the client has rows. It
-writes the prototypes last received into the model's last layer, which needs a bias, because 2⟨φ, C̄_j⟩ − ‖C̄_j‖² is
-greatest for the nearest. In the example below the personal accuracy is .95 by the last layer and .97 by prototypes;
-with ``Dirichlet(clients=10, alpha=0.3)`` instead it is .58 and .71 (means of five seeds). All clients have one
-architecture here. If no client that takes part has a class, the class keeps its last prototype.
+local epoch, batch by batch. By default a client's model predicts by its last layer. The paper predicts by the nearest
+prototype, as ``predict="prototype"`` does here. As in the authors' code, it then considers only the classes of which
+the client has rows. The prototypes last received are written into the model's last layer, which needs a bias for this:
+the nearest prototype has the greatest 2⟨φ, C̄_j⟩ − ‖C̄_j‖². In the example below the personal accuracy is .95 by the
+last layer and .97 by prototypes; with ``Dirichlet(clients=10, alpha=0.3)`` instead it is .58 and .71 (means of five
+seeds). All clients have one architecture here. If no client that takes part has a class, the class keeps its last
+prototype.
 
-**Checked against**: the authors' code, which tests both predictions. The two figures that it prints are running totals
-of right answers, of both predictions and over all clients so far. It trains with SGD at lr 0.01, momentum 0.5 and
+**Checked against**: the authors' code, which tests both predictions. The two figures that it prints are running totals:
+they count the right answers of both predictions, of all clients so far. It trains with SGD at lr 0.01, momentum 0.5 and
 mini-batches of 4 without the last incomplete one; these are settings of the pace.
 
 **Missing replies**: a lost reply is left out of the prototypes, and its client's own model stays as it was. A client
@@ -85,7 +86,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own model y_i; None before its first round. Prototypes and ``there``, if it predicts by them."""
+    """The client's own model y_i; None before its first round. The last prototypes, if it predicts by them."""
 
     y: Vec | None = None
     seen: Prototypes | None = None
@@ -124,7 +125,7 @@ class FedProto(Algorithm[Server, Memory]):
 
     @on_client
     def train(self, me: Client[Memory], got: Prototypes, first: FirstModel) -> Sums:
-        """Local descent on f_i(y) + λ‖features − C̄‖², then the features of the own rows by class."""
+        """Local descent on f_i(y) + λ‖features − C̄‖², then the sums of the client's features by class."""
         if self.predict == "prototype" and me.problem.last()[1] is None:
             raise RecipeError(
                 'FedProto(predict="prototype"): the last layer has no bias; give it one, or leave predict= out',
@@ -151,7 +152,7 @@ class FedProto(Algorithm[Server, Memory]):
         s.have = [i for i in s.have if i not in who]
 
     def personal(self, me: Client[Memory], x: Vec) -> Vec:
-        """y_i; under ``predict="prototype"`` with its classes' prototypes in the last layer, once it knows some."""
+        """y_i; under ``predict="prototype"`` its last layer holds the classes' prototypes, once it has any."""
         y, seen = x if me.memory.y is None else me.memory.y, me.memory.seen
         if seen is None or seen.z is None or seen.there is None:
             return y

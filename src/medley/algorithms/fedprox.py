@@ -11,9 +11,9 @@
 
 - train: d down, d up
 
-**Departures**: a client's local work is its pace's, not a γ-inexact solve. Clients are averaged with weights p̃_i over
-those that take part; the paper samples them with probability p_i. Momentum and weight decay act on f_i, never on the
-pull.
+**Departures**: the pace sets how much a client works; the paper asks for a γ-inexact solution. The mean is weighted by
+p̃_i over the clients that take part; the paper samples clients with probability p_i. Momentum and weight decay act on
+f_i, never on the pull.
 
 **Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 

@@ -11,11 +11,11 @@ Learning", ICML 2021, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows. In the paper it is
-plain.
+**Departures**: clients send displacements y_i − x, not end points. The mean is weighted by rows; the paper's is
+unweighted.
 
 **Missing replies**: a lost reply is left out of the mean, and its client goes on from the head that it had before. A
-client that never took part has the server's body with the first head.
+client that never took part has the server's body with the initial head.
 
 **Example**
 
@@ -52,7 +52,7 @@ class FedRep(Algorithm[Server]):
         head_epochs: passes over a client's rows that train its head; the paper's experiments take 10. The pace's
             epochs train the body
         shared: names of the parameters of the body; by default all layers but the last one. A network's own ``shared``
-            comes first
+            takes precedence
     """
 
     head_epochs: Annotated[int, at_least(1)] = 10

@@ -1,4 +1,4 @@
-"""FedRS: FedAvg for clients that lack classes, whose logits they scale down so that these classes' weights train less.
+"""FedRS: FedAvg for clients that lack classes: they scale down the missing classes' logits, which then train less.
 
 **Reference**: Li & Zhan, "FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data", KDD
 2021, equation 5.
@@ -14,9 +14,9 @@
 **Departures**: by default (``rule="official"``) the scale of a logit is the soft one in the authors' code, α +
 (1−α)·n_i(c)/max_c n_i(c), with n_i(c) the client's number of rows of class c. The paper's scale, ``rule="paper"``, is 1
 for a class that the client has and α for one that it does not have. The code leaves the last layer's bias out of the
-scaled logits (``bias="drop"``), and evaluates it without ever training it. By default the bias is scaled with the rest.
-Evaluation takes the logits as they are. If a model has one margin m instead of logits, the mean of the two classes'
-scales applies to it, as it would to its two logits ∓m/2.
+scaled logits (``bias="drop"``), and evaluates with this bias, which is never trained. By default the bias is scaled
+with the rest. Evaluation uses the logits unscaled. If a model has one margin m instead of logits, the mean of the two
+classes' scales applies to it, as it would to its two logits ∓m/2.
 
 **Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 

@@ -16,7 +16,8 @@ two gradients.
 the paper first subtracts the client's last perturbation from μ_i. The paper's λ_i is −prox_i·h_i here, with h_i the sum
 of the client's displacements. Means are unweighted and prox_i = prox/(N p_i), so that for r = 0 the fixed point is the
 minimum of Σ p_i f_i even if clients differ in size; the paper gives all the same weight. With r > 0 iterates stay near
-it. Adam's steps descend the corrected loss too, so x ends near the minimum, at a distance of some steps of size lr.
+this minimum. Adam's steps descend the corrected loss too, so x ends near the minimum, at a distance of some steps of
+size lr.
 
 **Checked against**: the first author's code, FL-Simulator: every equation, the starting values and both defaults. The
 code also clips gradients at norm 10 and decays weights; both are settings of the pace here.

@@ -23,7 +23,7 @@ corrected loss too, so x ends near the minimum, at a distance of some steps of s
 is added at y. Here decay is part of the gradient: g₁, which sets the direction of the perturbation, includes λy, and g₂
 includes λ times the perturbed point, which differs from λy by a vector of length λρ. On six quadratics with λ = .001
 and both ρ and prox .1, the models are 4e-5 apart after 20 rounds. The code clips the norm of g₂ + prox·(h_i − x) at 10;
-``Pace(clip=10)`` clips g₁ and g₂, each by itself. With α below 1 the code has α·g₂ alone, without (1 − α)·g₁.
+``Pace(clip=10)`` clips g₁ and g₂, each by itself. With α below 1 the code uses α·g₂ alone, without (1 − α)·g₁.
 
 **Missing replies**: a lost reply is left out of the mean. h_i stays as it was on both sides; h is the mean of all h_i.
 
@@ -84,7 +84,7 @@ class FedSpeed(Algorithm[Server, Memory]):
         return Memory(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """h_i ← h_i + y_i − x for i that take part, x ← mean of their y_i + mean of all h_i."""
+        """h_i ← h_i + y_i − x for clients that take part, x ← mean of their y_i + mean of all h_i."""
         replies = clients.ask(self.train, ModelAndPull(s.x, self.prox / clients.population))
         total = replies.sum(dict.fromkeys(clients.p, 1.0)).delta
         s.h = s.h + total / clients.population

@@ -1,8 +1,8 @@
-r"""FedNorton: this library's own method. It keeps an absent client in the sum by its Norton equivalent.
+r"""FedNorton: this library's own method. A Norton equivalent stands in the sum for each absent client.
 
 **Reference**: this library's own. It keeps the circuit, the common clock and Kirchhoff's sum of FedECADO (Agarwal,
-Joshi & Pileggi, ICML 2025). Its flows are SCAFFOLD's control variates (Karimireddy et al., ICML 2020), noise counts
-with one time for all as in FedNova (Wang et al., NeurIPS 2020), and the node moves by Nesterov's method (Su et al.,
+Joshi & Pileggi, ICML 2025). Its flows are SCAFFOLD's control variates (Karimireddy et al., ICML 2020). Noise is scaled
+to one time for all clients, as in FedNova (Wang et al., NeurIPS 2020). The node moves by Nesterov's method (Su et al.,
 JMLR 2016) with O'Donoghue & Candès' restart (2015).
 
 **Status**: this library's own
@@ -15,14 +15,15 @@ JMLR 2016) with O'Donoghue & Candès' restart (2015).
 - change_flow (if flows="client"): 2d + 2 down, 2d + 4 up
 
 **The circuit.** The server is a node x that feeds one branch per client. The flow J_i in a branch is the mean gradient
-that its client met. At rest J_i = ∇f_i(x*), and Kirchhoff's sum over ALL clients, S = Σ p_i J_i = 0, says ∇f(x*) = 0.
-In each round a set A of clients replies, a share f of all. Sums and means are over A, by p_i; ⁻ is the round before.
+of its client's last descent. At rest J_i = ∇f_i(x*), and Kirchhoff's sum over ALL clients, S = Σ p_i J_i = 0, says
+∇f(x*) = 0. In each round a set A of clients replies, a share f of all. Sums and means are over A, weighted by p_i; ⁻
+marks the round before.
 
 | | |
 |---|---|
 | $n_i = \rho\,(J_i - S)$ | net flow, sent down; J_i = 0 at first |
-| $\dot x_i = n_i - \nabla f_i(x_i),\ x_i(0) = x$ | descent; up: its way D_i and its time T_i = Σ lr |
-| $J_i^+ = n_i - D_i/T_i$ | the mean gradient that it met |
+| $\dot x_i = n_i - \nabla f_i(x_i),\ x_i(0) = x$ | descent; sent up: its displacement D_i and its time T_i = Σ lr |
+| $J_i^+ = n_i - D_i/T_i$ | the mean gradient of this descent |
 | $S^+ = S + \sum p_i (J_i^+ - J_i)$ | Kirchhoff's sum |
 | $\rho^+ = \max(0, 1 - \sum p_i \Vert J_i^+ - J_i \Vert^2 / 2 \sum p_i \Vert J_i^+ \Vert^2)$ | the share that lasts |
 | $T = 1/\mathrm{mean}(1/T_i)$ | the window |
@@ -30,22 +31,23 @@ In each round a set A of clients replies, a share f of all. Sums and means are o
 | $a = a^-/2 + \langle S^+ - S, v\rangle/f,\ b = b^-/2 + \Vert v \Vert^2$ | a secant along the last move |
 | $h = \max(0, a/b)$ | the star's conductance |
 | $t = (t^- + 1)(1 - \max(0, \cos(S^+, v))),\ \beta_0 = f t/(t + 3)$ | age and damping of the motion |
-| $\beta = \min(\beta_0, 1 - \min(1, \Vert S^+ - S \Vert^2 / 2f \Vert S^+ \Vert^2)/2)$ | noise ends it sooner |
+| $\beta = \min(\beta_0, 1 - \min(1, \Vert S^+ - S \Vert^2 / 2f \Vert S^+ \Vert^2)/2)$ | noise dampens it more |
 | $u = \mathrm{mean}\,w_i (S + J_i^+ - J_i) + (1 - \rho)\sqrt{T T^-}\,\mathrm{mean}(J_i - S)$ | the clients' part |
 | $v^+ = \beta v - u - 2 T S^+/(1 + 2 T h)$ | the move |
-| $x^+ = x + v^+,\ \hat x^+ = \hat x + \sqrt{f(1 - \beta_0)}\,(x^+ - \hat x)$ | x̂ is evaluated |
+| $x^+ = x + v^+,\ \hat x^+ = \hat x + \sqrt{f(1 - \beta_0)}\,(x^+ - \hat x)$ | x̂ is the model evaluated |
 
-Why this form: a descent saturates, so a branch answers to x by at most 1/T_i and the star by at most 1/T; hence the
-window. −u is the mean of the displacements D_i, scaled to the time √(T T_i). The part that does not last is scaled to
-one time for all, which does not move the point of rest. The last term of the move is two more windows along Kirchhoff's
-sum, by backward Euler. If a descent would make an error of its flow grow, the client repeats it with shorter steps (see
-`descent`). ``docs/decisions/fednorton.md`` has the reason for each constant, and how much it helps.
+Why this form: a descent saturates, so per unit of x a branch's flow changes by at most 1/T_i, and the star's by at most
+1/T. This gives the window. −u is the mean of the displacements D_i, scaled to the time √(T T_i). The part of the flows
+that does not last is scaled to one time for all clients, which does not move the point of rest. The last term of
+the move is two more windows along Kirchhoff's sum, by backward Euler. If a descent would make an error of its flow
+grow, the client repeats it with shorter steps (see `descent`). ``docs/decisions/fednorton.md`` has the reason for each
+constant, and how much it helps.
 
-**Late replies** count with the x and n_i of their own request. An absent client is its flow J_i in parallel with a
-conductance h_i, which secants measure: Ĵ_i(x) = J_i + m h_i (x − x̄_i) replaces J_i, and S(x) = Σ p_i Ĵ_i(x) replaces
-S, in proportion to the replies' mean delay. The second mean of u becomes Σ p_i g_i (J_i − S), where g_i is the number
-of rounds since the client's last reply. So clients that reply often do not pull the node to their own minima. See
-`late`.
+**Late replies** are read with the x and n_i that the client was sent. An absent client is modelled as its flow J_i in
+parallel with a conductance h_i, measured by secants: Ĵ_i(x) = J_i + m h_i (x − x̄_i) replaces J_i, and S(x) = Σ p_i
+Ĵ_i(x) replaces S, in proportion to the replies' mean delay. The second mean of u becomes Σ p_i g_i (J_i − S), where g_i
+is the number of rounds since the client's last reply. So clients that reply often do not pull the node to their own
+minima. See `late`.
 
 **Point of rest.** With exact gradients ρ → 1, and v = 0 gives S = 0, D_i = 0 and J_i = ∇f_i(x*), whatever the clients'
 learning rates and steps. With mini-batches ρ stays below 1, and clients drift in part to their own minima. With ρ held
@@ -89,18 +91,18 @@ from .descent import passive
 from .late import FORGET, KEPT, MARGIN, NEAR, Lateness, Share
 
 AHEAD, NESTEROV, HALF = 2.0, 3.0, 0.5
-"""Windows along Kirchhoff's sum; Nesterov's damping t/(t + 3); the bound on β, by which the motion sums S up over twice
-its signal-to-noise ratio, and over two rounds at least."""
+"""The windows that a move adds along Kirchhoff's sum; Nesterov's damping t/(t + 3); and the bound on β: the motion sums
+S over at most as many rounds as twice its signal-to-noise ratio, but always over two or more."""
 
 
 class Net(Message):
-    """Down to one: the net flow n_i of its descent [d]."""
+    """Down to one client: the net flow n_i of its descent [d]."""
 
     flow: Vec
 
 
 class Star(Message):
-    """Down to all, flows at the clients: the node x and Kirchhoff's sum S [d], ρ, and the last round's T."""
+    """Down to all clients, if they keep the flows: the node x and Kirchhoff's sum S [d]; ρ; the last round's T."""
 
     x: Vec
     S: Vec
@@ -109,7 +111,7 @@ class Star(Message):
 
 
 class Change(Message):
-    """Up, flows at the clients: J_i⁺ − J_i and the part of u/√T [d], T_i, 1/T_i, |J_i⁺ − J_i|² and |J_i⁺|²."""
+    """Up, if clients keep the flows: J_i⁺ − J_i and its part of u/√T [d]; T_i, 1/T_i, |J_i⁺ − J_i|² and |J_i⁺|²."""
 
     flow: Vec
     u: Vec
@@ -121,14 +123,14 @@ class Change(Message):
 
 @dataclass
 class Server:
-    """The node and its branches, by the card's symbols.
+    """The node and its branches, in the card's symbols.
 
     Attributes:
-        x, S, J: the node and Kirchhoff's sum [d], and the flows by client, where the server keeps them.
+        x, S, J: the node and Kirchhoff's sum [d], and the flows by client, if the server keeps them.
         rho, T: ρ, and the window of the last round; 0 before the first.
         v, age, rise, way: the node's last move [d], None before the first; t, a and b.
-        read: x̂, which is evaluated [d]; None for x itself.
-        late: the requests under way, and what late replies need.
+        read: x̂, the model evaluated [d]; None if that is x itself.
+        late: the requests under way, and the state that late replies need.
     """
 
     x: Vec
@@ -146,7 +148,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """A client's flow J_i [d], where the clients keep them; None before its first visit."""
+    """A client's flow J_i [d], if the clients keep the flows; None before its first visit."""
 
     J: Vec | None = None
 
@@ -154,8 +156,8 @@ class Memory:
 def steadiness(changed: Tensor, size: Tensor) -> Tensor:
     """ρ⁺ = max(0, 1 − ½ Σ p_i|J_i⁺ − J_i|²/Σ p_i|J_i⁺|²) []; 1 where both are 0.
 
-    The factor on J_i that predicts J_i⁺ best, if a flow has a part that stays and one that is drawn at each visit. A
-    ratio of sums: a client at rest has no flow, and no ratio of its own.
+    If a flow has a part that lasts and a part drawn anew at each visit, ρ⁺J_i predicts J_i⁺ best. It is a ratio of
+    sums, because a client at rest has no flow and its own ratio would be 0/0.
     """
     still = torch.where(changed > 0, 0.0, 1.0).to(size)
     return torch.where(size > 0, 1 - changed / (2 * size), still).nan_to_num(0.0).clamp_min(0)
@@ -163,11 +165,11 @@ def steadiness(changed: Tensor, size: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FedNorton(Algorithm[Server, Memory]):
-    """The method; nothing needs tuning but the clients' learning rate.
+    """The method. Only the clients' learning rate needs tuning.
 
     Attributes:
-        flows: who keeps them: "server", which reads replies one by one and takes late ones, or "client": then the
-            server reads sums only, as `Private` and `SecureSum` want, and has O(d) memory.
+        flows: where they are kept. With "server" the server reads replies one by one and accepts late ones. With
+            "client" it reads only sums, as `Private` and `SecureSum` need, and keeps O(d) numbers.
     """
 
     flows: Literal["server", "client"] = "server"
@@ -175,7 +177,7 @@ class FedNorton(Algorithm[Server, Memory]):
     sums_as = "FedNorton(flows='client')"
 
     def requires(self) -> frozenset[str]:
-        """Replies one by one, but for flows at the clients."""
+        """Replies one by one, unless the clients keep the flows."""
         return self.needs | ({Need.REPLIES} if self.flows == "server" else set())
 
     def start(self, x: Vec) -> Server:
@@ -187,7 +189,7 @@ class FedNorton(Algorithm[Server, Memory]):
         return s.x if s.read is None else s.read
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """Clients simulate their branches, then the server its node; with flows at the server, late replies too."""
+        """Clients simulate their branches, then the server its node. A server that keeps flows uses late replies."""
         if self.flows == "client":
             return self.round_of_sums(s, clients)
         if not s.late.asked and s.late.delay < FORGET:
@@ -216,7 +218,7 @@ class FedNorton(Algorithm[Server, Memory]):
     def refresh(
         self, s: Server, S: Vec, got: Mapping[int, tuple[Vec, Vec, TimedStep]], p: Mapping[int, float], rho: Share
     ) -> tuple[Vec, Vec]:
-        """J_i⁺, ρ⁺ and Kirchhoff's sum after replies, with the x and n_i of their requests. Returns S⁺ and u/√T [d]."""
+        """J_i⁺, ρ⁺ and Kirchhoff's sum, from replies with the x and n_i of their requests. Returns S⁺ and u/√T [d]."""
         share, fresh, is_late, of_S = sum(p[i] for i in got), 1 - float(rho), s.late.delay > 0, 0.0
         after, u, powers, J = S.clone(), torch.zeros_like(S), S.new_zeros(2), dict(s.J)
         sums = s.S.clone() if is_late else after
@@ -243,10 +245,11 @@ class FedNorton(Algorithm[Server, Memory]):
     def move(
         self, s: Server, S: tuple[Vec, Vec], u: Vec, T: float, clients: Cohort, replies: float, damped: float = 1.0
     ) -> None:
-        """v⁺, x⁺ and the average that is evaluated.
+        """v⁺, x⁺ and the average x̂⁺, which is evaluated.
 
         ``S`` is Kirchhoff's sum at x before and after the replies, ``u`` the clients' part of the move over √T, [d];
-        ``replies`` is their number, in a private run the expected one; ``damped`` is 1 + the step's time × m Σ p_i h_i.
+        ``replies`` is the number of replies, in a private run the expected number; ``damped`` is 1 + the step's time ×
+        m Σ p_i h_i.
         """
         f, still = replies / clients.population, torch.zeros_like(s.x)
         v, change = still if s.v is None else s.v, S[1] - S[0]
@@ -266,7 +269,7 @@ class FedNorton(Algorithm[Server, Memory]):
         clients.note(window=T, conductance=star, lateness=s.late.delay)
 
     def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:
-        """dx_i/dt = n_i − ∇f_i(x_i). Raises Unsupported under other optimizers than SGD."""
+        """dx_i/dt = n_i − ∇f_i(x_i). Raises Unsupported if the optimizer is not SGD."""
         if me.pace.optimizer != "sgd":
             name = getattr(me.pace.optimizer, "__name__", me.pace.optimizer)
             raise Unsupported(
@@ -278,7 +281,7 @@ class FedNorton(Algorithm[Server, Memory]):
         return passive(me, x, net)
 
     def round_of_sums(self, s: Server, clients: Cohort) -> None:
-        """One round with flows at the clients: the server sees sums of replies only."""
+        """One round if the clients keep the flows: the server sees only sums of replies."""
         replies = clients.ask(self.change_flow, Star(s.x, s.S, float(s.rho), s.T))
         up, share = replies.sum(), replies.share
         before, s.S = s.S, s.S + up.flow
@@ -290,7 +293,7 @@ class FedNorton(Algorithm[Server, Memory]):
 
     @on_client(vectorized=True)
     def change_flow(self, me: Client[Memory], got: Star) -> Change:
-        """Local descent with the client's own flow, which becomes the mean gradient that it met."""
+        """Local descent with the client's own flow J_i, which becomes the mean gradient of this descent."""
         J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
         net = (J - got.S) * got.rho
         went = self.descend(me, got.x, net)
@@ -302,7 +305,7 @@ class FedNorton(Algorithm[Server, Memory]):
         return Change(change, u, went.T, 1 / went.T, changed, size)
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """S = Σ p_i J_i anew, over the members: of the flows here, or by an exchange, J_i = 0 for ``who``."""
+        """Sum S = Σ p_i J_i anew over the members, from the server's flows or by an exchange; J_i = 0 for ``who``."""
         p, old = clients.p, s.late
         if self.flows == "client" or s.J.keys() - p.keys() or {*who} - s.J.keys():
             s.v, s.age, s.rise, s.way = None, 0.0, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""A branch's descent, made again with shorter steps where it overshoots."""
+"""A branch's descent, repeated with shorter steps if it overshoots."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 from ...contract import Client, LocalUpdate, Need, Problem, State, Vec, column, entries
 
 GROWTH, LESS = (1.0, 1.25), (1.0, 1.9)
-"""The growth beyond which a descent is made again, and the factor by which shorter steps have to lower it to count: of
-exact gradients, at most 1 below lr h = 2, and of drawn ones."""
+"""The growth beyond which a descent is repeated (for exact gradients it is at most 1 if lr h < 2), and the factor by
+which shorter steps have to lower it to count; each for exact gradients and for drawn ones."""
 
 SHORTER, ATTEMPTS = 4.0, 6
-"""The next attempt's steps are so many times shorter; the most descents of a visit, enough for lr h = 2,000."""
+"""How many times shorter the next attempt's steps are; and the most descents of a visit, enough for lr h = 2,000."""
 
 
 def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
@@ -31,7 +31,7 @@ def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
 
 
 def buffers(client: Client[Any], state: State | None = None) -> State | None:
-    """The buffers of the client's model; first they become ``state``, if one is given. None if rows are private."""
+    """The buffers of the client's model, set to ``state`` first if you pass one. None if rows are private."""
     problem: Problem | None = getattr(client.problem, "problem", None)
     if problem is not None and state is not None:
         problem.load_buffers(state)
@@ -39,7 +39,7 @@ def buffers(client: Client[Any], state: State | None = None) -> State | None:
 
 
 def drawn(client: Client[Any]) -> tuple[bool, bool]:
-    """Whether its gradients are drawn: by mini-batches, a transform of rows, or the model; whether by the model."""
+    """Whether the client's gradients are random: by mini-batches, row transforms or the model; whether by the model."""
     masked = Need.NOISE in getattr(getattr(client.problem, "problem", None), "gives", ())
     return masked or not client.full_batch or getattr(client.problem, "rng", None) is not None, masked
 
@@ -58,8 +58,8 @@ def same_draws(clients: Sequence[Client[Any]], x: Vec) -> Iterator[None]:
 def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
     """Descents of a client, or a stack of k, from ``x`` along net flows ``net``, [d] or [k, d].
 
-    One with a growth above `GROWTH` is made again with steps a quarter as long, as circuit simulators do with a step of
-    too large an error. J⁺ is a mean gradient whatever the steps were.
+    A descent whose growth exceeds `GROWTH` is repeated with steps a quarter as long, as circuit simulators repeat a
+    step whose error is too large. J⁺ is a mean gradient whatever the steps were.
     """
     before = [buffers(m) for m in me.members]
     with same_draws(me.members, x):
@@ -82,7 +82,8 @@ def shorter(
 ) -> tuple[Vec, float]:
     """Displacement and time of the attempt that counts, whose buffers the client keeps.
 
-    ``last`` has those and the growth of the first attempt, ``first`` its first step, ``before`` the buffers before it.
+    ``last`` has the first attempt's displacement, time and growth; ``first`` is its first step, and ``before`` are the
+    buffers before it.
     """
     (step, T, grew), a, most, less = last, 1.0, *(bound[drawn(me)[0]] for bound in (GROWTH, LESS))
     for _ in range(ATTEMPTS - 1):

@@ -1,4 +1,4 @@
-"""FedNorton where replies are late: a client that is away is a source in parallel with a measured conductance."""
+"""FedNorton with late replies: an absent client is a source in parallel with a measured conductance."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ...contract import Replies, TimedStep, Vec
 
 Share = float | Tensor
 DECAY, FORGET, KEPT = 0.9, 0.01, 0.5
-"""Of sums over rounds: in ten, most clients reply. The mean delay below which replies count as on time again. And what
-the sums of a secant keep from one visit, or round, to the next: one is noise, old ones are of another place."""
+"""The decay of sums over rounds, because most clients reply within ten. The mean delay below which replies count as on
+time again. And the share of a secant's sums that is kept from one visit, or round, to the next: a single visit is
+noisy, and old ones belong to another place."""
 
 MARGIN, NEAR, GAPS = 2.0, 0.25, 3.0
-"""m: conductances count twice, since a secant through noise is as often too flat as too steep, and too flat overshoots;
-the share of its way at which a client met its mean gradient; and the most mean gaps between its replies for which one
-counts, since more would let a rare client move the node alone."""
+"""m: conductances are doubled, because a secant through noise is as often too flat as too steep, and one that is too
+flat overshoots. The share of a client's way at which its gradient equals the mean one. And the cap on g_i, in mean gaps
+between replies: without it, a client that rarely replies would move the node alone."""
 
 
 @dataclass
@@ -29,7 +30,8 @@ class Branch:
     Attributes:
         at: x̄_i, where its flow was measured [d].
         rise, way: sums of ⟨ΔJ_i, Δx̄_i⟩ and |Δx̄_i|² over its visits, each worth half of the next one.
-        size, error: |J_i|² and |ε_i|² at its last visit, which was in turn ``met``.
+        size, error: |J_i|² and |ε_i|² at its last visit.
+        met: the turn of that visit.
     """
 
     at: Vec
@@ -47,11 +49,12 @@ class Branch:
 
 @dataclass
 class Lateness:
-    """What the server knows of replies that are under way.
+    """What the server knows about replies that are under way.
 
     Attributes:
         delay: rounds from a request to its reply, a mean over rounds.
-        rounds, share, turns: sums over rounds of 1 and of Σ p_i over the replies, with decay; rounds with replies.
+        rounds, share, turns: decaying sums over rounds of 1, and of the replies' Σ p_i; the number of rounds with
+            replies.
         asked: by client, the node [d] and the net flow [d] of its request that is under way.
         branches: by client, from the first late reply on.
         G, GX: Σ p_i h_i, and Σ p_i h_i x̄_i [d]; GX is None before the first.
@@ -68,18 +71,18 @@ class Lateness:
 
     @property
     def part(self) -> float:
-        """δ in [0, 1], the share of the rule for late replies that applies; 1 if replies take a round or longer."""
+        """δ in [0, 1]: how far the rule for late replies applies; 1 if replies take a round or longer."""
         return min(1.0, self.delay)
 
     def kirchhoff(self, S: Vec, x: Vec) -> Vec:
-        """S(x) = Σ p_i (J_i + m h_i (x − x̄_i)) of S = Σ p_i J_i [d]; m = 2δ."""
+        """S(x) = Σ p_i (J_i + m h_i (x − x̄_i)), from S = Σ p_i J_i [d]; m = 2δ."""
         return S if self.GX is None else S + MARGIN * self.part * (self.G * x - self.GX)
 
     def lasting(self, p: Mapping[int, float], rho: Share) -> tuple[Share, Share]:
-        """ρ' of the net flows and ρ'' of the node: both ρ where no reply is late.
+        """ρ' for the net flows and ρ'' for the node; both are ρ if no reply is late.
 
-        With σ = Σ p_i|ε_i|²/Σ p_i|J_i|² of their last visits, 1 − σ/2 leaves the least noise in the move. 1 − √σ is
-        smaller: what pushes a client and no longer holds moves it for the whole of its visit.
+        With σ = Σ p_i|ε_i|²/Σ p_i|J_i|² at the clients' last visits, 1 − σ/2 leaves the least noise in the move. The
+        net flows get the smaller 1 − √σ, because an outdated net flow pushes a client during its whole visit.
         """
         size, d = sum(p[i] * b.size for i, b in self.branches.items()), self.part
         if d == 0 or size == 0:
@@ -88,7 +91,7 @@ class Lateness:
         return now + d * max(0.0, 1 - math.sqrt(sigma)), now + d * max(0.0, 1 - sigma / 2)
 
     def arrived(self, replies: Replies[TimedStep], now: int) -> None:
-        """Count a round with replies, and for how many rounds they were under way."""
+        """Count a round with replies, and update the mean number of rounds for which replies were under way."""
         self.rounds, self.share, self.turns = (
             DECAY * self.rounds + 1,
             DECAY * self.share + replies.share,
