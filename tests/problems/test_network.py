@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 import medley as md
 from medley.contract.errors import BadData, RecipeError
@@ -436,12 +437,19 @@ def test_a_module_used_twice_is_left_as_it_was():
         (lambda: torch.jit.script(nn.Linear(3, 2)), "'the module' is compiled by TorchScript"),
         (lambda: nn.Sequential(nn.DataParallel(nn.Linear(3, 2))), "'0' is a DataParallel; give the module inside"),
         (lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 2))), "'0' holds the tensor 'weight'"),
-        (lambda: nn.utils.prune.random_unstructured(nn.Linear(3, 2), "weight", 0.5), "holds the tensor 'weight'"),
+        (lambda: prune.random_unstructured(nn.Linear(3, 2), "weight", 0.5), "holds the tensor 'weight'"),
     ],
 )
 def test_modules_that_cannot_be_copied_or_called_with_x_are_refused(made, words):
     with pytest.raises(RecipeError, match=words):
         md.problems.Network(made())
+
+
+def test_batch_norm_without_running_statistics_is_named(caplog):
+    md.problems.Network(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+    assert not caplog.messages
+    md.problems.Network(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, track_running_stats=False)))
+    assert "'1' keeps no running statistics" in caplog.text
 
 
 def test_a_lazy_module_needs_a_batch_first():

@@ -47,7 +47,7 @@ def _check_shapes(module: nn.Module) -> None:
 
 
 def _check_kind(module: nn.Module) -> None:
-    """Raises RecipeError for modules that cannot be called with other parameters than their own, or not be copied."""
+    """Raises RecipeError for modules that cannot be copied or called with other parameters; warns of batch norm."""
     for name, m in module.named_modules():
         here = f"Network(module): {name or 'the module'!r}"
         if isinstance(m, torch.jit.ScriptModule):
@@ -56,6 +56,12 @@ def _check_kind(module: nn.Module) -> None:
             )
         if isinstance(m, nn.DataParallel | nn.parallel.DistributedDataParallel):
             raise RecipeError(f"{here} is a {type(m).__name__}; give the module inside, model.module", "module")
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and not m.track_running_stats:
+            log.warning(
+                "%s keeps no running statistics, so outputs of a row depend on the rows evaluated with it; use "
+                "track_running_stats=True, or GroupNorm",
+                here,
+            )
         if found := next((k for k, v in vars(m).items() if isinstance(v, Tensor) and not v.is_leaf), None):
             raise RecipeError(
                 f"{here} holds the tensor {found!r}, computed from parameters, which cannot be copied. If it is "
