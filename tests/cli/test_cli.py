@@ -149,7 +149,7 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
         (["compare", "{file}", "--base", "Fed"], "--base has no 'Fed'"),
         (["compare", "{file}", "--save", "a.doc"], "save a board as .html"),
         (["tune", "{file}", "--metric", "accurcy", "--methods", "fedavg"], "Did you mean 'accuracy'?"),
-        (["tune", "{file}", "--set", "data.validation=0"], "give data.validation = 0.1"),
+        (["tune", "{file}", "--set", "data.validation=0"], "pass data.validation = 0.1"),
         (["report", "nowhere"], "there is no run in nowhere"),
         (["list", "model"], "Did you mean 'models'?"),
         (["cite", "fedavgg"], "Did you mean 'FedAvg'?"),

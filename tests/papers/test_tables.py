@@ -154,7 +154,7 @@ def test_the_page_pairs_seeds(tables: dict[str, Any], tmp_path: Path) -> None:
     assert "| FedProx | 44.3 (3.2) | 90.0 | 1 | – | 1, 2 diverged | 2.00 |" in text
     assert "The best rival is FedNova: FedNorton − FedNova = +13.3 ± 14.3." in text
     assert "Not done yet: FedECADO, FedExP, FedDecorr, FedRS, FedAvg, SCAFFOLD." in text
-    assert "Not run: fedecado-2," in text
+    assert "Not run: gpu-fedecado-1, fedecado-2," in text
 
 
 def test_seeds_of_a_rate_that_was_beaten_are_left_out(tables: dict[str, Any]) -> None:

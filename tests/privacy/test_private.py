@@ -517,7 +517,7 @@ def test_workers_count_within_the_bound() -> None:
 def test_a_seed_that_can_be_guessed_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     def said(method: Algorithm[Any, Any], seed: int) -> int:
         moved(method, [0.0] * 4, seed=seed)
-        return caplog.text.count("give seed=secrets.randbits(128)")
+        return caplog.text.count("pass seed=secrets.randbits(128)")
 
     warn_of_seed.cache_clear()
     assert said(Says(), 0) == said(md.Private(Says(), noise=0.0), 0) == 0

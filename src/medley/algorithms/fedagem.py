@@ -10,7 +10,7 @@ Continual Federated Learning", arXiv 2409.01585, 2024.
 **One round sends** (floats per client):
 
 - refer (if in a later task): d down, d + 1 up
-- train (in the first task, or if no client holds past rows): d down, d up
+- train (if in the first task, or no client holds past rows): d down, d up
 - train (if in a later one): 2d down, d up
 
 **Departures**: rows are chosen for the memory when a task is over, not during it. So the server asks for the reference
