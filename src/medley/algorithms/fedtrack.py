@@ -1,4 +1,4 @@
-"""FedTrack: gradient tracking: clients follow the mean gradient at x, corrected by their own gradient's change since.
+"""FedTrack: gradient tracking: clients follow the mean gradient at x, plus the change of their own gradient since then.
 
 **Reference**: Mitra, Jaafar, Pappas & Hassani, "Federated Learning with Incrementally Aggregated Gradients", CDC 2021;
 C-FLAG (AISTATS 2025) without memory and adaptive rates.
@@ -13,14 +13,14 @@ C-FLAG (AISTATS 2025) without memory and adaptive rates.
 - train: d down, d up
 
 **Departures**: the paper keeps a table with the last gradient of each of a client's mini-batches, and steps along the
-table's mean: ∇g_i(x_t) + Σ_B (n_B/n_i)(∇g_B(z_B) − ∇g_B(x_t)), with z_B the point at which B was last met. By default a
+table's mean: ∇g_i(x_t) + Σ_B (n_B/n_i)(∇g_B(z_B) − ∇g_B(x_t)), with z_B the point of the last step on B. By default a
 step here takes ∇g_i(x_t) + ∇g_B(z) − ∇g_B(x_t), with B its own mini-batch (SVRG). That needs two vectors; the table
 needs one for each mini-batch. Such a step counts the change of B in full and forgets the changes of the batches before.
-Both have the same fixed point, and with the full batch both are FedLin. ``form="iag"`` is the table, over mini-batches
-that are cut once a round and met in turn. On four quadratics of 6 to 12 rows, with batches of 3 and lr .05, the two
-models are 7 % apart after one round of one epoch, and 3 % after five. The paper gives all clients the same weight. Here
-they weigh p_i. We had neither the paper's listing nor code by its authors. The table is the one that C-FLAG's paper
-takes from it, in (5); C-FLAG draws the component of each step at random.
+Both have the same fixed point, and with the full batch both are FedLin. ``form="iag"`` is the table; its mini-batches
+are cut once a round and used in turn. On four quadratics of 6 to 12 rows, with batches of 3 and lr .05, the two models
+are 7 % apart after one round of one epoch, and 3 % after five. The paper gives all clients the same weight. Here the
+weights are p_i. We had neither the paper's listing nor code by its authors, so the table follows equation (5) of
+C-FLAG's paper, which takes it from there; C-FLAG draws the component of each step at random.
 
 **Missing replies**: if a client's gradient is lost, the server does not ask it to train. Both means are over the
 clients that replied.
@@ -67,8 +67,8 @@ class FedTrack(Algorithm[Server, Memory]):
     """Federated gradient tracking. With one full-batch step at each client it is gradient descent.
 
     Attributes:
-        form: of a client's gradient estimate: "svrg" corrects each mini-batch's gradient at z by that at x_t; "iag" is
-            the paper's table, of d floats a mini-batch, for plain SGD
+        form: how a client estimates its gradient. "svrg" corrects each mini-batch's gradient at z by its gradient at
+            x_t; "iag" is the paper's table, with d floats per mini-batch, for plain SGD
     """
 
     form: Literal["svrg", "iag"] = "svrg"
@@ -111,7 +111,7 @@ class FedTrack(Algorithm[Server, Memory]):
         return Step(me.descend(x, correct=follow).step)
 
     def tabled(self, me: Client[Memory], x: Vec, drift: Vec) -> Vec:
-        """z after this round's steps, g'_i the mean of the table. Raises RecipeError for anything but plain SGD."""
+        """z after this round's steps, with g'_i the table's mean. Raises RecipeError unless the steps are plain SGD."""
         pace, f = me.pace, me.problem
         if pace.optimizer != "sgd" or pace.momentum or pace.weight_decay or pace.clip is not None:
             raise RecipeError(

@@ -1,4 +1,4 @@
-"""FineTune: the baseline for a stream of tasks: FedAvg on the current task, with no care for earlier ones.
+"""FineTune: the baseline for a stream of tasks: FedAvg on the current task, without any care for earlier ones.
 
 **Reference**: the baseline "Fine-FL" of Keshri, Shah & Prasad, "On the Convergence of Continual Federated Learning
 Using Incrementally Aggregated Gradients", AISTATS 2025; its rounds are those of McMahan et al.,

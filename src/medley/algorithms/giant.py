@@ -16,8 +16,8 @@ Optimization", NeurIPS 2018.
 - losses (if speculative): d + (K + 1) down, d + 8(K + 1) bytes up
 
 **Departures**: directions are weighted by p_i. The line search is the same as in this library's other Newton methods: α
-= 0.1, β = 1/2, and no smallest step that is taken whether it helps or not. The authors' code has α = 0.01, β = 1/4. The
-effective Hessian is the harmonic mean of the clients' Hessians, so if clients differ much, it may need very many
+= 0.1, β = 1/2, and no smallest step that is taken even if it does not help. The authors' code has α = 0.01, β = 1/4.
+The effective Hessian is the harmonic mean of the clients' Hessians, so if clients differ much, it may need very many
 rounds.
 
 **Missing replies**: if a client's gradient is lost, the server does not ask it for a direction; if its direction is
@@ -51,14 +51,14 @@ from ..numerics.linesearch import Alpha, Beta, Tries, backtrack
 
 
 class System(Message):
-    """Down: g = Σ p_i ∇f_i(x) [d]; True if x is the x − p of the last trial."""
+    """Down: g = Σ p_i ∇f_i(x) [d]; whether x is the x − p of the last trial."""
 
     g: Vec
     moved: bool
 
 
 class LossesAndGradient(Message):
-    """Up: f_i(x − ηp) for every η [k]; and ∇f_i(x − p) [d], should the next round begin there."""
+    """Up: f_i(x − ηp) for every η [k]; and ∇f_i(x − p) [d], in case the next round begins there."""
 
     exact: ClassVar[frozenset[str]] = frozenset({"f"})
     f: Float[Tensor, " k"]
@@ -67,7 +67,7 @@ class LossesAndGradient(Message):
 
 @dataclass
 class Server:
-    """The model, and its gradient if the last line search brought it along [d]."""
+    """The model, and the gradient there if it came with the last line search [d]."""
 
     x: Vec
     g: Vec | None = None
@@ -88,7 +88,7 @@ class GIANT(Algorithm[Server, Memory]):
     Attributes:
         solver: "exact" factorises H_i; "cg" takes conjugate-gradient steps on Hessian-vector products, to a residual of
             1e-10.
-        steps: most steps of "cg".
+        steps: the maximum number of steps of "cg".
         alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
         beta: β; the candidates for η are its powers.
         tries: candidates per exchange.
@@ -114,7 +114,7 @@ class GIANT(Algorithm[Server, Memory]):
         return Memory(x, x)
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """The next round asks for gradients: that at hand is a mean over other clients."""
+        """Ask for gradients in the next round, because the one at hand is a mean over other clients."""
         del clients, who
         s.g = None
 

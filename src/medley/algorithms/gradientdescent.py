@@ -62,5 +62,5 @@ class GradientDescent(Algorithm[Server]):
 
     @on_client
     def gradient(self, me: Client, got: ModelAndRate) -> SmoothGradient:
-        """∇f_i(x), and the curvature bound K_i unless the server has its lr."""
+        """∇f_i(x), and the curvature bound K_i if the server does not know its step size yet."""
         return SmoothGradient(me.problem.grad(got.x), 0.0 if got.lr else me.problem.smoothness())

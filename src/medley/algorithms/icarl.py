@@ -16,17 +16,17 @@ same from the first round to the last.
 - choose (if its last layer has no bias): d down, cf + c + 1 up
 
 **Departures**: exemplars stay with their client. The server gets sums of their normalised features and computes each
-class's mean over all clients' exemplars. Labels count by cross-entropy over what they are compared with, and the model
-of the task before is distilled at temperature 2 with weight 1; the paper has a sigmoid per output for both. A client's
-budget is the federation's replay capacity per task, unless you pass ``capacity``, the paper's K. The classes that the
-client has rows of share it. In the paper a class comes in one task only. If one comes again, its exemplars are herded
-anew, from the held ones and the new rows together, to the mean of all its rows so far. In that mean the held ones count
-for as many rows as they were chosen from.
+class's mean over all clients' exemplars. The loss of the labels is the cross-entropy over the classes that they are
+compared with, and the previous task's model is distilled at temperature 2 with weight 1; the paper uses a sigmoid per
+output for both. A client's budget is the federation's replay capacity per task, unless you pass ``capacity``, the
+paper's K. It is divided among the classes of which the client has rows. In the paper a class comes in one task only. If
+a class comes again here, the client herds its exemplars anew, from the old exemplars and the new rows together, towards
+the mean of all its rows so far. In that mean the old exemplars count for as many rows as they were chosen from.
 
 The nearest mean is a linear layer, because with features φ and means μ_c of unit length, argmin_c ‖φ/‖φ‖ − μ_c‖ is
 argmax_c ⟨φ, μ_c⟩. So the model that is evaluated at the end of a task has the means as its last layer's weights, with
-bias 0, and its loss is the loss of these scores. Training goes on from the layer that was trained, and the history's
-rows before a task's end show it too.
+bias 0, and its loss is the loss of these scores. Training continues from the trained layer, and before a task's end the
+history's rows also evaluate that layer.
 
 **Missing replies**: a lost reply is left out of the mean. If a client's choice at a task's end is lost, it has no
 exemplars of that task, and the classes' means do not include them.
@@ -81,7 +81,7 @@ class Server:
     Attributes:
         x: the model [d].
         teacher: the model at the end of the last task [d]; None in the first.
-        nearest: the model with classes' means for its last layer [d]; None once x has changed.
+        nearest: the model with the classes' means as its last layer [d]; None once x has changed.
     """
 
     x: Vec
@@ -107,12 +107,11 @@ class ICaRL(Algorithm[Server, Memory]):
     """Incremental classifier and representation learning: new classes come task by task.
 
     Attributes:
-        capacity: exemplars that a client keeps in all, the paper's K; None takes the capacity of the federation's
-            replay memory for each task so far
+        capacity: the number of exemplars that a client keeps in all, the paper's K; with None it is the capacity of the
+            federation's replay memory for each task so far
         lam: λ, the distillation's weight; 0 for none
         T: the distillation's temperature
-        predict: the model evaluated at a task's end: with the classes' "means" for its last layer, or its trained
-            "head"
+        predict: the last layer of the model evaluated at a task's end: the classes' "means", or the trained "head"
     """
 
     capacity: Annotated[int, at_least(0)] | None = None
@@ -122,13 +121,13 @@ class ICaRL(Algorithm[Server, Memory]):
     needs = frozenset({Need.STREAM, Need.CLASSES, Need.FEATURES, Need.REPLIES})
 
     def __post_init__(self) -> None:
-        """Check the settings; without exemplars there are no means."""
+        """Check the settings: the means need exemplars."""
         super().__post_init__()
         if self.capacity == 0 and self.predict == "means":
             raise RecipeError("ICaRL(capacity=0, predict='means'): give at least 1, or take predict='head'", "capacity")
 
     def requires(self) -> frozenset[str]:
-        """A replay memory, if its capacity is needed."""
+        """A replay memory, if ``capacity`` comes from there."""
         return self.needs | ({Need.REPLAY} if self.capacity is None else set())
 
     def start(self, x: Vec) -> Server:
@@ -136,7 +135,7 @@ class ICaRL(Algorithm[Server, Memory]):
         return Server(x)
 
     def model(self, s: Server) -> Vec:
-        """x; right after a task, with the classes' means for its last layer."""
+        """x; right after a task, with the classes' means as its last layer."""
         return s.x if s.nearest is None else s.nearest
 
     def round(self, s: Server, clients: Cohort) -> None:
@@ -144,7 +143,7 @@ class ICaRL(Algorithm[Server, Memory]):
         s.x, s.nearest = s.x + clients.ask(self.train, TaughtModel(s.x, s.teacher)).mean().delta, None
 
     def end_task(self, s: Server, clients: Cohort) -> None:
-        """All clients choose exemplars at x, the next task's teacher. μ_c is of all clients' exemplars."""
+        """All clients choose exemplars at x, the next task's teacher. μ_c is the mean over all clients' exemplars."""
         chosen = list(clients.ask(self.choose, Model(s.x), ids=tuple(clients.p)).each().values())
         s.teacher = s.x
         if self.predict == "means" and chosen:

@@ -11,12 +11,13 @@
 
 - evaluate: d down, d + 1 up; twice in the first round, and once more for every step that was too long
 
-**Departures**: the step is Armijo's from η = 1, not by Wolfe's conditions, and pairs without curvature are left out.
-The gradient comes with the loss of the trial, so a step that is taken costs one exchange. If other clients replied than
-before, losses cannot be compared and differences of gradients mean nothing, so the memory starts anew from what came.
+**Departures**: Armijo's rule chooses the step, starting from η = 1, instead of Wolfe's conditions, and pairs without
+curvature are left out. A trial's gradient comes with its loss, so an accepted step costs one exchange. If the set of
+clients that reply changes, losses cannot be compared and differences of gradients mean nothing, so the memory starts
+anew from the latest replies.
 
-**Missing replies**: means are over the clients that replied. If these change from one point to the next, losses are not
-compared and the pairs so far are dropped.
+**Missing replies**: means are over the clients that replied. If this set of clients changes from one point to the next,
+losses are not compared and all pairs are dropped.
 
 **Example**
 
@@ -41,7 +42,7 @@ from ..numerics.quasinewton import Curve
 
 
 class Value(Message):
-    """Up: f_i and ∇f_i there."""
+    """Up: f_i(x) and ∇f_i(x) [d]."""
 
     f: float
     g: Vec
@@ -49,7 +50,7 @@ class Value(Message):
 
 @dataclass
 class Server:
-    """The model, its loss and gradient once they are known, of which clients, and the way so far."""
+    """The model; its loss and gradient, once known, and the clients they are from; and the latest moves."""
 
     x: Vec
     way: Curve
@@ -63,7 +64,7 @@ class LBFGS(Algorithm[Server]):
     """Limited-memory BFGS.
 
     Attributes:
-        pairs: the number of moves that are remembered
+        pairs: the number of moves that the server remembers
         alpha: α of Armijo's rule, the share of the expected descent that a step has to reach
         beta: β of Armijo's rule: the step sizes tried are 1, β, β², ...
     """

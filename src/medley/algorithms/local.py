@@ -1,4 +1,4 @@
-"""Local: the baseline without collaboration: every client trains alone, and only the first model is sent.
+"""Local: the baseline without collaboration: every client trains alone, and the server sends only the first model.
 
 **Reference**: the baseline without collaboration, as in Li, Hu, Beirami & Smith, "Ditto: Fair and Robust Federated
 Learning Through Personalization", ICML 2021, Section 4.

@@ -12,9 +12,9 @@
 - train (if in a later one): 2d down, d up
 
 **Departures**: the teacher is the server's model at the end of the last task. The temperature is 2, as in the paper.
-With ``mode="task"`` the distilled softmax is over each past task's own classes, otherwise over all past classes. Labels
-are compared with the new classes only, as in the paper, with ``mode="class"`` too. Under BatchNorm the teacher uses the
-present running statistics.
+With ``mode="task"`` the distilled softmax is over each past task's own classes, otherwise over all past classes. As in
+the paper, labels are compared with the new classes only, even with ``mode="class"``. With BatchNorm the teacher uses
+the current running statistics.
 
 **Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 

@@ -1,8 +1,8 @@
-"""MontDec: Newton's method for convex problems from each round's leading eigenpairs; none are kept from earlier rounds.
+"""MontDec: Newton's method for convex problems, from each round's leading eigenpairs; earlier pairs are dropped.
 
-**Reference**: Erdogdu & Montanari, "Convergence rates of sub-sampled Newton methods", NeurIPS 2015, for many agents
-as in Dal Fabbro, Dey, Rossi & Schenato, "SHED", JMLR 25, 2024, section 6: the rival that shows the worth of
-accumulating pairs.
+**Reference**: Erdogdu & Montanari, "Convergence rates of sub-sampled Newton methods", NeurIPS 2015, for many agents as
+in Dal Fabbro, Dey, Rossi & Schenato, "SHED", JMLR 25, 2024, section 6, where the comparison with it shows how much
+accumulating pairs helps.
 
 **Status**: published
 
@@ -15,10 +15,10 @@ first round to the last.
 - report: d down, k(d + 1) + d + 1 up
 - losses: d + 1 down, 8(K + 1) bytes up; again if no candidate passed
 
-**Departures**: weights are p_i instead of 1/M. If a client misses a round, its last report stands for it.
+**Departures**: weights are p_i instead of 1/M. If a client misses a round, the server uses its last report.
 
-**Missing replies**: a client's last gradient and eigenpairs stand for it; in the line search, their quadratic model
-does.
+**Missing replies**: the server uses the client's last gradient and eigenpairs; in the line search, the quadratic model
+made of them.
 
 **Example**
 
@@ -55,7 +55,7 @@ class Report(Message):
 
 @dataclass
 class Server:
-    """θ [d], and of every client its last pairs, gradient [d] and ρ_i."""
+    """θ [d], and every client's last pairs, gradient [d] and ρ_i."""
 
     x: Vec
     held: Sketch
@@ -75,7 +75,7 @@ class MontDec(Algorithm[Server, Memory]):
     """Ĥ_i = Σ_{j≤d_i} (λ_j − ρ_i)v_jv_jᵀ + ρ_i I, ρ_i = λ_{d_i+1}, of the current Hessian; η by Armijo's rule.
 
     Attributes:
-        pairs: eigenpairs of a round; None for the pace's.
+        pairs: the number of eigenpairs per round; None takes the pace's.
         alpha: η = βᵏ is the largest with f(θ − ηp) ≤ f(θ) − α η pᵀg.
         beta: β; the candidates for η are its powers.
         tries: candidates per exchange.

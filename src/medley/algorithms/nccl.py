@@ -1,4 +1,4 @@
-"""NCCL: FedAvg for a stream of tasks: each step weighs the gradients of task and memory by their agreement.
+"""NCCL: FedAvg for a stream of tasks: each step weights the gradients of task and memory by their agreement.
 
 **Reference**: Han, Kim, Cho & Lee, "On the Convergence of Continual Learning with Adaptive Methods", UAI 2023, as
 described in C-FLAG (AISTATS 2025), Section 5 and Table 1, there with E = 1.
@@ -14,7 +14,7 @@ described in C-FLAG (AISTATS 2025), Section 5 and Table 1, there with E = 1.
 **Departures**: let ∇f be the memory's gradient, ∇g the task's, and Λ = ⟨∇f, ∇g⟩. If Λ > 0, the paper's rate for ∇g, (1
 − αL)Λ/(L‖∇g‖²), is not bounded as ∇g → 0. Here it is at most α, so that a step never takes more of the task than plain
 descent would. If Λ ≤ 0, the memory's rate α(1 − Λ/‖∇f‖²) is at most 1/L. α is the client's learning rate: choose it
-below 1/L, because from there on a step that helps both takes nothing of the task.
+below 1/L, because at 1/L and above a step that helps both ignores the task.
 
 **Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
 

@@ -1,7 +1,7 @@
 """Newton: damped Newton steps for convex problems: every client sends its whole Hessian to the server.
 
-**Reference**: the classical method, against which the others of its family save bytes; the damping is Armijo's, with
-the losses of all candidates in one exchange, as in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved
+**Reference**: the classical method; the other Newton methods send fewer bytes. The damping is Armijo's, with the
+losses of all candidates in one exchange, as in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved
 Approximate Newton Method for Distributed Optimization", NeurIPS 2018, section 4.
 
 **Status**: published
@@ -14,7 +14,7 @@ Approximate Newton Method for Distributed Optimization", NeurIPS 2018, section 4
 - losses: d + (K + 1) down, 8(K + 1) bytes up; again if no candidate passed
 
 **Departures**: if Σ p_i H_i is singular (mu = 0, and fewer rows than columns or columns that depend on each other), the
-step is the one of least norm instead of undefined.
+step is the solution of least norm instead of being undefined.
 
 **Missing replies**: a client whose Hessian is lost is left out of the round; means are over the clients that replied.
 

@@ -16,12 +16,12 @@ were and cost nothing. In Algorithm 1 every client trains in every round, and th
 take part: ``everyone=True`` does this. x is the same either way. On ten clients with two digits each, of which 2 take
 part, the personal accuracy after 10 rounds is .60 in the mean of five seeds (.57 to .63), and .66 (.51 to .75) with
 ``everyone=True``. Clients send displacements w_i − x instead of end points. The mean is weighted by rows, as in the
-authors' code. In the paper it is plain. The inner problem is solved by ``inner_steps`` gradient steps on one batch,
+authors' code; the paper's is unweighted. The inner problem is solved by ``inner_steps`` gradient steps on one batch,
 from the last θ_i of the round, and from x at its start. The pace's momentum and optimizer are not used. Parameters that
-a network leaves to each client are not trained.
+a network does not share are not trained.
 
-**Checked against**: the authors' code: the steps of θ and w, the starting points, the weights, β, and who trains. It
-adds 0.001·θ to the gradient of θ, which is ``Pace(weight_decay=0.001)`` here, and its local rounds are single
+**Checked against**: the authors' code: the steps of θ and w, the starting points, the weights, β, and which clients
+train. It adds 0.001·θ to the gradient of θ, which is ``Pace(weight_decay=0.001)`` here, and its local rounds are single
 mini-batches, ``Pace(steps=20)``. The personal accuracy that it prints belongs to w_i, because the same tensors hold θ_i
 and w_i is written to them before the test. Here it belongs to θ_i.
 
@@ -74,8 +74,8 @@ class pFedMe(Algorithm[Server, Memory]):
     Attributes:
         mu: the weight λ of (λ/2)‖θ − w‖²; the paper's default is 15
         inner_steps: K, gradient steps that approximate θ on one batch; the paper's default is 5
-        outer_lr: η, the step of w; None, the default, takes the pace's lr, as θ does. w moves by η·λ of its
-            distance to θ
+        outer_lr: η, the step of w; None, the default, takes the pace's lr, as θ does. w moves by η·λ times its distance
+            to θ
         beta: β, the server's step; the paper takes 1 to 4
         everyone: whether clients that do not take part train too, as in the paper; their w_i are not sent
     """
@@ -91,7 +91,7 @@ class pFedMe(Algorithm[Server, Memory]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← (1 − β) x + β Σ p̃_i w_i: towards the mean of the clients' w_i."""
+        """x ← (1 − β) x + β Σ p̃_i w_i: x moves towards the mean of the clients' w_i."""
         x = s.x
         s.x = x + self.beta * clients.ask(self.train, Model(x)).mean().delta
         if self.everyone and (absent := tuple(i for i in clients.p if i not in clients.ids)):
@@ -99,7 +99,7 @@ class pFedMe(Algorithm[Server, Memory]):
 
     @on_client
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """w_i − x, where w_i follows the own model θ_i."""
+        """w_i − x, where w_i follows the client's own model θ_i."""
         return Step(self.solve(me, got.x) - got.x)
 
     @on_client
@@ -120,7 +120,7 @@ class pFedMe(Algorithm[Server, Memory]):
         return w
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Nothing: the server knows no own models."""
+        """Nothing: the server does not keep clients' own models."""
 
     def personal(self, me: Client[Memory], x: Vec) -> Vec:
         """θ_i."""

@@ -1,4 +1,4 @@
-r"""Ringleader: for clients of unequal speed and data: every step has updates of everybody, none of them old, none lost.
+r"""Ringleader: for clients of unequal speed and data: every step uses updates of all clients, none of them old or lost.
 
 $$
 \begin{aligned}
@@ -9,8 +9,9 @@ x &\leftarrow x + \eta \, \bar g
 \end{aligned}
 $$
 
-Phase 1 collects updates until everybody is in the table. Its last one makes the first step. In phase 2 each other
-client makes a step with its next update; the updates of those who have made theirs go to the next round's table.
+Phase 1 collects updates until every client is in the table; the last one triggers the first step. In phase 2 each other
+client triggers one step with its next update. Further updates of clients that have had their step go to the next
+round's table.
 
 **Reference**: Maranjyan & Richtárik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time Complexity under
 Data Heterogeneity", ICLR 2026; arXiv:2509.22860.
@@ -26,16 +27,16 @@ Data Heterogeneity", ICLR 2026; arXiv:2509.22860.
 **Departures**: a client sends the displacement of its local descent. With one local step that is −lr·∇f_i, as in the
 paper, whose γ is lr·``server_lr``; its theory wants γ ≤ 1/(8nL). ``ReplyPolicy(replies=1)`` gives the paper's order of
 arrival; if several replies end a round, they make one step together. If clients differ in size, their weights are p_i
-instead of 1/n. Without a ReplyPolicy the server waits for every reply; if everybody takes part, the method is then
+instead of 1/n. Without a ReplyPolicy the server waits for every reply; if all clients take part, the method is then
 FedAvg, and a warning at the start of the run says so.
 
 **Checked against**: a summary of the paper with its algorithm, and a public simulator of it and its rivals, which may
-not be the authors'. We could not read the paper beyond its introduction, so the equations have no numbers here. Summary
-and simulator agree with the text above. In the simulator a client that has made its step goes on at the newest x, as
-here.
+not be the authors'. We could read only the paper's introduction, so the equations have no numbers here. Summary and
+simulator agree with the text above. In the simulator, as here, a client that has had its step continues from the newest
+x.
 
-**Missing replies**: late replies are used in the round in which they arrive. If a client's reply is lost, it is asked
-again, and phase 1 waits for it.
+**Missing replies**: late replies are used in the round in which they arrive. If a client's reply is lost, the server
+asks that client again, and phase 1 waits for it.
 
 **Example**
 
@@ -60,7 +61,7 @@ from ..contract import Algorithm, Client, Cohort, Model, Need, Step, Vec, on_cli
 
 @dataclass
 class Server:
-    """The model; G_i and b_i of this round's table and of the next one's; and who has yet to make a step in phase 2."""
+    """The model; G_i and b_i in this round's table and in the next one's; and clients whose step in phase 2 is due."""
 
     x: Vec
     G: dict[int, Vec] = field(default_factory=dict)
@@ -76,8 +77,8 @@ class Ringleader(Algorithm[Server]):
     """Ringleader ASGD.
 
     Attributes:
-        server_lr: the server's step size η; default 1, with which a step is the clients' own mean displacement. The
-            more clients there are, the smaller it has to be.
+        server_lr: the server's step size η; with the default, 1, a step is the clients' mean displacement. The more
+            clients there are, the smaller η must be.
     """
 
     server_lr: Annotated[float, positive] = 1.0
@@ -90,7 +91,7 @@ class Ringleader(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """Put the replies into the tables, and make a step if they end phase 1, or are the due ones of phase 2."""
+        """Put the replies into the tables. Make a step if they end phase 1 or, in phase 2, if their step is due."""
         replies = clients.ask(self.train, Model(s.x), late="deliver")
         up, second = replies.each(), bool(s.left)
         now = {i: reply.delta for i, reply in up.items() if not second or i in s.left}
@@ -108,7 +109,7 @@ class Ringleader(Algorithm[Server]):
         clients.note(stepped=float(steps), staleness=old / max(1, len(up)))
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Those who left are in no table; who joins in phase 2 is in the next round's."""
+        """Clients that left are dropped from both tables; a client that joins in phase 2 enters the next round's."""
         del who
         s.G, s.next_G = ({i: G for i, G in t.items() if i in clients.p} for t in (s.G, s.next_G))
         s.b, s.next_b = ({i: b for i, b in t.items() if i in clients.p} for t in (s.b, s.next_b))
@@ -121,5 +122,5 @@ class Ringleader(Algorithm[Server]):
 
 
 def added(G: dict[int, Vec], b: dict[int, int], new: dict[int, Vec]) -> tuple[dict[int, Vec], dict[int, int]]:
-    """The sums and counts of a table with these updates."""
+    """The table's sums and counts with these updates added."""
     return G | {i: G[i] + u if i in G else u for i, u in new.items()}, b | {i: b.get(i, 0) + 1 for i in new}

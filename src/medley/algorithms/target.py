@@ -1,4 +1,4 @@
-"""TARGET: for a stream of tasks, the server makes up rows of past ones; clients keep to the last model's outputs there.
+"""TARGET: for a stream of tasks, the server makes up rows of past ones, and clients distil the last model on them.
 
 **Reference**: Zhang, Chen, Zhuang & Lyu, "TARGET: Federated Class-Continual Learning via Exemplar-Free Distillation",
 ICCV 2023.
@@ -16,9 +16,9 @@ same from the first round to the last.
 
 **Departures**: the temperatures (2 for the clients, 20 for the student), the generator's weights and its learning rates
 come from the authors' code; its kd = 25 goes with a learning rate of 0.01. With ``mode="task"`` a made-up row has a
-label of a past task, and each task's outputs are distilled apart. Here clients get the teacher's outputs together with
-the rows. In the authors' code clients have the old model and run it on rows that are cropped and mirrored anew each
-time. Means are weighted by p̃_i. In the authors' code they are plain.
+label of a past task, and each task's outputs are distilled separately. Here clients get the teacher's outputs together
+with the rows. In the authors' code clients have the old model and run it on rows that are cropped and mirrored anew
+each time. Means are weighted by p̃_i; in the authors' code they are unweighted.
 
 **Checked against**: the authors' code, which makes rows differently in these points:
 
@@ -30,8 +30,8 @@ time. Means are weighted by p̃_i. In the authors' code they are plain.
   at all. Here both begin after the first batch.
 - The student's first weights are Xavier's with normal biases. Here they are the layers' own.
 - In the generator's loss the student is in evaluation mode. Here it is in training mode.
-- The student's loss has the factor T² = 400. Here it has none, which Adam's steps hardly feel.
-- The rows of least loss among the generator's steps are kept. Here those of the last step are.
+- The student's loss has the factor T² = 400. Here it has none, which hardly changes Adam's steps.
+- It keeps the rows of least loss among the generator's steps. Here the rows of the last step are kept.
 - Rows are cropped and mirrored before the teacher sees them, and kept as 8-bit images. Here they are the generator's
   outputs.
 - Wanted labels are drawn at random. Here each class comes equally often.
@@ -71,7 +71,7 @@ from ..numerics.initial_weights import redrawn
 
 
 class Dreams(Message):
-    """Down: made-up rows, and the outputs for them of the model at the end of the task."""
+    """Down: made-up rows, and the outputs that the model at the end of the task gives for them."""
 
     rows: Float[Tensor, "m ..."]
     said: Float[Tensor, "m c"]
@@ -109,13 +109,13 @@ class TARGET(Algorithm[Server, Memory]):
         network: the network that clients train.
         generator: maps noise [b, latent] to rows.
         latent: length of the noise.
-        rows: made at the end of each task.
-        batch: rows made at a time.
-        steps: of the generator for each batch, and then as many of the student.
+        rows: the number of rows made at the end of each task.
+        batch: the number of rows made at a time.
+        steps: the generator's steps for each batch; the student then takes as many.
         kd: weight of the distillation at the clients.
         oh: weight of the generator's first loss: the teacher sees the wanted label.
-        bn: weight of its second: BatchNorm's inputs are as in training.
-        adv: weight of its third: the student differs from the teacher where their classes agree.
+        bn: weight of its second loss: BatchNorm's inputs are as in training.
+        adv: weight of its third loss: the student differs from the teacher where their classes agree.
     """
 
     network: nn.Module
@@ -131,12 +131,12 @@ class TARGET(Algorithm[Server, Memory]):
     needs = frozenset({Need.STREAM, Need.CLASSES, Need.NETWORK, Need.REPLIES})
 
     def settings(self) -> dict[str, Any]:
-        """Hyper-parameters by name, networks in words."""
+        """Hyperparameters by name, with networks as text."""
         return {**super().settings(), "network": str(self.network), "generator": str(self.generator)}
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """All that decides a run's bits: weights that are drawn or that the server's model replaces don't count."""
+        """All that decides a run's bits. Weights that are drawn, or that the server's model replaces, don't count."""
         return {**super().settings(), "network": redrawn(self.network), "generator": redrawn(self.generator)}
 
     def start(self, x: Vec) -> Server:
@@ -164,7 +164,7 @@ class TARGET(Algorithm[Server, Memory]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     def end_task(self, s: Server, clients: Cohort) -> None:
-        """Make rows of all classes so far; all clients get them."""
+        """Make rows of all classes so far, and send them to all clients."""
         with drawing(clients.rng("dreams"), s.x.device):
             rows, said = self.dream(s.x, clients.buffers, clients.task)
         if not bool(torch.isfinite(rows).all() and torch.isfinite(said).all()):
@@ -200,6 +200,6 @@ class TARGET(Algorithm[Server, Memory]):
         return Step(me.descend(got.x, loss=new, correct=both).step)
 
     def dream(self, x: Vec, buffers: State | None, task: Task) -> tuple[Tensor, Tensor]:
-        """Rows that the network with parameters x takes for ones of the classes seen, and its outputs for them."""
+        """Rows that the network with parameters x assigns to the classes seen, and its outputs for them."""
         sizes = (self.latent, self.rows, self.batch, self.steps, self.oh, self.bn, self.adv)
         return Dreamer(self.network, self.generator, *sizes).dream(x, buffers, task.seen, task.compared)

@@ -1,5 +1,5 @@
 r"""SHED: Newton's method in instalments. In every round each client sends as many eigenpairs of its Hessian as its
-connection carries; the server's picture of the curvature grows until the clients renew their Hessians.
+connection allows. The server's approximation of the curvature improves until the clients renew their Hessians.
 
 **Reference**: Dal Fabbro, Dey, Rossi & Schenato, "SHED: A Newton-type Algorithm for Federated Learning based on
 Incremental Hessian Eigenvector Sharing", JMLR 25, 2024, Algorithms 1, 3 and 4.
@@ -32,7 +32,7 @@ x &\leftarrow x + \eta\, p && \text{η by Armijo's line search over the clients'
 
 - p_i stands for 1/M everywhere. Iterations count from 1, and the first one renews.
 - ``renewal="gradient_norm"`` renews if the gradient's norm grows, or falls by less than ``b`` times its fall before,
-  and after d rounds at the latest. The printed rule renews nearly always, or once and never again.
+  and after d rounds at the latest. The rule as printed renews in nearly every round, or once and never again.
 - Pairs stop at the rank of the data's part of the Hessian. From then on Ĥ_i is exact.
 
 **Beyond the paper.** Each setting works alone. `SHED.fast` has all of them except ``above``:
@@ -96,21 +96,22 @@ class SHED(Algorithm[Server, Memory]):
     """Incremental Hessian eigenvector sharing. Defaults are the paper's where it gives any.
 
     Attributes:
-        renewal: of Hessians in rounds 1, 2, 4, 7, 12, 20, ... ("fibonacci"), every ``period`` rounds ("periodic"), when
-            the gradient's fall slows down ("gradient_norm"), or "once"; "auto" is once for least squares, whose Hessian
-            is constant, and Fibonacci else.
+        renewal: when clients renew their Hessians: in rounds 1, 2, 4, 7, 12, 20, ... ("fibonacci"), every ``period``
+            rounds ("periodic"), when the gradient's norm falls more slowly ("gradient_norm"), or "once". "auto" is
+            "once" for least squares, whose Hessian is constant, and "fibonacci" otherwise.
         period: rounds between renewals, for "periodic".
-        b: share of its last fall by which the gradient's norm has to fall, for "gradient_norm".
-        pairs: eigenpairs of an iteration: a number, one a client, or None for the pace's.
-        rho: ρ_i: λ_{q+1} ("lambda"), (λ_{q+1} + λ_n)/2 ("star"), or "geo", see the card; "auto" is star for least
-            squares, and then no line search is needed (Theorem 3), else lambda.
-        search: η by Armijo's rule, speculatively or not, or η = 1 ("none"); "auto" is none with star, else Armijo's.
-        alpha: share of the slope by which f has to fall.
+        b: the share of its last fall by which the gradient's norm must fall, for "gradient_norm".
+        pairs: eigenpairs per iteration: one number, a number per client, or None for the pace's.
+        rho: ρ_i: λ_{q+1} ("lambda"), (λ_{q+1} + λ_n)/2 ("star"), or "geo", see the card. "auto" is "star" for least
+            squares, which then need no line search (Theorem 3), and "lambda" otherwise.
+        search: η by Armijo's rule, speculatively or not, or η = 1 ("none"). "auto" is "none" with ``rho="star"``,
+            otherwise Armijo's rule.
+        alpha: share of the slope by which f must fall.
         beta: candidates are η = βᵏ.
-        tries: candidates an exchange.
-        lbfgs: moves that L-BFGS keeps; 0: no L-BFGS.
-        difference: renewals send the difference of the new Hessian from the server's pairs.
-        bits: of an entry of an eigenvector or gradient; None for numbers as they are.
+        tries: candidates per exchange.
+        lbfgs: moves that L-BFGS keeps; 0 turns L-BFGS off.
+        difference: renewals send the difference between the new Hessian and the server's pairs.
+        bits: bits per entry of an eigenvector or gradient; None sends plain numbers.
         above: with ``bits``, keep Ĥ ⪰ H.
     """
 
@@ -131,7 +132,7 @@ class SHED(Algorithm[Server, Memory]):
     needs = frozenset({Need.FACTOR, Need.CONVEX, Need.REPLIES})
 
     def __post_init__(self) -> None:
-        """Beside the declared settings: ``above`` is about rounded pairs of ρ = λ_{q+1}."""
+        """Check also that ``above`` comes with ``bits``, ρ = λ_{q+1} and no ``difference``."""
         super().__post_init__()
         if isinstance(self.pairs, Sequence):
             object.__setattr__(self, "pairs", tuple(self.pairs))
@@ -140,7 +141,7 @@ class SHED(Algorithm[Server, Memory]):
 
     @classmethod
     def fast(cls, pairs: int | Sequence[int] | None = 4) -> SHED:
-        """Everything that the paper leaves out: a fifth to a fifteenth of the exchanges, at a fraction of the bytes.
+        """All settings beyond the paper: a fifth to a fifteenth of the exchanges, at a fraction of the bytes.
 
         **Status**: this library's own
         """
@@ -174,7 +175,7 @@ class SHED(Algorithm[Server, Memory]):
     def round(self, s: Server, clients: Cohort) -> None:
         """θ ← θ − ηp with p = Ĥ⁻¹g, Ĥ = Σp_iĤ_i, Ĥ_i = Σ_{j≤q_i} (λ_j − ρ_i)v_jv_jᵀ + ρ_i I (Algorithm 4).
 
-        Under the speculative search reports of this θ may have come with the last round's losses.
+        With the speculative search, reports of this θ may have arrived with the last round's losses.
         """
         s.t += 1
         if isinstance(self.pairs, tuple) and len(self.pairs) != len(clients.p):
@@ -217,7 +218,7 @@ class SHED(Algorithm[Server, Memory]):
             s.renewals += due and eta != 1  # these Hessians are of a point that was not taken
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Forget their gradients and pairs: each renews its Hessian with its next report."""
+        """Forget these clients' gradients and pairs; each renews its Hessian with its next report."""
         del clients
         s.held, s.before = s.held.after({}, anew=who), []
         for name in ("g", "rho", "lift", "unit", "renewed", "at"):

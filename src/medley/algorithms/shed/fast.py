@@ -1,4 +1,4 @@
-"""SHED beyond the paper: the speculative search, reports in a few bits, differences of Hessians."""
+"""SHED beyond the paper: speculative search, reports in a few bits, differences between Hessians."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .paper import CandidateLosses, Exact, Instalment, none, nothing, take
 
 
 def nearer(m: Memory, A: Factor) -> Vectors:
-    """Differences: the pairs that the server holds stay as a base, where they bring the new AᵀA nearer."""
+    """For ``difference``: the server's pairs stay as the base if they are close enough to the new AᵀA."""
     W = torch.cat([none(m), *m.V])
     return W if excess(A, W, m.lam) < 0 else nothing(m, A)
 
@@ -24,17 +24,17 @@ def nearer(m: Memory, A: Factor) -> Vectors:
 class Coded(Exact):
     """Eigenvectors and changes of gradients in ``bits`` bits, with a scale each.
 
-    Where one unit for all columns would spoil more than half of a row, codes count in units of the columns' own from
-    then on: roots of the Hessian's diagonal. Where codes would add to all other directions a curvature like their own,
-    as of columns with a mean far above their spread, numbers travel whole from then on. ``above`` asks for a lift of
-    Ĥ_i that restores Ĥ_i ⪰ H_i.
+    If one unit for all columns would spoil more than half of a row, codes count in units of each column from then on:
+    roots of the Hessian's diagonal. If rounding would add about as much curvature to all other directions as they have,
+    for example with columns whose mean is far above their spread, the client sends plain numbers from then on.
+    ``above`` asks for a lift of Ĥ_i that restores Ĥ_i ⪰ H_i.
     """
 
     bits: int
     above: bool
 
     def encode(self, m: Memory, new: Instalment) -> tuple[Report, Vectors]:
-        """The report in codes, and its eigenvectors as the server will have them."""
+        """The report in codes, and its eigenvectors as the server will decode them."""
         rows, unit, lift, rho = torch.cat([new.V, (new.g - m.g)[None]]), None, None, new.rho
         codes, scale = quantise(rows / m.unit, self.bits)
         # The cost of an error in g or v is measured by the Hessian's diagonal, which knows no units.
@@ -81,9 +81,10 @@ class Coded(Exact):
 
 
 def drowns(new: Instalment, e: Vectors, metric: Vec) -> bool:
-    """Whether errors e of eigenvectors add a curvature above a quarter of the other directions' own.
+    """Whether the eigenvectors' errors e add more curvature than a quarter of what the other directions have.
 
-    Both are of the Hessian with a diagonal of ones: Σ λ_j e_jᵀMe_j, and what v_1 leaves of the trace, by direction.
+    Both are measured after scaling the Hessian's diagonal to ones: Σ λ_j e_jᵀMe_j, and per direction, the part of the
+    trace that does not belong to v_1.
     """
     if not len(new.V) or len(metric) < 2:
         return False
@@ -92,9 +93,9 @@ def drowns(new: Instalment, e: Vectors, metric: Vec) -> bool:
 
 
 def coded(step: Vec, diagonal: Vec) -> tuple[Codes, Scales] | None:
-    """p in 16 bits; None where rounding would spoil it, measured by Ĥ's ``diagonal`` [d].
+    """p in 16 bits; None if rounding would spoil it, measured by Ĥ's ``diagonal`` [d].
 
-    16 bits cost a step 1e-9 of its length, squared; at 1e-4 it might no longer go down.
+    The squared error of 16 bits is about 1e-9 of the step's squared length; at 1e-4 the loss might no longer fall.
     """
     codes, scale = quantise(step, 16)
     return None if spoils(step, restore(codes, scale), diagonal, 1e-4) else (codes, scale)
@@ -125,7 +126,7 @@ class Speculative(CandidateLosses):
         return self.next_reports
 
     def go_back(self) -> None:
-        """No candidate of the first exchange passed, and clients have gone ahead: back to θ."""
+        """Return to θ: no candidate of the first exchange passed, but the clients have gone ahead."""
         s = self.s
         renewed, s.renewals = self.attempted.renewals > s.renewals, self.attempted.renewals
         take(s, self.next_reports, 0, self.wire)

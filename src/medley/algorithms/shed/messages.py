@@ -14,7 +14,7 @@ from ...numerics.quasinewton import Curve
 
 
 class Point(Message):
-    """Down: the server's θ [d], and the number of renewals of Hessians that are due by now."""
+    """Down: the server's θ [d], and the number of Hessian renewals due so far."""
 
     x: Vec
     renewals: int
@@ -24,13 +24,13 @@ class Report(Message):
     """Up: a client's gradient and next eigenpairs on the wire, encoded from an `Instalment`.
 
     Attributes:
-        g: ∇f_i(θ) [d]; in codes its change, with ``g_scale``.
-        V, lam: eigenvectors by rows [q, d], and eigenvalues [q]; in codes with ``V_scale``.
-        unit: exponents of the powers of 2 that codes count in from this report on, by column; None for no change.
+        g: ∇f_i(θ) [d]; if coded, its change, with ``g_scale``.
+        V, lam: eigenvectors by rows [q, d], and eigenvalues [q]; if coded, with ``V_scale``.
+        unit: by column, exponents of the powers of 2 in which codes count from this report on; None if unchanged.
         rho: ρ_i.
-        held: number of this client's pairs that the server holds beside these; the server compares it with its own
-            count and refuses a report that differs.
-        lift: addition to Ĥ_i's diagonal that keeps it above H_i; None for none.
+        held: the number of this client's pairs that the server holds, without these. If its own count differs, the
+            server rejects the report.
+        lift: what to add to Ĥ_i's diagonal so that Ĥ_i ⪰ H_i; None for nothing.
     """
 
     exact: ClassVar[frozenset[str]] = frozenset({"g_scale", "V_scale", "lam"})
@@ -46,7 +46,7 @@ class Report(Message):
 
 
 class AttemptedPoint(Message):
-    """Down: the point θ − p to try [d]; or p in codes with ``scale``, from the client's last report on."""
+    """Down: the point θ − p to try [d]; or p in codes with ``scale``, counted from the client's last report."""
 
     x: Vec | Int[Tensor, " d"]
     scale: Float[Tensor, ""] | None
@@ -68,10 +68,10 @@ class Server:
         x, t: θ, and the number of the iteration.
         held: all clients' eigenpairs.
         curve: moves and changes of gradient, for L-BFGS; ``before``: θ and g of the round before.
-        renewals, renewed_in: renewals that are due, and the round of the last.
+        renewals, renewed_in: the number of renewals due so far, and the round of the last one.
         norms: ‖g‖ of the last three rounds.
 
-    - ``whole``: some client's numbers travel as they are, and so do directions.
+    - ``whole``: whether some client sends plain numbers; directions are then plain numbers too.
     - By client: ``g`` its last gradient, ``rho`` ρ_i, ``lift`` see `Report`, ``unit`` the units of its
       codes [d], ``renewed`` its renewals, ``at`` the round of the θ of its last report.
     """
@@ -98,16 +98,16 @@ class Memory:
     """A client.
 
     Attributes:
-        x, g: θ of its last report [d], and the gradient as the server has it.
-        spectrum, delta: the Hessian's eigenpairs without its δI, and δ; ``of`` is its point.
-        renewals, sent: renewals so far, and the pairs sent since the last.
-        V, lam: for differences, the pairs that the server holds, a report's each; ``base`` counts those of earlier
-            Hessians.
+        x, g: θ of its last report [d], and the gradient as the server decoded it.
+        spectrum, delta: the eigenpairs of the Hessian without δI, and δ; ``of`` is the point at which it was taken.
+        renewals, sent: renewals so far, and the number of pairs sent since the last one.
+        V, lam: for ``difference``, the pairs that the server holds, report by report; ``base`` counts the pairs of
+            earlier Hessians.
         diagonal: the Hessian's diagonal [d].
         unit, same: units of the codes by column, and whether they are all the same.
-        whole: whether codes would drown the curvature, so that numbers travel as they are.
-        off: bounds on rounding, for the lift under ``above``: for each pair v sent as v̂ an a with v̂v̂ᵀ + aI ⪰ vvᵀ [s].
-        lost: a lower bound of ρ that stands for rounding, once no pair is left to send: Σ|λ_j|‖v̂_j − v_j‖².
+        whole: whether the client sends plain numbers, because rounding would drown the curvature.
+        off: bounds on rounding, for the lift under ``above``: for each v sent as v̂, an a with v̂v̂ᵀ + aI ⪰ vvᵀ [s].
+        lost: a lower bound on ρ that accounts for rounding, once no pair is left to send: Σ|λ_j|‖v̂_j − v_j‖².
     """
 
     x: Vec

@@ -21,7 +21,7 @@ Renewal = Literal["auto", "once", "periodic", "fibonacci", "gradient_norm"]
 
 
 def fibonacci(d: int) -> Iterator[int]:
-    """1, 2, 4, 7, 12, ...: the sums of Fibonacci's numbers; from d − 1 on, d − 1 apart (section 5.2)."""
+    """1, 2, 4, 7, 12, ...: the sums of Fibonacci's numbers; from d − 1 on, in steps of d − 1 (section 5.2)."""
     t, a, b = 1, 1, 1
     while True:
         yield t
@@ -34,7 +34,7 @@ def due(s: Server, renewal: Renewal, period: int, b: float) -> bool:
     Args:
         renewal: the rule.
         period: iterations between renewals, for "periodic".
-        b: for "gradient_norm", the share of its last fall by which ‖g‖ has to fall.
+        b: for "gradient_norm", the share of its last fall by which ‖g‖ must fall.
     """
     d, following = len(s.x), s.t + 1
     if renewal == "periodic":
@@ -60,7 +60,7 @@ class Instalment:
         rho: ρ_i.
         following: λ_{q+1}, the largest eigenvalue not sent.
         q: number of pairs sent since the renewal, these included.
-        held: number of pairs that the server holds, without these.
+        held: number of pairs that the server already holds.
     """
 
     g: Vec
@@ -73,7 +73,7 @@ class Instalment:
 
 
 def nothing(m: Memory, A: Factor) -> Vectors:
-    """A renewed Hessian begins anew: nothing of earlier pairs is kept."""
+    """The base after a renewal is empty: no earlier pair is kept."""
     del A
     m.V, m.lam = [], m.lam[:0]
     return none(m)
@@ -85,7 +85,7 @@ def none(m: Memory) -> Vectors:
 
 
 def renew(m: Memory, f: Objective, few: int, keep: Callable[[Memory, Factor], Vectors]) -> None:
-    """Decompose ∇²f_i = AᵀA + δI at m.x; ``few`` leading pairs of many. ``keep`` is the base that stays."""
+    """Decompose ∇²f_i = AᵀA + δI at m.x, ``few`` leading pairs if there are many; ``keep`` gives the base."""
     m.of, m.sent, m.lost = m.x, 0, 0.0
     A, m.delta = f.factor(m.x)
     f.work += min(A.shape) * f.n
@@ -110,10 +110,10 @@ def following(m: Memory, f: Objective, k: int) -> tuple[Vectors, Values, int]:
 
 
 class Exact:
-    """Numbers as they are."""
+    """Sends plain numbers."""
 
     def encode(self, m: Memory, new: Instalment) -> tuple[Report, Vectors]:
-        """The report, and its eigenvectors as the server will have them."""
+        """The report, and its eigenvectors as the server will decode them."""
         del m
         return Report(new.g, None, new.V, None, None, new.lam, new.rho, new.held, None), new.V
 
@@ -130,8 +130,8 @@ def take(s: Server, reports: Mapping[int, Report], t: int, wire: Exact) -> None:
     """Keep the clients' reports.
 
     Args:
-        t: the iteration of their θ; 0 if it was not taken.
-        wire: decodes them.
+        t: the iteration of the reports' θ; 0 if that point was not accepted.
+        wire: decodes the reports.
     """
     pairs, anew, based = dict[int, tuple[Vectors, Values]](), set[int](), set[int]()
     for i, up in reports.items():
@@ -149,13 +149,13 @@ def take(s: Server, reports: Mapping[int, Report], t: int, wire: Exact) -> None:
 class CandidateLosses:
     """Losses of candidate steps, as `backtrack` asks for them.
 
-    They are compared of the clients that answered. For the others stands the quadratic model that the server has of
-    them, so that their gradients' part of the slope is on both sides.
+    The comparison uses the losses of clients that answered. For the other clients it uses the server's quadratic model,
+    so that their part of the slope is on both sides.
 
     Attributes:
         s, clients: the server and this round's cohort.
-        step, p: the direction [d], and the clients' weights, of sum 1.
-        beta: candidates are powers of it.
+        step, p: the direction [d], and the clients' weights, which sum to 1.
+        beta: candidates are the powers of β.
         losses: the client method.
     """
 
@@ -166,7 +166,7 @@ class CandidateLosses:
     beta: float
     losses: Callable[[Client[Memory], Line], Losses]
     next_reports: dict[int, Attempt] = field(default_factory=dict)
-    """Reports of θ − p, where they came with the losses."""
+    """Reports of θ − p, if they came with the losses."""
 
     def __call__(self, etas: Sequence[float]) -> Sequence[float]:
         """f(θ − ηp) for every η."""
