@@ -1,10 +1,10 @@
 """Any nn.Module as an objective on one flat vector.
 
 The module's trainable parameters are views of one vector, in the order of ``named_parameters()``, and their gradients
-are views of another: loading x is one copy, reading the gradient none. Buffers (BatchNorm statistics) are not part of
-x.
+are views of another: loading x takes one copy, reading the gradient takes none. Buffers (BatchNorm statistics) are not
+part of x.
 
-Where clients share some parameters only, those come first in the vector, see `shared`.
+If clients share only some parameters, these come first in the vector, see `shared`.
 
 `family` has the `Network` that a user writes, `model` the module on a flat vector, `objective` f_i, and `problem` the
 rest of the contract.

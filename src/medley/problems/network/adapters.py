@@ -1,4 +1,4 @@
-"""Low-rank adapters of a network: where their factors lie in x, and an objective of a part of x that is no slice."""
+"""Low-rank adapters of a network: where their factors lie in x; and f_i as a function of scattered coordinates of x."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ...runtime.handed import handed
 
 
 def adapters(module: nn.Module) -> tuple[Adapter, ...]:
-    """The adapters of a module whose trainable parameters are views of one vector; none unless all are of the one form.
+    """The adapters of a module whose trainable parameters are views of one vector; none unless all have this form.
 
-    A layer with an adapter has ``lora_A`` and ``lora_B``, as peft's, each a layer with a matrix or a dict of one, its
-    own layer ``base_layer``, and a number ``scaling``, by default 1.
+    A layer with an adapter has ``lora_A`` and ``lora_B``, like peft's, each of them a layer with a matrix or a dict
+    with one such layer; its original layer ``base_layer``; and a number ``scaling``, by default 1.
     """
     out = []
     for m in module.modules():
@@ -40,24 +40,24 @@ def adapters(module: nn.Module) -> tuple[Adapter, ...]:
 
 
 def _one(held: Any) -> Any:
-    """What is held, or the only thing in a dict; None of several."""
+    """``held`` itself, or the only value in a dict; None if a dict has several."""
     if isinstance(held, Mapping | nn.ModuleDict):
         return next(iter(held.values())) if len(held) == 1 else None
     return held
 
 
 def _weight(held: Any) -> Tensor | None:
-    """The trainable matrix of a layer, or of the only one in a dict; None without one."""
+    """The trainable matrix of a layer, or of the only layer in a dict; None if there is no such matrix."""
     found = getattr(_one(held), "weight", None)
     return found if isinstance(found, nn.Parameter) and found.requires_grad and found.ndim == 2 else None
 
 
 @dataclass
 class SomeObjective:
-    """f_i as a function of the coordinates ``free`` of x; the others stand still at ``x``. For `Seq`'s descents.
+    """f_i as a function of the coordinates ``free`` of x; the others stay at ``x``. For `Seq`'s descents.
 
     Attributes:
-        shapes: the shapes of what is free of each parameter
+        shapes: the shape of each parameter's free part
         fixed: parameters without a free coordinate, which take no part in a backward pass
     """
 

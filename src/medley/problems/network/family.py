@@ -33,7 +33,7 @@ from .spec import NetworkSpec
 log = logging.getLogger("medley")
 
 SOME = 8
-"""Rows that a user's own loss is tried on, spread over the data."""
+"""The number of rows on which a user's own loss is tried, spread over the data."""
 
 
 def _check_shapes(module: nn.Module) -> None:
@@ -71,12 +71,12 @@ def _check_kind(module: nn.Module) -> None:
 
 
 def _takes(module: nn.Module, X: Data) -> str:
-    """A clause on the arguments of the module's `forward`, where rows have several inputs."""
+    """A clause about the arguments of the module's `forward`, if rows have several inputs."""
     return f"; its forward takes {inspect.signature(module.forward)}" if isinstance(X, Fields) else ""
 
 
 def _one_tensor(out: object) -> Tensor:
-    """The outputs. Raises RecipeError, with the way out, where they are a dict, a tuple or another object."""
+    """The outputs. If they are a dict, a tuple or another object, raises RecipeError, which says how to change that."""
     if isinstance(out, Tensor):
         return out
     part = f"[{next(iter(out))!r}]" if isinstance(out, Mapping) and out else "[0]"
@@ -95,34 +95,34 @@ class Network(NetworkSpec):
         module: the network; a copy of it is trained.
         loss: "cross_entropy" (integer labels [n], or [n, ...] with outputs [n, classes, ...] for sequences and maps),
             "mse" (targets in the outputs' shape), or a function (outputs, y) -> the 0-d mean loss of the batch, or the
-            loss of each row. Weights of rows need the latter.
+            loss of each row. If rows have weights, it must return the loss of each row.
         start: "draw", the default, draws x₀ anew for every seed by the layers' own ``reset_parameters``; "module"
-            begins at the weights that the module has. A module that comes from a run, or has a part of one, needs the
-            choice. One whose layers hold weights that they do not draw is a warning of the log without it.
-        class_weights: a factor of cross-entropy for each class; default 1 each. The mean divides by the rows, not by
-            the sum of factors as torch's does.
-        ignore_index: the label in sequences and maps that has no loss, such as padding; default −100, as torch's. A
+            begins at the weights that the module has. If the module, or a part of it, comes from a run, you must
+            choose. If you don't choose and its layers hold weights that they do not draw, Medley logs a warning.
+        class_weights: a factor of cross-entropy for each class; default 1 each. The mean divides by the number of rows;
+            torch's divides by the sum of the factors.
+        ignore_index: the label in sequences and maps that has no loss, such as padding; default −100, as in torch. A
             row's loss and its accuracy are means over its other labels.
-        transform: a function (rows [b, ...], generator) -> rows, of every batch that is trained on and of no other,
-            such as `medley.datasets.augment.crop`. The generator is a named stream of the client and the round.
+        transform: a function (rows [b, ...], generator) -> rows, applied to training batches only, such as
+            `medley.datasets.augment.crop`. The generator is a named stream of the client and the round.
         shared: names of the parameters that clients share, a pattern such as "backbone.*" or a list of them; "!head.*"
-            takes names away. "body" is all layers but the one that runs last, "all but norms" all but normalisation
-            layers. The others are each client's own, as are the buffers of their modules: they neither travel nor
-            count. None shares all
-        base: the name of the module's frozen part, such as that of the weights it was read from. Folders of runs then
-            refer to it by this name and a digest, and hold what was trained alone; `Result.load` wants ``module=``.
-            Default None: folders hold it, but for a model of peft, whose base is named by its configuration.
+            takes names away. "body" is all layers except the one that runs last, "all but norms" all except
+            normalisation layers. Each client has the other parameters, and the buffers of their modules, to itself:
+            they are not sent, and communication counts leave them out. None shares all
+        base: the name of the module's frozen part, such as the name of the weights it was read from. Folders of runs
+            then refer to it by this name and a digest, and hold only the trained part; `Result.load` needs ``module=``.
+            Default None: folders hold the frozen part, except for peft models, whose configuration names their base.
 
-    Frozen parameters of 16 bits or of whole numbers keep their dtype if all that is trained is float32, and are held
-    once for all clients, workers and results. Of outputs that are an object, as those of Hugging Face's models, its
-    ``logits`` are taken.
+    Frozen parameters of 16 bits or of integers keep their dtype if all trained parameters are float32; clients, workers
+    and results share one copy of them. If the module returns an object, as Hugging Face's models do, its ``logits`` are
+    the outputs.
 
     Modules that are not torch's own are tried once, on two rows, in training mode: if they draw random numbers, each
-    client draws its own, from a named stream. A module that changes its inputs in place, as it is seen to on copies of
-    two rows, is given copies of all.
+    client draws its own, from a named stream. Medley also tries, on copies of two rows, whether the module changes its
+    inputs in place; if it does, it always gets copies.
 
-    Raises RecipeError for a module without trainable parameters, for other values of loss and start, and for a result's
-    module without start.
+    Raises RecipeError if the module has no trainable parameters, if loss or start has another value, and if a result's
+    module comes without start.
     """
 
     def __post_init__(self) -> None:
@@ -166,7 +166,7 @@ class Network(NetworkSpec):
         self._check_start()
 
     def _check_start(self) -> None:
-        """Raise RecipeError for another start, and for none where weights are at hand that a draw would replace."""
+        """Raise RecipeError for an unknown start, and for none if a draw would replace weights of a run or of peft."""
         if self.start is None:
             if hasattr(self.module, "peft_config"):
                 raise RecipeError(
@@ -188,10 +188,10 @@ class Network(NetworkSpec):
 
         Args:
             X: inputs [n, ...]; floats, or integers that the network embeds.
-            dtype: of the run; None for float32.
+            dtype: the run's dtype; None for float32.
 
-        Raises BadData where the network cannot read such rows, or its outputs do not fit the labels, and RecipeError
-        where the outputs are not one tensor.
+        Raises BadData if the network cannot read such rows or its outputs do not fit the labels, and RecipeError if the
+        outputs are not one tensor.
         """
         if isinstance(X, Sparse):
             raise BadData("a network's rows are dense; give X.toarray(), or use Logistic, Softmax or LeastSquares")
@@ -241,7 +241,7 @@ class Network(NetworkSpec):
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
 
     def _read(self, p: NetworkProblem, X: Data) -> tuple[Tensor, Tensor]:
-        """Two rows of X, and the network's outputs of them. Raises BadData where it cannot read such rows."""
+        """Two rows of X, and the network's outputs for them. Raises BadData if it cannot read such rows."""
         try:
             p.check_ids(X)
             rows = in_memory(p.inputs(X[:2])).clone()
@@ -262,7 +262,7 @@ class Network(NetworkSpec):
         return rows, _one_tensor(out)
 
     def _check_outputs(self, out: Tensor, y: Data, classes: int | None) -> None:
-        """Raise BadData where the outputs of two rows have not the shape that the labels ask of cross-entropy."""
+        """Raise BadData if the outputs for two rows do not have the shape that cross-entropy needs for these labels."""
         if self.loss != "cross_entropy":
             return
         if out.ndim == y.ndim == 2 and is_one_hot(in_memory(y)):
@@ -297,7 +297,7 @@ class Network(NetworkSpec):
             raise BadData(f"Network(class_weights=...): {len(self.class_weights)} weights for {classes} classes")
 
     def _tried(self, p: NetworkProblem, out: Tensor, y: Data, classes: int | None) -> None:
-        """Try the user's own loss on outputs of some rows: its form, the classes that it means, the losses of rows."""
+        """Try the user's own loss on some rows' outputs: its form, how it reads classes, and the losses of rows."""
         if not callable(self.loss) or p.seen is None:
             return
         two = p.seen[1].to(out.dtype) if p.seen[1].is_floating_point() else p.seen[1]
@@ -321,7 +321,7 @@ class Network(NetworkSpec):
             p.gives |= {Need.WEIGHTS}
 
     def _ends(self, p: NetworkProblem, end: str) -> None:
-        """Say in the log that a loss of logits gets what a softmax or a sigmoid made, and decide at its middle."""
+        """Warn in the log if a loss of logits gets outputs of a softmax or sigmoid; after a sigmoid, decide at ½."""
         if (end == "sigmoid" and is_binary(self.loss)) or (end == "softmax" and self.loss == "cross_entropy"):
             said = "%s takes logits, and the network ends in a %s: leave that out, since the loss has its own"
             log.warning(said, called(self.loss), end)
@@ -330,11 +330,11 @@ class Network(NetworkSpec):
             p.decision = 0.5
 
     def labelled(self, y: Data) -> bool:
-        """Whether integer targets y number classes: for cross-entropy, and as one integer a row."""
+        """Whether targets y are class labels: integers for cross-entropy, for a user's own loss one integer a row."""
         return not y.is_floating_point() and (self.loss == "cross_entropy" or (y.ndim == 1 and callable(self.loss)))
 
     def canonical(self, y: Data, classes: int | None) -> Data:
-        """Labels as data sets hold them: those of `targets`."""
+        """Labels as data sets hold them: the same as `targets` gives."""
         return self.targets(y, classes)
 
     def targets(self, y: Data, classes: int | None) -> Data:
@@ -350,7 +350,7 @@ class Network(NetworkSpec):
 
     @property
     def fingerprint(self) -> list[Any]:
-        """All that decides a run's bits: with ``start="draw"`` weights that the seed draws don't count."""
+        """All that decides a run's bits. With ``start="draw"``, weights that the seed draws don't count."""
         start = self.start or "draw"
         module = redrawn(self.module) if start == "draw" else self.module
         rest: list[Any] = [self.class_weights, self.ignore_index, self.transform]

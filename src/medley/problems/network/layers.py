@@ -1,4 +1,4 @@
-"""A network's layers in the order in which they run, seen in one forward pass: which one is last, and what it reads."""
+"""A network's layers in the order in which they run, from one forward pass: which one is last, and what it reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...runtime.operations import OperationMode
 from .names import NORMS
 
 ELEMENTWISE = ("aten::add", "aten::sub", "aten::mul", "aten::div")
-"""Operations that leave each of their inputs in its place, and so raw rows raw, when the other one is a parameter."""
+"""Operations that keep every number in its place if the other input is a parameter, so that raw rows stay raw."""
 
 ENDS = ("sigmoid", "softmax", "log_softmax")
 """Operations that make probabilities, or their logarithms."""
@@ -26,12 +26,12 @@ class Layers(NamedTuple):
     """The layers behind a network's outputs.
 
     Attributes:
-        last: paths of the modules with trainable parameters that no other such module runs after; one in most networks
-        head: the path of the last module of all, where that is an nn.Linear that runs once and reads vectors [b, f];
-            None where it is another one, or there are several
-        raw: whether the head's inputs hold the network's inputs, at most scaled, normalised or beside others
-        end: "sigmoid", "softmax" or "log_softmax" where that is the operation that makes the outputs; else empty
-        failed: the reason for which the pass could not be seen; empty where it was
+        last: paths of the modules with trainable parameters after which no other such module runs; one in most networks
+        head: the path of the very last module, if that is an nn.Linear that runs once and reads vectors [b, f]; None if
+            it is of another kind, or there are several
+        raw: whether the head's inputs contain the network's inputs, perhaps scaled, normalised or next to other numbers
+        end: "sigmoid", "softmax" or "log_softmax" if that operation makes the outputs; else empty
+        failed: why the pass could not be followed; empty if it was
     """
 
     last: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Layers(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a tensor comes from: from the rows or not, whether it has them as they were, and the uses before it."""
+    """Where a tensor comes from: whether from the rows, whether it holds them unchanged, and the uses before it."""
 
     rows: bool = False
     raw: bool = False
@@ -50,13 +50,13 @@ class Origin(NamedTuple):
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Whether a module with parameters is one layer: no module inside has others, or they are not called by it."""
+    """Whether a module with parameters is one layer: no module inside it has parameters, or it does not call them."""
     inside = any(True for child in module.children() for _ in child.parameters())
     return not inside or isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
 
 
 def layers_of(module: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a module by path, without what is inside of another one."""
+    """The layers of a module by path, without layers inside another layer."""
     out: dict[str, nn.Module] = {}
     for path, m in module.named_modules():
         inside = any(path.startswith(f"{outer}.") for outer in out) or "" in out
@@ -68,7 +68,7 @@ def layers_of(module: nn.Module) -> dict[str, nn.Module]:
 class Watch(OperationMode):  # type: ignore[no-untyped-call]
     """Follows the rows through a pass: from each operation's inputs to its outputs, memory by memory.
 
-    A use is one call of a layer, or a parameter that an operation outside of its layer reads.
+    A use is one call of a layer, or one reading of a parameter by an operation outside its layer.
     """
 
     def __init__(self, module: nn.Module, inputs: Any) -> None:
@@ -95,7 +95,7 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
         return self.origins.get(t.untyped_storage().data_ptr(), Origin())
 
     def mark(self, out: Any, origin: Callable[[Tensor], Origin]) -> None:
-        """Say where the tensors of ``out`` come from. Those of parameters do not change."""
+        """Record where the tensors of ``out`` come from. The origin of parameters does not change."""
         for t in tree_leaves(out):
             if isinstance(t, Tensor) and t.layout is torch.strided and t.numel():
                 self.origins[t.untyped_storage().data_ptr()] = origin(t)
@@ -119,7 +119,7 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
         return out
 
     def called(self, path: str) -> Callable[..., None]:
-        """A hook of the layer at this path: what it returns comes from one use, of it, and not from its parameters."""
+        """A hook for the layer at this path: its results come from one use of the layer, not from its parameters."""
 
         def hook(module: nn.Module, args: Any, out: Any) -> None:
             mine = frozenset(k for k, of in enumerate(self.paths[: len(self.places)]) if of == path)
@@ -140,7 +140,7 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
         return hook
 
     def latest(self, uses: frozenset[int], among: Callable[[str], bool]) -> tuple[str, ...]:
-        """The paths of those uses that come before none of the others."""
+        """The paths of the uses after which none of the others comes."""
         some = [use for use in uses if among(self.paths[use])]
         return tuple(sorted({self.paths[u] for u in some if not any(u in self.before[v] for v in some if v != u)}))
 

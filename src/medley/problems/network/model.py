@@ -23,10 +23,10 @@ from .own_loss import evaluated
 from .spec import NetworkSpec
 
 COMPARED = 1 << 16
-"""Numbers in a still buffer up to which they are compared; of larger ones torch's count of changes is."""
+"""Still buffers with at most this many numbers are compared by value, larger ones by torch's count of changes."""
 
 EVALUATION = 0
-"""The seed of draws in evaluation mode."""
+"""The seed of random draws in evaluation mode."""
 
 
 class NetworkModel:
@@ -38,24 +38,25 @@ class NetworkModel:
         in_order: whether ``flat`` has the parameters in the order of the module.
         flat: the parameters [d], of which the module's are views.
         gradient: the gradient [d] of the last backward pass, of which the parameters' ``.grad`` are views.
-        places: (path, index) of every place in the module of a parameter: its name, and its index in ``shapes``. A
-            parameter that several modules share has several places; a module with several names has one.
+        places: (path, index) for every place in the module that holds a parameter: its name, and its index in
+            ``shapes``. A parameter that several modules share has several places; a module with several names has one.
         adapters: its low-rank adapters, see `medley.problems.network.adapters`.
-        head_at: the path of the nn.Linear that runs last, see `medley.problems.network.layers.Layers`; None without
-            one, and until `Network.ready` has seen a forward pass.
-        floats, ints: the module's buffers by dtype, without those that stand still.
-        numbers: the count of numbers in the outputs of a row; 1 before data is known.
-        maps: False once vmap has failed on the module, whose rows' gradients are then made one by one.
-        low: whether frozen parameters of 16 bits stay so; outputs are then made the run's dtype.
+        head_at: the path of the nn.Linear that runs last, see `medley.problems.network.layers.Layers`; None if there is
+            none, and until `Network.ready` has seen a forward pass.
+        floats, ints: the module's buffers by dtype, without the ones that stand still.
+        numbers: how many numbers a row's outputs have; 1 before data is known.
+        maps: False once vmap has failed on the module; row gradients are then computed one by one.
+        low: whether frozen parameters of 16 bits keep their dtype; outputs are then converted to the run's dtype.
         mixes_rows: whether a row's outputs depend on its batch in training: under BatchNorm. Layers of a user's own are
             taken to keep rows apart.
-        by_rows: whether the loss of each row is known: not where the user's own returns a mean only, or couples rows.
-        decision: the class that outputs stand for; "argmax" but for losses of the user's own, and None for "mse".
+        by_rows: whether the loss of each row is known. It is not if the user's own loss returns only a mean, or couples
+            rows.
+        decision: how outputs give a class: "argmax", except for a user's own loss; None for "mse".
         factors: the factor of the loss for each class [c]; None for 1 each.
-        changes_inputs: whether the module changes its inputs in place, and so is given copies. True until
+        changes_inputs: whether the module changes its inputs in place, and so gets copies. True until
             `NetworkProblem.works_in_place` has seen that it does not.
-        counting: whether the module changes numbers from pass to pass that are no buffers.
-        noisy: whether the outputs in evaluation mode draw random numbers, as those of a VAE may.
+        counting: whether a pass changes numbers of the module that are not buffers.
+        noisy: whether outputs in evaluation mode depend on random draws, as a VAE's may.
         allowed: row y marks the classes with which a row of label y is compared; None for all.
     """
 
@@ -113,11 +114,11 @@ class NetworkModel:
 
     @property
     def head(self) -> nn.Linear | None:
-        """The nn.Linear that runs last; None without one."""
+        """The nn.Linear that runs last; None if there is none."""
         return None if self.head_at is None else cast(nn.Linear, self.module.get_submodule(self.head_at))
 
     def last(self) -> tuple[int, int | None] | None:
-        """Positions in ``flat`` of the head's weights and biases; None where they are not trained as they are."""
+        """Positions in ``flat`` of the head's weights and biases; None unless these tensors are trained directly."""
         own = {} if self.head is None else self.head._parameters
         weight, bias = own.get("weight"), own.get("bias")
         if weight is None or not all(p.requires_grad for p in own.values() if p is not None):
@@ -137,8 +138,8 @@ class NetworkModel:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Set parameters and buffers to those of a state dict.
 
-        Raises RecipeError, naming the tensor, for one that is missing, unknown, of another shape, or frozen or a buffer
-        that stands still and not equal to the module's: clients in other processes have the module's own.
+        Raises RecipeError, naming the tensor, if one is missing, unknown or of another shape; or if one is frozen, or a
+        buffer that stands still, and differs from the module's, because clients in other processes have the module's.
         """
         mine, call = self.module.state_dict(keep_vars=True), "run(init=...)"
         remedy = "the weights are of another network, or of a part of one: load them into the module yourself"
@@ -177,7 +178,7 @@ class NetworkModel:
 
     @contextlib.contextmanager
     def running_statistics(self) -> Iterator[None]:
-        """A context in which BatchNorm takes its running statistics, and everything else trains."""
+        """A context in which BatchNorm uses its running statistics while everything else is in training mode."""
         norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
         for m in norms:
             m.eval()
@@ -188,7 +189,7 @@ class NetworkModel:
                 m.train()
 
     def outputs(self, x: Vec, X: Data) -> Tensor:
-        """The network's outputs in evaluation mode, without a graph; if they draw, they draw the same each time."""
+        """The network's outputs in evaluation mode, without a graph. Random draws are the same at every call."""
         self.load(x)
         self.mode(False)
         with torch.no_grad(), self.forked() if self.noisy else contextlib.nullcontext():
@@ -202,18 +203,18 @@ class NetworkModel:
         return cast("contextlib.AbstractContextManager[None]", torch.random.fork_rng(cuda))
 
     def apply(self, X: Data) -> Tensor:
-        """The network's outputs of these rows in its present mode, with its present parameters."""
+        """The network's outputs for these rows, in its current mode and with its current parameters."""
         return self._wide(applied(self.module, self.given(inputs_of(X))))
 
     def _wide(self, out: Tensor) -> Tensor:
         return out.to(self.dtype) if self.low and isinstance(out, Tensor) and out.is_floating_point() else out
 
     def given(self, X: Inputs) -> Inputs:
-        """The inputs of one forward pass: copies, where the module would change the rows in place."""
+        """The inputs of one forward pass: copies, if the module would change the rows in place."""
         return tree_map(torch.clone, X) if self.changes_inputs else X
 
     def call(self, x: Vec, X: Inputs) -> Tensor:
-        """The network's outputs in its present mode, differentiable by x."""
+        """The network's outputs in its current mode, differentiable with respect to x."""
         parts = self.split(x)
         params = {path: parts[i] for path, i in self.places}
         # Tied by torch, a module at two paths would be left with what it was given.
@@ -223,14 +224,14 @@ class NetworkModel:
     def compared(self, outputs: Tensor, y: Data) -> Tensor:
         """Outputs, with −∞ for the classes with which a row's label is not compared.
 
-        Under masks, outputs beyond the number of classes are cut off.
+        If there are such masks, outputs beyond the number of classes are cut off.
         """
         if self.allowed is None:
             return outputs
         return outputs[:, : len(self.allowed)].masked_fill(~self.allowed[y], -torch.inf)
 
     def mean_loss(self, outputs: Tensor, y: Data, w: Weights = None) -> Tensor:
-        """The mean loss of a batch, a 0-d tensor; (1/b) Σ_j w_j l_j where rows have weights w [b]."""
+        """The mean loss of a batch, a 0-d tensor; (1/b) Σ_j w_j l_j if rows have weights w [b]."""
         if callable(self.family.loss) and w is None:
             found = evaluated(self.family.loss, outputs, y)
             return found if found.ndim == 0 else found.mean()
@@ -243,7 +244,7 @@ class NetworkModel:
         return F.cross_entropy(self.compared(outputs, y), y)
 
     def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
-        """Loss of each row [n]; None where the user's loss returns only a mean."""
+        """Loss of each row [n]; None if the user's loss returns only a mean."""
         if callable(self.family.loss):
             found = evaluated(self.family.loss, outputs, y) if self.by_rows else None
             return None if found is None else found.reshape(len(y), -1).mean(1)
@@ -256,7 +257,7 @@ class NetworkModel:
     def _check_still(self) -> None:
         """Raise RecipeError, naming it, for a buffer that stood still when the network was tried and has changed since.
 
-        Changes of large ones are seen where torch counts them.
+        Changes of large buffers are seen only if torch counts them.
         """
         now = dict(self.module.named_buffers())
         for name, (b, version, was) in self._stood.items():
@@ -274,10 +275,10 @@ class NetworkModel:
                 )
 
     def settle(self) -> None:
-        """Take the numbers of buffers that a pass assigned anew, as `self.mean = ...` does, into the first tensors.
+        """Copy buffers that a pass assigned anew, as `self.mean = ...` does, back into their original tensors.
 
         The new tensor may be a view of a parameter or of the rows, which the next client's numbers must not overwrite.
-        Raises RecipeError, naming it, for a buffer of another shape.
+        If a buffer has another shape, raises RecipeError with its name.
         """
         for owned, name, b in self._moving:
             if (now := owned.get(name.rpartition(".")[2])) is b:
@@ -293,9 +294,9 @@ class NetworkModel:
             owned[name.rpartition(".")[2]] = b
 
     def buffers(self) -> State | None:
-        """Copies of the buffers' values, floats and integers apart; None without any that travel.
+        """Copies of the buffers' values, floats and integers separately; None if there are none to send.
 
-        Raises RecipeError where one has changed that does not travel, and as `settle` does.
+        Raises RecipeError if a buffer that is not sent has changed, and as `settle` does.
         """
         self._check_still()
         self.settle()
@@ -326,7 +327,7 @@ def _refuse_complex(module: nn.Module) -> None:
 
 
 def _prefix(theirs: Collection[str], mine: Collection[str]) -> str:
-    """The prefix that a wrapper, such as DataParallel, gave each of the names ``mine``; empty for none."""
+    """The prefix that a wrapper, such as DataParallel, put before each of the names ``mine``; empty if none."""
     name = min(mine)
     found = (k.removesuffix(name) for k in theirs if k.endswith(f".{name}"))
     return next((p for p in found if {p + n for n in mine} <= {*theirs}), "")

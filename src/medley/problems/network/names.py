@@ -9,7 +9,7 @@ from torch import nn
 from ...contract import Patterns, RecipeError
 
 BODY, BUT_NORMS = "body", "all but norms"
-"""Words in the place of names: all layers but the one that runs last, and all but normalisation layers."""
+"""Words that you may use instead of names: all layers except the one that runs last, and all except normalisation."""
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm, nn.RMSNorm)
 """Layers that normalise. `_NormBase` is torch's base of batch and instance normalisation."""
@@ -19,10 +19,10 @@ def trainable(module: nn.Module, shared: Patterns | None) -> tuple[list[nn.Param
     """The trainable parameters, shared ones first, each group in the order of the module; and the number of shared.
 
     Args:
-        shared: names, see `medley.problems.Network`, "body" among them only once `without_last` has said what it is;
-            None shares all
+        shared: names, see `medley.problems.Network`, in which `without_last` has replaced "body" already; None shares
+            all
 
-    Raises RecipeError for a pattern that fits no trainable parameter, and where none is shared.
+    Raises RecipeError if a pattern fits no trainable parameter, or if no parameter is shared.
     """
     params = [p for p in module.parameters() if p.requires_grad]
     if shared is None:
@@ -35,16 +35,16 @@ def trainable(module: nn.Module, shared: Patterns | None) -> tuple[list[nn.Param
 
 
 def patterns(shared: Patterns) -> tuple[str, ...]:
-    """The patterns, of which there may be one."""
+    """The patterns as a tuple, even if there is only one."""
     return (shared,) if isinstance(shared, str) else tuple(shared)
 
 
 def without_last(module: nn.Module, shared: Patterns, last: tuple[str, ...], failed: str) -> tuple[str, ...]:
-    """The patterns with names in the place of "body": all trainable parameters but those of the last layer.
+    """The patterns with "body" replaced by names: all trainable parameters except the last layer's.
 
     Args:
         last: the paths of the layers that run last, see `medley.problems.network.layers.Layers`
-        failed: the reason for which they are not known; empty where they are
+        failed: why they are not known; empty if they are
 
     Raises RecipeError, with the names, unless there is one such layer.
     """
@@ -93,7 +93,7 @@ def _chosen(module: nn.Module, shared: tuple[str, ...]) -> set[int]:
 
 
 def _ask_of_norms(module: nn.Module) -> None:
-    """Raise RecipeError for a layer of another class that is called a norm, and has parameters of its own."""
+    """Raise RecipeError for a layer with parameters that is named a norm but is of an unknown class."""
     for name, m in module.named_modules():
         own = next((n for n, p in m.named_parameters(recurse=False) if p.requires_grad), None)
         if own and "norm" in type(m).__name__.lower() and not isinstance(m, NORMS):

@@ -26,14 +26,14 @@ from .model import NetworkModel
 from .spec import Transform
 
 EVALUATED_AT_ONCE = 1 << 22
-"""Input numbers in one forward pass of an evaluation: 16 MB in float32, so that activations stay small."""
+"""How many input numbers one forward pass of an evaluation takes: 16 MB in float32, so that activations stay small."""
 
 ROW_GRADIENTS = 1 << 24
-"""Numbers in the row gradients that `NetworkObjective.squares` holds at once: 64 MiB in float32."""
+"""How many numbers of row gradients `NetworkObjective.squares` holds at once: 64 MiB in float32."""
 
 
 def rows_at_once(X: Data, outputs: int = 1) -> int:
-    """Rows of one forward pass of an evaluation, by the numbers of a row's inputs and of its outputs; at least 1."""
+    """Rows per forward pass of an evaluation, at least 1, from how many inputs and outputs a row has."""
     inputs = max(1, X.shape[1:].numel())
     return max(1, min(max(64, EVALUATED_AT_ONCE // inputs), 4 * EVALUATED_AT_ONCE // max(1, outputs)))
 
@@ -46,10 +46,10 @@ class NetworkObjective:
         problem: the model, which all clients of a process share.
         X, y: the rows, as `NetworkProblem.inputs` and the family's `targets` give them.
         meter: counts work; shared with all views of the client's rows.
-        order: the client's own numbers of the rows, where these were taken in another order; else None.
+        order: the client's own row numbers, if the rows were taken in another order; else None.
         w: weights of the rows' losses [n]; None for 1 each.
-        rng: the stream of the transform of training batches; None where none is drawn.
-        also: further rows of each gradient, see `beside`; None for none.
+        rng: the random stream for the transform of training batches; None if nothing is drawn.
+        also: further rows in each gradient, see `beside`; None if there are none.
     """
 
     problem: NetworkModel
@@ -70,7 +70,7 @@ class NetworkObjective:
 
     @property
     def transform(self) -> Transform | None:
-        """The change of training batches; None for none."""
+        """The transform of training batches; None if there is none."""
         return self.problem.family.transform
 
     def _rows(self, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -84,7 +84,7 @@ class NetworkObjective:
     def loss(self, x: Vec, rows: Rows = None) -> float:
         """f_i(x) on these rows, in evaluation mode.
 
-        A loss of the user's own takes as many rows at a time as an evaluation does, and its means are averaged.
+        A user's own loss gets as many rows at a time as an evaluation takes, and its means are averaged.
         """
         X, y = (self.X, self.y) if rows is None else (self.X[rows], self.y[rows])  # lazy rows are read in batches
         w, p = self._weights(rows), self.problem
@@ -97,15 +97,15 @@ class NetworkObjective:
         return sum(found) / len(y)
 
     def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
-        """f_i(x − ηp) for every η, by one forward pass each."""
+        """f_i(x − ηp) for every η, with one forward pass each."""
         return x.new_tensor([self.loss(x - float(eta) * p) for eta in etas])
 
     def convexity(self) -> float:
-        """0: no bound from below is known."""
+        """0, because no lower bound on the curvature is known."""
         return 0.0
 
     def smoothness(self) -> float:
-        """Infinity: no bound from above is known."""
+        """Infinity, because no upper bound on the curvature is known."""
         return math.inf
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
@@ -187,13 +187,13 @@ class NetworkObjective:
         raise Unsupported("a network's Hessian has no factor A with AᵀA + δI", method="factor", need="factor")
 
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
-        """The network's outputs of these rows, in evaluation mode."""
+        """The network's outputs for these rows, in evaluation mode."""
         X, _ = self._rows(rows)
         self.meter.rows += len(X) / 3
         return self.problem.outputs(x, X)
 
     def features(self, x: Vec, rows: Rows = None) -> Tensor:
-        """The inputs of the last linear layer [n, f] of these rows, in evaluation mode."""
+        """The inputs of the last linear layer [n, f] for these rows, in evaluation mode."""
         batch = NetworkBatch(self, x, *self._rows(rows), rows)
         self.problem.load(x)
         self.problem.mode(False)
@@ -201,12 +201,12 @@ class NetworkObjective:
             return batch.features
 
     def _of_row(self, x: Vec, row: Inputs, y: Tensor) -> Tensor:
-        """The loss of one row, differentiable by x."""
+        """The loss of one row, differentiable with respect to x."""
         batch: Inputs = tree_map(lambda t: t[None], row)
         return self.problem.mean_loss(self.problem.call(x, batch), y[None])
 
     def row_gradients(self, x: Vec, X: Data, y: Data) -> Float[Tensor, "n d"]:
-        """∂l_j/∂x of each of these rows, in the module's present mode."""
+        """∂l_j/∂x for each of these rows, in the module's current mode."""
         by_row: Callable[..., Tensor] = grad(self._of_row)
         rows = inputs_of(X)
         if self.problem.maps:
@@ -235,7 +235,7 @@ class NetworkObjective:
     def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
         """Σ_j g_j min(1, bound/‖g_j‖) in training mode, a block of rows at a time; no regulariser.
 
-        Finite for every x: a gradient that is not adds nothing, so that no x makes the sum tell more of a row.
+        Finite for every x: a gradient that is not finite adds nothing, so that no x makes the sum reveal more of a row.
         """
         p, total = self.problem, torch.zeros_like(x)
         X, y = self._rows(rows)
@@ -252,7 +252,7 @@ class NetworkObjective:
         return total, 0.0
 
     def among(self, x: Vec, free: Bool[Tensor, " d"]) -> SomeObjective:
-        """f_i as a function of the coordinates ``free``, which are a block of each matrix; the others stand at x."""
+        """f_i as a function of the coordinates ``free``, which are a block of each matrix; the others stay at x."""
         p, masks = self.problem, self.problem.split(free)
         shapes = [
             m.shape if m.all() else torch.Size([int(m.any(1).sum()), int(m.any(0).sum())]) for m in masks if m.any()
@@ -270,13 +270,13 @@ class NetworkObjective:
         return self.problem.flat
 
     def last(self) -> tuple[int, int | None]:
-        """Positions in x of the last linear layer's weights and biases. Raises Unsupported where it is not trained."""
+        """Positions in x of the last linear layer's weights and biases. Raises Unsupported if it is not trained."""
         if (at := self.problem.last()) is None:
             raise Unsupported("the network's last layer is not linear, or it is frozen", method="last", need="features")
         return at
 
     def like(self, X: Data, y: Data) -> NetworkObjective:
-        """The same objective of other rows; its work counts as this one's."""
+        """The same objective on other rows; its work counts as this one's."""
         return NetworkObjective(self.problem, X, y, self.meter)
 
     def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> NetworkObjective:
@@ -284,7 +284,7 @@ class NetworkObjective:
         return replace(self, also=Beside(other, draws, share))
 
     def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
-        """∂l_j/∂z_j [n, o] and the last layer's inputs [n, f], some rows at a time."""
+        """∂l_j/∂z_j [n, o] and the last layer's inputs [n, f], computed some rows at a time."""
         p, (weight, bias) = self.problem, self.last()
         self.meter.rows += self.n / 3
         p.load(x)
@@ -325,7 +325,7 @@ class NetworkBatch:
 
     Args:
         of: the objective.
-        x: the parameters [d], which are loaded.
+        x: the parameters [d]; the batch loads them into the model.
         X, y: inputs and labels of the batch.
         rows: their indices in the objective, None for all.
     """
@@ -335,7 +335,7 @@ class NetworkBatch:
 
     @cached_property
     def _pass(self) -> tuple[Tensor, Tensor | None]:
-        """The outputs, and the inputs of the last linear layer; None without such a layer."""
+        """The outputs, and the inputs of the last linear layer; None instead if there is no such layer."""
         p, kept = self.of.problem, []
         head = p.head
         hook = None if head is None else head.register_forward_pre_hook(lambda m, args: kept.append(args[0]))
@@ -360,16 +360,16 @@ class NetworkBatch:
 
     @property
     def bias(self) -> Tensor | None:
-        """The last linear layer's bias [o]; None without one."""
+        """The last linear layer's bias [o]; None if it has none."""
         head = self.of.problem.head
         return None if head is None else head.bias
 
     @property
     def rows(self) -> Rows:
-        """The client's own numbers of the rows; None for all."""
+        """The client's own row numbers; None for all."""
         return self._rows if self.of.order is None or self._rows is None else self.of.order[self._rows]
 
     def loss(self, outputs: Tensor | None = None) -> Tensor:
-        """The mean loss of the batch, of other outputs if given."""
+        """The mean loss of the batch, or of the outputs that you pass."""
         out = self.outputs if outputs is None else outputs
         return self.of.problem.mean_loss(out, self.y, self.of._weights(self._rows))

@@ -15,23 +15,23 @@ from ...contract.errors import BadData, MedleyError, RecipeError
 from .spec import Loss
 
 PROBE = (0.3, 0.6)
-"""Outputs of two rows that are logits, probabilities and positive numbers at once."""
+"""Outputs of two rows that can be read as logits, as probabilities and as positive numbers."""
 
 VALUES = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss)
 VALUE_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss)
-"""PyTorch's losses of values, as functions and as modules."""
+"""PyTorch's losses whose targets are values, as functions and as modules."""
 
 
 def called(loss: str | Loss) -> str:
-    """The start of an error's sentence."""
+    """How an error about this loss begins."""
     name = repr(loss) if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     return f"Network(loss={name})"
 
 
 def fits_values(loss: str | Loss, classes: int) -> bool:
-    """Whether a loss takes targets for values: "mse", those of PyTorch, and others of more than two classes by trial.
+    """Whether a loss reads targets as values: "mse" and PyTorch's do; others are tried if there are over two classes.
 
-    The trial is whether the loss changes with targets between 0 and 1 that keep their order.
+    The trial asks whether the loss changes with targets between 0 and 1 that keep their order.
     """
     if isinstance(loss, str):
         return loss == "mse"
@@ -50,16 +50,16 @@ def fits_values(loss: str | Loss, classes: int) -> bool:
 
 
 def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
-    """The loss of the outputs of two rows; None where it fails on them, as one that wants more rows may.
+    """The loss of two rows' outputs; None if it fails on them, for example because it needs more rows.
 
     Args:
         loss: the user's function
         out: the network's outputs of two rows [2, ...]
         y: their targets [2, ...]
 
-    Raises RecipeError for a function that does not take two arguments, has trainable parameters, returns no tensor, or
-    one that does not depend on the outputs as far as autograd knows, and BadData for whole numbers as targets of a loss
-    that takes floats only.
+    Raises RecipeError if the function does not take two arguments, has trainable parameters, returns no tensor, or
+    returns one that for autograd does not depend on the outputs; and BadData if the targets are integers but the loss
+    takes only floats.
     """
     try:
         inspect.signature(loss).bind(out, y)
@@ -92,7 +92,7 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
 
 
 def _check_floats(loss: Loss, out: Tensor, y: Tensor) -> None:
-    """Raise BadData where a loss that failed on whole numbers y takes the same numbers as floats."""
+    """Raise BadData if a loss that failed on integers y works on the same numbers as floats."""
     if y.is_floating_point():
         return
     try:
@@ -107,15 +107,15 @@ def _check_floats(loss: Loss, out: Tensor, y: Tensor) -> None:
 
 
 def check_mean(loss: Loss, out: Tensor, y: Tensor, found: Tensor) -> None:
-    """Raise RecipeError for a loss that is a sum over rows: of rows that come k times it is k times as large.
+    """Raise RecipeError for a loss that is a sum over rows: if every row comes k times, it is k times as large.
 
-    A softmax over the rows of a batch may double too, from log 2 to log 4, and does not triple.
+    A softmax over the rows of a batch may also double, from log 2 to log 4, but it does not triple.
 
     Args:
         loss: the user's function
         out: the network's outputs of two rows [2, ...]
         y: their targets [2, ...]
-        found: the loss of the two
+        found: the loss of these two rows
     """
     once = float(found)
     try:
@@ -132,12 +132,12 @@ def check_mean(loss: Loss, out: Tensor, y: Tensor, found: Tensor) -> None:
 
 
 def _times(t: Tensor, k: int) -> Tensor:
-    """Rows t, k times."""
+    """The rows of t, repeated k times."""
     return t.repeat(k, *[1] * (t.ndim - 1))
 
 
 def evaluated(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
-    """The user's loss of a batch. Raises RecipeError, with both shapes, where it fails or returns no tensor."""
+    """The user's loss of a batch. If it fails or returns no tensor, raises RecipeError with both shapes."""
     try:
         found: object = loss(out, y)
     except (MedleyError, torch.OutOfMemoryError):
@@ -170,7 +170,7 @@ def _remedy(out: torch.Size, y: torch.Size) -> str:
 
 
 def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
-    """Raise BadData for outputs such as [n, 1] and targets [n], or the reverse, that the loss takes for pairs [n, n].
+    """Raise BadData for outputs like [n, 1] and targets [n], or the reverse, if the loss makes pairs [n, n] of them.
 
     Args:
         loss: the user's function
@@ -201,7 +201,7 @@ def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
 
 
 def _tried(loss: Loss, z: Tensor, y: Tensor, copies: int) -> tuple[bool, bool]:
-    """Whether the loss of z [2, ...] stays where targets are exchanged, and changes where shapes are equal."""
+    """Whether the loss of z [2, ...] stays equal if targets are exchanged, and changes if shapes are made equal."""
     many: Callable[[Tensor], Tensor] = lambda t: _times(t, copies)
     short = min(z.shape[1:], y.shape[1:], key=len)
     found, exchanged = (float(loss(many(z), many(t)).mean()) for t in (y, y.flip(0)))

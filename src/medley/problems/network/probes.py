@@ -1,4 +1,4 @@
-"""What a user's own loss takes outputs for, tried on numbers: classes, a threshold, and losses of single rows."""
+"""How a user's own loss reads outputs, found by trying numbers: classes, a threshold, and losses of single rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...contract.types import Decision
 from .spec import Loss
 
 INSIDE, OUTSIDE = (0.0, 0.25, 0.5, 0.75, 1.0), (-2.0, -1.0, 2.0, 3.0)
-"""Outputs that are probabilities, and others."""
+"""Outputs that can be probabilities, and outputs that cannot."""
 
 CLOSE = 1e-4
-"""The largest relative difference of two numbers that are taken to be equal."""
+"""Two numbers count as equal up to this relative difference."""
 
 
 def decision(loss: Loss, out: Tensor, y: Tensor, classes: int) -> Decision:
@@ -40,19 +40,19 @@ def decision(loss: Loss, out: Tensor, y: Tensor, classes: int) -> Decision:
 
 
 def _of(out: Tensor, c: int) -> Tensor:
-    """Outputs that are largest for class c; they are probabilities too."""
+    """Outputs that are largest for class c; they are valid probabilities too."""
     z = torch.zeros_like(out)
     z[:, c] = 2.0
     return torch.softmax(z, 1)
 
 
 def _mean(loss: Loss, cases: Sequence[tuple[Tensor, int, int]], y: Tensor) -> float:
-    """The sum of the losses of these outputs, each with all targets of one class; nan where the loss fails."""
+    """The sum of the losses of these outputs, each with all targets of one class; nan if the loss fails."""
     return sum(_value(loss, z, torch.full_like(y, q)) for z, _, q in cases)
 
 
 def _value(loss: Loss, z: Tensor, y: Tensor) -> float:
-    """The mean loss; nan where the loss fails."""
+    """The mean loss; nan if the loss fails."""
     for copies in (1, 16):  # some losses want more than two rows
         try:
             with torch.no_grad():
@@ -63,10 +63,10 @@ def _value(loss: Loss, z: Tensor, y: Tensor) -> float:
 
 
 def _threshold(loss: Loss, out: Tensor, y: Tensor) -> float | None:
-    """The output above which the second class is meant: 0 of a logit, ½ of a probability; None if unclear.
+    """The output above which the second class is meant: 0 for a logit, ½ for a probability; None if unclear.
 
-    A loss of probabilities fails outside of 0..1, or stays the same there; one of logits or margins falls throughout
-    for the second class and rises for the first. Elsewhere the two are equal at the threshold.
+    A loss of probabilities fails outside 0..1, or is constant there. A loss of logits or margins falls everywhere for
+    the second class and rises for the first. For any other loss, the two classes' losses are equal at the threshold.
     """
     # On the CPU: on CUDA, binary cross-entropy of numbers that are no probabilities ends the process.
     like, labels = out.cpu(), y.cpu()
@@ -95,8 +95,9 @@ def _threshold(loss: Loss, out: Tensor, y: Tensor) -> float | None:
 def separable(loss: Loss, out: Tensor, y: Tensor) -> bool:
     """Whether the loss of a batch is a mean of losses of its rows, which may have factors by their targets.
 
-    The gradient by a row's outputs is then a positive multiple of that row's by itself, the same multiple at any
-    outputs: tried at two random ones. A loss that fails on one row alone has no row losses.
+    The gradient with respect to a row's outputs is then a positive multiple of the gradient of that row alone, and the
+    multiple is the same at any outputs; two random outputs are tried. A loss that fails on one row alone has no row
+    losses.
 
     Args:
         out: the network's outputs of some rows [b, ...], for their shape and type

@@ -47,7 +47,7 @@ TRIED = (
     "numbers",
     "maps",
 )
-"""What `Network.ready` finds out on rows of the data, and processes that have none are told."""
+"""What `Network.ready` finds out from rows of the data; processes without rows get it from there."""
 
 
 def is_binary(loss: object) -> bool:
@@ -56,15 +56,15 @@ def is_binary(loss: object) -> bool:
 
 
 def may_draw(module: nn.Module) -> bool:
-    """Whether a forward pass of this module may draw random numbers; True of a user's own, which nobody knows."""
+    """Whether a forward pass of this module may draw random numbers; True for a user's own class, which may do so."""
     torchs = type(module).__module__.startswith("torch.nn.modules.")
     return not torchs or isinstance(module, DRAWING)
 
 
 def counted(module: nn.Module) -> dict[str, object]:
-    """Numbers that modules hold as plain attributes, in lists and dicts too, by name; of a tensor a copy as a list.
+    """By name, numbers that modules hold as plain attributes, also in lists and dicts; tensors as lists of values.
 
-    Of a large tensor it is how often it was changed in place.
+    For a large tensor, the value is how often it was changed in place.
     """
     out: dict[str, object] = {}
     for path, m in module.named_modules():
@@ -82,7 +82,7 @@ class NetworkProblem(NetworkModel):
     """The problem contract (`medley.contract.problem.Problem`) of a network.
 
     Args:
-        row: the shape of one row; None before data is known.
+        row: the shape of a row; None before data is known.
         seen: two rows of the data and their labels; None before data is known, and in other processes.
     """
 
@@ -107,20 +107,20 @@ class NetworkProblem(NetworkModel):
         return NetworkProblem, (self.family, self.classes, self.dtype, self.device), state
 
     def inputs(self, X: Data) -> Data:
-        """Floats in the run's dtype, integers (token ids) as they are. Raises as `check_ids` does."""
+        """Floats in the run's dtype; integers (token ids) unchanged. Raises BadData as `check_ids` does."""
         if self.row is not None and X.shape[1:] == self.row:
             self.check_ids(X)
         return X.to(device=self.device, dtype=self._dtype_of(X))
 
     def _dtype_of(self, X: Data) -> torch.dtype:
-        """The dtype in which the module gets these rows: the run's, or 16 bits where they and the base have those."""
+        """The dtype in which the module gets these rows: the run's, or theirs if they and the base are of 16 bits."""
         return X.dtype if not X.is_floating_point() or (self.low and X.itemsize < 4) else self.dtype
 
     def check_ids(self, X: Data) -> None:
-        """Raise BadData, with the row, for an integer that the network cannot read; of floats if it has embeddings.
+        """Raise BadData, with the row, for integers that the network cannot read; for floats only if it has embeddings.
 
-        The rows of the greatest and of the least number are tried, which pass if all do; of rows up to 64 long those of
-        every column, which may have an embedding of its own.
+        It tries the rows with the greatest and the least number, which pass if all rows do. For rows up to 64 long it
+        tries them for every column, because each column may have an embedding of its own.
         """
         embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in self.module.modules())
         for part, where in tensors(X, ""):
@@ -143,7 +143,7 @@ class NetworkProblem(NetworkModel):
                     ) from e
 
     def bind(self, X: Data, y: Data, w: Weights = None) -> NetworkObjective:
-        """f_i of these rows; their weights ``w`` [n] are 1 by default."""
+        """f_i on these rows, with weights ``w`` [n], by default 1 each."""
         return NetworkObjective(self, X, y, Meter(), w=w)
 
     def initial(self, generator: torch.Generator) -> Vec:
@@ -164,8 +164,7 @@ class NetworkProblem(NetworkModel):
     def draws_random_numbers(self, X: Data, training: bool = True) -> bool:
         """Whether the forward pass of these rows in training mode, or in evaluation mode, draws random numbers.
 
-        Tried under a fork of the global streams, with copies of the buffers: both stay as they are. True where the pass
-        fails.
+        The trial runs with forked global streams and copied buffers, so both stay as they are. True if the pass fails.
         """
         cuda = [torch.device(self.device)] if self.device.startswith("cuda") else []
         kept = {name: b.clone() for name, b in self.module.named_buffers()}
@@ -195,7 +194,7 @@ class NetworkProblem(NetworkModel):
         return found
 
     def left_behind(self, X: Data) -> str | None:
-        """A trained parameter on which the outputs of these rows depend in the user's module, and not in this copy.
+        """A trained parameter on which these rows' outputs depend in the user's module, but not in this copy.
 
         A function that was made with the module, such as a lambda over `self`, uses the first module's parameters in
         every copy.
@@ -228,8 +227,8 @@ class NetworkProblem(NetworkModel):
     def works_in_place(self, X: Data) -> tuple[bool, frozenset[str]]:
         """Whether a forward pass of these rows, in training or evaluation mode, changes them, and the still buffers.
 
-        Tried on a copy, as `draws_random_numbers` tries. What a pass that fails has done until then counts, and no
-        buffer stands still then.
+        The trial runs on a copy, as in `draws_random_numbers`. If a pass fails, its changes up to that point count, and
+        no buffer counts as still.
         """
         # A client with one row finds what the others find: batch normalisation wants two.
         rows = X[torch.zeros(2, dtype=torch.int64, device=X.device)] if len(X) == 1 else X.clone()
@@ -265,11 +264,10 @@ class NetworkProblem(NetworkModel):
         return out
 
     def hits(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
-        """1 for each row whose output stands for its label, see `decision`, else 0; None where there are no classes.
+        """1 for each row whose output gives its label, see `decision`, else 0; None if there are no classes.
 
-        Of sequences and maps it is the share of a row's targets, without ignored ones, and of
-        `binary_cross_entropy_with_logits` that of a row's targets. A loss of the user's own has classes where labels
-        are integers [n].
+        For sequences and maps it is the share of a row's targets that are right, without ignored ones; likewise for
+        `binary_cross_entropy_with_logits`. A user's own loss has classes if labels are integers [n].
         """
         at = self.decision
         if is_binary(self.family.loss) and isinstance(at, float):
@@ -289,5 +287,5 @@ class NetworkProblem(NetworkModel):
         return (self.compared(outputs, y).argmax(1) == y).to(outputs.dtype)
 
     def penalty(self, x: Vec) -> float:
-        """0: weight decay belongs to the pace."""
+        """0, because weight decay belongs to the pace."""
         return 0.0

@@ -1,7 +1,7 @@
 """A network whose clients share some parameters, and have others of their own.
 
 `SharedNetwork` is the problem with x [d], the shared parameters. The joint problem has all parameters, [d + e], the
-shared ones first. `PartObjective` is f_i as a function of one part, while the other stands still.
+shared ones first. `PartObjective` is f_i as a function of one part, while the other stays fixed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Whole = Float[Tensor, " whole"]
 
 
 class OwnPart:
-    """The own part of the client at work: its parameters x [e], and the first ones, which all clients begin at.
+    """The own part of the client at work: its parameters x [e], and the initial ones, from which all clients begin.
 
     The buffers of modules that have own parameters belong to it; they lie in the module.
     """
@@ -47,7 +47,7 @@ class OwnPart:
         self.first_buffers = self.buffers()
 
     def buffers(self) -> State:
-        """Copies of the own buffers' values, floats and integers apart."""
+        """Copies of the own buffers' values, floats and integers separately."""
         self.settle()
         empty = torch.zeros(0, device=self.x.device)
         floats = [b.detach().reshape(-1).to(self.x.dtype) for b in self.floats]
@@ -64,7 +64,7 @@ class OwnPart:
 
 
 class SharedNetwork(PartlyShared):
-    """The problem contract on the shared parameters x [d]; the own ones are those of the client at work.
+    """The problem contract on the shared parameters x [d]; the other parameters belong to the client at work.
 
     Args:
         joint: the problem of all parameters [d + e]. Its buffers become the shared ones.
@@ -86,7 +86,7 @@ class SharedNetwork(PartlyShared):
         return _remade, (self.joint, self.part.first, self.part.first_buffers)
 
     def _head(self) -> tuple[int, int | None] | None:
-        """The places of the last linear layer in x; None where it is not shared as a whole."""
+        """The places of the last linear layer in x; None unless the whole layer is shared."""
         at = self.joint.last()
         return at if at is not None and max(at[0], at[1] or 0) < self.d else None
 
@@ -95,29 +95,29 @@ class SharedNetwork(PartlyShared):
         return torch.cat([x, self.part.x])
 
     def own(self) -> dict[str, Tensor]:
-        """Copies of the own part as it stands."""
+        """Copies of the current own part."""
         floats, ints = self.part.buffers()
         return {"x": self.part.x.clone(), "floats": floats, "ints": ints}
 
     def load_own(self, state: OwnState | None) -> None:
-        """Set the own part; None sets the first one."""
+        """Set the own part; None sets the initial one."""
         if state is None:
             self.part.set(self.part.first, self.part.first_buffers)
         else:
             self.part.set(state["x"], (state["floats"], state["ints"]))
 
     def begin_at(self, whole: Whole) -> Vec:
-        """Make the own part of ``whole`` [d + e] the first one, buffers as they stand; returns the shared part [d]."""
+        """Make the own part of ``whole`` [d + e] the initial one, with the current buffers; returns the shared [d]."""
         self.part.x = self.part.first = whole[self.d :].clone()
         self.part.first_buffers = self.part.buffers()
         return whole[: self.d].clone()
 
     def initial(self, generator: torch.Generator) -> Vec:
-        """x₀ [d]; the first own part is of the same draw."""
+        """x₀ [d]; the initial own part comes from the same draw."""
         return self.begin_at(self.joint.initial(generator))
 
     def bind(self, X: Data, y: Data, w: Weights = None) -> PartObjective:
-        """f_i of these rows as a function of x."""
+        """f_i on these rows as a function of x."""
         return PartObjective(self, self.joint.bind(X, y, w), self.whole, slice(0, self.d))
 
     def outputs(self, x: Vec, X: Data) -> Tensor:
@@ -129,7 +129,7 @@ class SharedNetwork(PartlyShared):
         return 0.0
 
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> SharedNetwork:
-        """As the joint problem; the own part is shared with this one."""
+        """As `restricted` of the joint problem; both problems have the same own part."""
         out = SharedNetwork.__new__(SharedNetwork)
         vars(out).update(vars(self), joint=self.joint.restricted(allowed))
         return out
@@ -169,7 +169,7 @@ class PartObjective:
         self.n, self.d, self.y = self.joint.n, int(self.part.stop - self.part.start), self.joint.y
 
     def others(self, x: Vec) -> PartObjective:
-        """f_i as a function of the own part, at shared parameters x [d]."""
+        """f_i as a function of the own part, with the shared parameters fixed at x [d]."""
         return PartObjective(
             self.problem, self.joint, lambda v: torch.cat([x, v]), slice(self.problem.d, self.problem.joint.d)
         )
@@ -181,13 +181,13 @@ class PartObjective:
         return shapes[:count] if self.part.start == 0 else shapes[count:]
 
     def padded(self, v: Vec) -> Whole:
-        """A direction of this part [d] among all parameters, 0 elsewhere."""
+        """A direction of this part [d] as a direction of all parameters, 0 elsewhere."""
         out = v.new_zeros(self.problem.joint.d)
         out[self.part] = v
         return out
 
     def last(self) -> tuple[int, int | None]:
-        """Places in x of the last linear layer. Raises Unsupported where it is not shared, or not trained."""
+        """Places in x of the last linear layer. Raises Unsupported if it is not shared or not trained."""
         at = self.problem._head()
         if at is None:
             raise Unsupported("the network's last linear layer is not shared", method="last", need="features")
@@ -227,7 +227,7 @@ class PartObjective:
         return self.joint.squares(self.whole(x), rows)[self.part]
 
     def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
-        """This part of the sum of row gradients, which are bounded as a whole."""
+        """This part of the sum of row gradients; each gradient is clipped by its norm over all parameters."""
         return self.joint.clipped(self.whole(x), rows, bound)[0][self.part].clone(), 0.0
 
     def workspace(self, x: Vec) -> Vec:
@@ -235,7 +235,7 @@ class PartObjective:
         return x.clone()
 
     def like(self, X: Data, y: Data) -> PartObjective:
-        """The same objective of other rows."""
+        """The same objective on other rows."""
         return PartObjective(self.problem, self.joint.like(X, y), self.whole, self.part)
 
     def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> PartObjective:
@@ -269,7 +269,7 @@ class PartBatch:
 
 
 def of_part(loss: LocalLoss | None, part: slice) -> LocalLoss | None:
-    """A local loss on x [d] as one on all parameters; None for None."""
+    """A local loss of x [d] as a loss of all parameters; None for None."""
     if loss is None:
         return None
     return lambda batch: loss(cast(Batch, PartBatch(batch, part)))

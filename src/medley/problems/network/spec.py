@@ -18,7 +18,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Transform = Callable[[Any, torch.Generator], Any]
 """(rows, a random stream) -> rows of a batch for training, such as `medley.datasets.augment.flip`.
 
-Rows are a tensor [b, ...]; of several inputs a dict or a tuple of such.
+Rows are a tensor [b, ...], or with several inputs a dict or a tuple of such tensors.
 """
 
 
