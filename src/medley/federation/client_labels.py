@@ -120,7 +120,7 @@ def all_labels(canonical: Canonical, y: Tensor, sizes: list[int], classes: int |
 def counted(
     y: Tensor, y_test: Tensor | None, sizes: list[int], owner: np.ndarray | None, ignored: int | None = None
 ) -> int:
-    """The number of classes of these labels. All of 0, 1, ... up to the largest must have rows, or all labels are 1.
+    """The number of classes. Each class from 0 to the largest label must have rows, except if all labels are 1.
 
     Args:
         sizes: rows of each client

@@ -155,8 +155,8 @@ class PreparedRun:
         }
 
     def identity(self) -> dict[str, str]:
-        """Fingerprints of the run's parts other than settings, for folders. Raises RecipeError for a part without
-        one.
+        """Fingerprints of the run's parts other than settings, for folders. Raises RecipeError if a
+        part has no fingerprint.
         """
         o = self.options
         parts = {

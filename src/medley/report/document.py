@@ -59,7 +59,7 @@ def table(head: Sequence[str], rows: Sequence[Cells], note: str = "", style: str
     Args:
         head: Headings of the columns; an empty one makes an empty cell.
         rows: Cells of each row, as many as ``head``.
-        style: CSS class: ``figures`` (default), ``said`` (its last column is a sentence) or ``settings``.
+        style: CSS class: ``figures`` (default), ``said`` if the last column holds sentences, or ``settings``.
     """
     return _made("table", head, rows, note, style)
 
