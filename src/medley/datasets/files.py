@@ -105,7 +105,7 @@ def called(reader: str, path: Place, **given: str | None) -> str:
 
 
 def reencode(file: Path) -> str:
-    """Advice for a CSV file that is not in UTF-8. A file with the UTF-16 byte order mark is UTF-16, any other Latin-1."""
+    """Advice for a CSV file that is not in UTF-8: UTF-16 if it has that byte order mark, else Latin-1."""
     with file.open("rb") as stream:
         code = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
     return f"Save it so, or read it by datasets.frame(pandas.read_csv(path, encoding={code!r}), target=...)."
