@@ -114,7 +114,7 @@ def test_the_log_says_where_a_network_merges_numbers(caplog: pytest.LogCaptureFi
         with caplog.at_level("WARNING", "medley"):
             md.Federation(net, clients=[(rows, y)]).draw(0)
         assert caplog.text.count("merges some of them: standardise them") == bool(said)
-        assert f"the {said} lie" in caplog.text or not said
+        assert f"the {said} are" in caplog.text or not said
 
 
 def test_a_stamp_is_the_same_number_whichever_rows_it_stands_among(tmp_path: Path) -> None:
