@@ -524,7 +524,7 @@ def test_who_holds_what_names_clients_and_labels_and_says_whether_seeds_agree() 
     told = page([run("A", s) for s in range(2)], partition=natural.describe())
     for word in ("Bern", "Lyon", "Porto", "alive", "died"):
         assert f">{word}</text>" in told
-    assert "Every seed has the same." in told
+    assert "Every seed has the same partition." in told
     drawn = md.Federation(problem, data=data, partition=md.scenarios.IID(3))
     told = page([run("A", s) for s in range(2)], partition=drawn.describe())
     assert "Every seed may draw its own" in told
