@@ -82,7 +82,12 @@ def files(start: Path) -> list[Path]:
 
 
 def append(path: Path, line: Line) -> None:
-    """Add a run to its plain file, which begins with the rows in the table; it is on disk when this returns."""
+    """Add a run to its plain file, which begins with the rows in the table; it is on disk when this returns.
+
+    Raises KeyboardInterrupt for a run that Ctrl-C ended: `medley.run` with ``throw=False`` returns it as any other.
+    """
+    if line.get("status") == "interrupted":
+        raise KeyboardInterrupt
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, there = whole(path), path.stat().st_size if path.exists() else 0
     if there > len(begun.encode()):

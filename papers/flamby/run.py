@@ -104,6 +104,8 @@ def once(name: str, label: str, seed: int) -> dict[str, Any]:
     pace = md.scenarios.Pace(lr=lr, steps=100, batch=how.batch)
     fed = md.Federation(problem, data=data(name), partition=md.scenarios.ByKey("centre"), pace=pace)
     result = md.run(method, fed, how.rounds, seed=seed, init=x0, throw=False, progress=False, eval_every=how.rounds)
+    if result.status.outcome == "interrupted":
+        raise KeyboardInterrupt
     return {
         "set": name,
         "method": label,

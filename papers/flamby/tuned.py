@@ -77,6 +77,8 @@ def once(name: str, label: str, point: Any, seed: int, tuning: bool) -> dict[str
         evaluate_on="validation" if tuning else "test",
         metrics={"figure": md.problems.concordance if name == "brca" else accuracy},
     )
+    if result.status.outcome == "interrupted":
+        raise KeyboardInterrupt
     good = result.status.outcome == "finished"
     figure = result.summary["figure"] if tuning else flamby.by_client(name, result.x)
     line = {"set": name, "method": label, "point": list(point), "seed": seed, "tuning": tuning}

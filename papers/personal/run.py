@@ -111,6 +111,8 @@ def measured(name: str, method: str, lr: float, seed: int) -> dict[str, Any]:
     fed, rounds = SETS[name](lr, 0.1 if tuning else 0.0, seed)
     on = "validation" if tuning else "test"
     r = md.run(METHODS[method], fed, rounds, seed=seed, evaluate_on=on, eval_every=rounds, throw=False, progress=False)
+    if r.status.outcome == "interrupted":
+        raise KeyboardInterrupt
     own = [row["accuracy"] for row in r.clients if "accuracy" in row]
     worst = fmean(sorted(own)[: max(1, round(len(own) / 10))])
     return {"mean": fmean(own), "worst": worst, "clients": [round(a, 4) for a in own], "status": r.status.outcome}

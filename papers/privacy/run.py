@@ -91,6 +91,8 @@ def accuracy(label: str, epsilon: float | None, s: Setting, seed: int, on: str) 
     if epsilon is not None:
         method = md.Private(method, epsilon=epsilon, delta=DELTA, rounds=s.rounds, clip=bounds(s))
     result = md.run(method, fed, s.rounds, seed=seed, evaluate_on=on, eval_every=s.rounds, throw=False, progress=False)
+    if result.status.outcome == "interrupted":
+        raise KeyboardInterrupt
     last = result.summary
     finished = result.status.outcome in ("finished", "target")
     return {"accuracy": last["accuracy"] if finished else 0.1, "spent": last.get("epsilon", 0.0)}

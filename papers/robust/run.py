@@ -83,6 +83,8 @@ def once(fold: str, kind: str, share: float, seed: int) -> dict[str, Any]:
         attack=attack,
     )
     r = md.run(method(fold, share), fed, ROUNDS, seed=seed, eval_every=10, throw=False, progress=False)
+    if r.status.outcome == "interrupted":
+        raise KeyboardInterrupt
     out = {"fold": fold, "attack": kind, "share": share, "seed": seed, "status": r.status.outcome}
     for column in ("accuracy", "attack_success"):
         values = [row[column] for row in r.history[-3:] if column in row]

@@ -50,11 +50,11 @@ def once(name: str, method: str, lr: float, settings: Settings, seed: int, on: s
     line |= {"settings": settings} if settings else {}
     fed, set_ = e.build(), dataclasses.replace(e.methods[method], **settings)  # type: ignore[arg-type]
     more: dict[str, Any] = {}
-    cut: list[Path] = []
+    folder: Path | None = None
     if e.device != "cpu":
-        cut = [HERE / "cut" / re.sub(r"[^\w.]+", "-", f"{name} {method} {words(lr, settings)} {seed} {on}")]
-        more = {"device": e.device, "resume" if cut[0].exists() else "checkpoint": cut[0]}
-        more |= {"checkpoint_every": 5}
+        folder = HERE / "cut" / re.sub(r"[^\w.]+", "-", f"{name} {method} {words(lr, settings)} {seed} {on}")
+        more = {"device": e.device, "checkpoint_every": 5}
+        more["resume" if folder.exists() else "checkpoint"] = folder
     try:
         result = md.run(
             md.Tuned(set_, lr),
@@ -72,8 +72,6 @@ def once(name: str, method: str, lr: float, settings: Settings, seed: int, on: s
     except md.MedleyError as error:
         line |= {"status": "failed", "message": str(error)}
     else:
-        if result.status.outcome == "interrupted":
-            raise KeyboardInterrupt
         score = result.summary["acc"] if e.tasks else fmean(row["accuracy"] for row in result.history[-TAIL:])
         line |= {
             "status": result.status.outcome,
@@ -84,7 +82,7 @@ def once(name: str, method: str, lr: float, settings: Settings, seed: int, on: s
             "bytes_up": result.ledger.up,
             "bytes_down": result.ledger.down,
         }
-    for folder in cut:
+    if folder and line["status"] != "interrupted":
         shutil.rmtree(folder, ignore_errors=True)
     return line | {"cpu": round(time.process_time() - began, 2), "wall": round(time.perf_counter() - wall, 2)}
 

@@ -33,6 +33,12 @@ def folder(packed: Any, tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
+def test_a_run_that_ctrl_c_ended_is_not_kept(packed: Any, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        packed.append(tmp_path / "One.jsonl", {"seed": 0, "status": "interrupted"})
+    assert not (tmp_path / "One.jsonl").exists()
+
+
 def command(packed: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr(sys, "argv", ["packed.py", *words])
     return int(packed.main())

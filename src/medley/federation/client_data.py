@@ -122,7 +122,7 @@ def _check_alike(rows: Sequence[OwnRows]) -> None:
 
 
 def _check_bytes(clients: Sequence[Any]) -> None:
-    """Raise BadData, naming the client, if one gives bytes and another floats, which usually are bytes over 255."""
+    """Raise BadData, naming the client, if one gives bytes and another floats, usually bytes divided by 255."""
     kinds = [
         str(getattr(g[0], "dtype", "")).removeprefix("torch.") if isinstance(g, tuple | list) and g else ""
         for g in clients
