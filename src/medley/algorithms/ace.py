@@ -1,4 +1,4 @@
-"""ACE: for clients of unequal speed, every step is along the mean of all clients' latest updates, however old.
+"""ACE: for clients of unequal speed, the server steps along the mean of all clients' latest updates, however old.
 
 **Reference**: Chang, Yao, Krishnamurthy, Shelton, Chakraborty, Swami, Oymak & Roy-Chowdhury, "Mitigating Participation
 Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.19066, 2025.
@@ -13,12 +13,14 @@ Imbalance Bias in Asynchronous Federated Learning", arXiv 2511.19066, 2025.
 
 **Departures**: a client sends the displacement of its local descent. With one local step that is −lr·∇f_i, as in the
 paper; with more steps the server averages displacements. ``ReplyPolicy(replies=1)`` gives the paper's method. If
-several replies end a round, all of them enter the mean before the one step. Without a ReplyPolicy the server waits for
-every reply; if everybody takes part, the method is then FedAvg, and a warning at the start of the run says so. The
-paper begins with a gradient from every client. Here the mean is over the clients heard from so far, with weights p_i.
+several replies end a round, all of them enter the mean, and the server then makes one step. Without a ReplyPolicy the
+server waits for every reply; if everybody takes part, the method is then FedAvg, and a warning at the start of the run
+says so. The paper begins with a gradient from every client. Here the mean is over the clients that have replied so far,
+with weights p_i.
 
-**Checked against**: the paper's introduction, and another's implementation for Flower: one reply per step, no weights
-by delay or size, one mini-batch step per reply. We had neither the paper's listing nor another implementation of ACED.
+**Checked against**: the paper's introduction, and an implementation for Flower by others. In theirs the server steps
+after every reply, a client makes one mini-batch step per reply, and neither delay nor size changes an update's weight.
+We had neither the paper's listing nor anybody else's implementation of ACED.
 
 **Missing replies**: late replies are used in the round in which they arrive. If a client's reply is lost, its last
 update stays in the mean (under ACED, until it is too old).
@@ -47,13 +49,13 @@ from ..contract import Algorithm, Client, Cohort, Model, Need, Step, Vec, at_lea
 
 @dataclass
 class Server:
-    """The model; every client's latest update, and the round in which it was asked for."""
+    """The model, every client's latest update, and the round in which the server asked for it."""
 
     x: Vec
     latest: dict[int, Vec] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
     u: Vec | None = None
-    """Σ p_i u_i over ``latest``, kept up by ACE from reply to reply; ACED does without."""
+    """Σ p_i u_i over ``latest``. ACE updates it with every reply; ACED does not use it."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class ACE(Algorithm[Server]):
     """All-client engagement.
 
     Attributes:
-        server_lr: the server's step size; default 1, with which a step is the clients' own mean displacement. The
-            paper's η is the product of this and the pace's lr. The fewer replies end a round, the smaller it has to be.
+        server_lr: the server's step size; with 1, the default, a step is the clients' mean displacement. The paper's
+            η is the product of this and the pace's lr. The fewer replies end a round, the smaller it has to be.
     """
 
     server_lr: Annotated[float, positive] = 1.0
@@ -75,7 +77,7 @@ class ACE(Algorithm[Server]):
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """u ← u + Σ p_i (u_i⁺ − u_i) over the replies, then x ← x + η u / Σ p_i over the clients heard from."""
+        """u ← u + Σ p_i (u_i⁺ − u_i) over the replies, then x ← x + η u / Σ p_i over the clients that have replied."""
         u = torch.zeros_like(s.x) if s.u is None else s.u
         before = s.latest
         for i, new in self.receive(s, clients).items():
@@ -84,14 +86,14 @@ class ACE(Algorithm[Server]):
         self.move(s, u, sum(clients.p[i] for i in s.latest))
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """u = Σ p_i u_i over the members that were heard of."""
+        """Sum u = Σ p_i u_i anew, over the members that have replied so far."""
         del who
         s.latest = {i: u for i, u in s.latest.items() if i in clients.p}
         s.asked = {i: t for i, t in s.asked.items() if i in clients.p}
         s.u = sum((clients.p[i] * u for i, u in s.latest.items()), torch.zeros_like(s.x))
 
     def receive(self, s: Server, clients: Cohort) -> dict[int, Vec]:
-        """Ask everybody who is free; put the replies of this round among the latest, and return them."""
+        """Ask all free clients; store the updates that arrive in this round as the latest, and return them."""
         replies = clients.ask(self.train, Model(s.x), late="deliver")
         new = {i: up.delta for i, up in replies.each().items()}
         asked = {i: replies.asked[i] for i in new}
@@ -115,14 +117,14 @@ class ACED(ACE):
 
     Attributes:
         server_lr: the server's step size, as in ACE.
-        max_delay: the most rounds between the request of an update and a step with it, τ_algo; default 50, our
-            choice: the right one depends on the delays, in rounds.
+        max_delay: τ_algo: the server uses an update for at most this many rounds after it asked for it; default 50,
+            our choice. The right value depends on how many rounds replies take.
     """
 
     max_delay: Annotated[int, at_least(0)] = 50
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """x ← x + η Σ p_i u_i / Σ p_i over the clients of A(t), whose update is at most τ_algo rounds old."""
+        """x ← x + η Σ p_i u_i / Σ p_i over A(t), the clients whose update is at most τ_algo rounds old."""
         self.receive(s, clients)
         active = [i for i in sorted(s.latest) if clients.round - s.asked[i] <= self.max_delay]
         u = torch.zeros_like(s.x)

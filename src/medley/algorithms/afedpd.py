@@ -1,4 +1,4 @@
-"""A-FedPD: primal-dual training for partial participation: dual variables of absent clients follow the others' mean.
+"""A-FedPD: primal-dual training for partial participation; absent clients' dual variables follow the others' mean.
 
 **Reference**: Sun, Shen & Tao, "A-FedPD: Aligning Dual-Drift is All Federated Primal-Dual Learning Needs", NeurIPS
 2024, Algorithm 1.
@@ -14,13 +14,13 @@
 **Departures**: the paper gives all clients the same weight. Here means are unweighted and ρ_i = prox/(N p_i), with N
 the number of clients, so that the fixed point is the minimum of Σ p_i f_i even if clients differ in size. As in the
 paper, the server keeps the dual variables λ_i, in the form λ_i/ρ_i = a_i + V. V, the sum of mean displacements, is
-common to all clients, so the virtual update of the absent ones is one addition. Clients do not solve the local problem
-but descend on it for the pace's steps. Adam's steps descend the corrected loss too, so x ends near the minimum, at a
-distance of some steps of size lr.
+common to all clients, so one addition makes the virtual update of all absent ones. Clients do not solve the local
+problem but descend on it for the pace's steps. Adam descends on the corrected loss too, so x ends near the minimum,
+within a few steps of size lr.
 
 **Checked against**: the paper's abstract and two implementations by others. The authors published no code, and we did
 not have the listing. The server, the starting values and ρ agree with both. The first adds θ̄ − θ to λ_i/ρ_i of absent
-clients, as here, and has ρ/(N p_i). The second replaces λ_i/ρ_i by θ̄ − θ.
+clients, as here, and uses ρ/(N p_i). The second replaces λ_i/ρ_i by θ̄ − θ.
 
 **Missing replies**: a client whose reply is lost counts as absent and gets the virtual update.
 
@@ -45,7 +45,7 @@ from ..contract import Algorithm, Client, Cohort, Message, ModelAndPull, Need, S
 
 
 class Dual(Message):
-    """Down to one: λ_i/ρ_i."""
+    """Down to one client: λ_i/ρ_i."""
 
     h: Vec
 
@@ -78,7 +78,7 @@ class AFedPD(Algorithm[Server]):
         return Server(x, torch.zeros_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """θ ← θ̄ + mean λ_i/ρ_i, where λ_i/ρ_i ← λ_i/ρ_i + θ_i − θ; the absent take θ̄ for θ_i."""
+        """θ ← θ̄ + mean λ_i/ρ_i, where λ_i/ρ_i ← λ_i/ρ_i + θ_i − θ; for absent clients θ_i is θ̄."""
         zero = torch.zeros_like(s.x)
         own = {i: Dual(s.a.get(i, zero) + s.V) for i in clients.ids}
         got = clients.ask(self.train, ModelAndPull(s.x, self.prox / clients.population), own).each()

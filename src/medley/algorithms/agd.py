@@ -1,8 +1,9 @@
 """AGD: gradient descent with heavy-ball momentum for convex problems, with one gradient per exchange.
 
 **Reference**: Polyak, "Some methods of speeding up the convergence of iteration methods", 1964. The name and the form
-are those of the baseline in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved Approximate Newton Method
-for Distributed Optimization", NeurIPS 2018, whose accelerated gradient descent is the heavy ball and not Nesterov's.
+come from the baseline in Wang, Roosta-Khorasani, Xu & Mahoney, "GIANT: Globally Improved Approximate Newton Method for
+Distributed Optimization", NeurIPS 2018. That paper calls the heavy ball, not Nesterov's method, accelerated gradient
+descent.
 
 **Status**: published
 
@@ -12,8 +13,8 @@ for Distributed Optimization", NeurIPS 2018, whose accelerated gradient descent 
 
 - gradient: d + 1 down, d + 1 up; K_i goes up in the first round only, else 0
 
-**Departures**: the authors' step size of 10 suits normalised features only, because on a quadratic with momentum m the
-heavy ball is stable only if 0 < η·λ_max < 2(1 + m). By default η is 1/K, with K = Σ p_i K_i from the clients' own
+**Departures**: the step size 10 of GIANT's authors suits normalised features only, because on a quadratic with momentum
+m the heavy ball is stable only if 0 < η·λ_max < 2(1 + m). By default η is 1/K, with K = Σ p_i K_i from the clients' own
 curvature bounds.
 
 **Missing replies**: the gradient is the mean over the clients that replied.
@@ -53,8 +54,8 @@ class AGD(Algorithm[Server]):
     """Gradient descent with a heavy ball.
 
     Attributes:
-        server_lr: the step size; "auto" is 1/K, the authors' is 10
-        momentum: m; the authors' is 0.95 or 0.99
+        server_lr: the step size; "auto" is 1/K; GIANT's authors use 10
+        momentum: m; GIANT's authors use 0.95 or 0.99
     """
 
     server_lr: Annotated[float, positive] | Literal["auto"] = "auto"
@@ -76,5 +77,5 @@ class AGD(Algorithm[Server]):
 
     @on_client
     def gradient(self, me: Client, got: ModelAndRate) -> SmoothGradient:
-        """∇f_i(x), and the curvature bound K_i unless the server has its lr."""
+        """∇f_i(x), and the curvature bound K_i if the server has no lr yet."""
         return SmoothGradient(me.problem.grad(got.x), 0.0 if got.lr else me.problem.smoothness())

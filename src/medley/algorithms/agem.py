@@ -1,4 +1,4 @@
-"""A-GEM: FedAvg for a stream of tasks, without steps that to first order raise the loss on remembered rows.
+"""A-GEM: FedAvg for a stream of tasks, whose steps to first order never raise the loss on remembered rows.
 
 **Reference**: Chaudhry, Ranzato, Rohrbach & Elhoseiny, "Efficient Lifelong Learning with A-GEM", ICLR 2019,
 equation 11.
@@ -11,7 +11,7 @@ equation 11.
 
 - train: d down, d up
 
-**Departures**: the reference gradient is taken on the client's own memory, at the point of the local step. A client
+**Departures**: each client takes the reference gradient on its own memory, at the point of the local step. A client
 without a memory does not project.
 
 **Missing replies**: a lost reply is left out of the mean; p̃_i is client i's weight among the clients that replied.
@@ -58,7 +58,7 @@ class AGEM(Algorithm[Server]):
 
     @on_client
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent along g − min(0, gᵀr)/(rᵀr) r: g is the step's gradient, r the memory's."""
+        """Local descent along g − min(0, gᵀr)/(rᵀr) r: g is the step's gradient, r the gradient on the memory."""
         memory = me.replay
         if not memory:
             return Step(me.descend(got.x).step)

@@ -1,4 +1,4 @@
-"""APFL: personal models: each client mixes the server's model with its own, and trains its own under the mixture.
+"""APFL: personal models: each client mixes the server's model with its own, which it trains on the mixture's loss.
 
 **Reference**: Deng, Kamani & Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461, 2020, Algorithm 1,
 and equation 10 for adaptive weights.
@@ -13,7 +13,7 @@ and equation 10 for adaptive weights.
 
 **Departures**: clients send displacements w_i − x instead of end points, after all local steps of a pace. The mean is
 weighted by rows. Adaptive weights change at the first step of a round and stay in [0, 1]. The pace's momentum and
-optimizer are not used. Parameters that a network leaves to each client are not trained.
+optimizer are not used. If a network shares only a part of its parameters, APFL trains that part only.
 
 **Missing replies**: a lost reply is left out of the mean, and its client's own model and weight stay as they were. A
 client that never took part has the server's model.
@@ -48,7 +48,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own part v_i, None before its first round, meaning x; and its weight α_i."""
+    """The client's own model v_i and its weight α_i; None before its first round, which stands for x and ``alpha``."""
 
     v: Vec | None = None
     alpha: float | None = None
@@ -56,11 +56,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class APFL(Algorithm[Server, Memory]):
-    """Each client uses the mixture α v_i + (1 − α) x of its own model v_i and the server's x.
+    """Adaptive personalized federated learning. A client uses α v_i + (1 − α) x: v_i is its own model, x the server's.
 
     Attributes:
-        alpha: the weight α of the own part; 0 is FedAvg, 1 is training alone; the paper takes 0.25 to 0.75
-        adaptive: whether each client's weight follows its gradient, α ← α − lr ⟨∇f_i(v̄), v − w⟩; default False
+        alpha: α, the weight of the client's own model; 0 is FedAvg, 1 is training alone; 0.25 to 0.75 in the paper
+        adaptive: whether each client's α descends too, α ← α − lr ⟨∇f_i(v̄), v − w⟩ with v̄ the mixture; default False
     """
 
     alpha: Annotated[float, in_range(0, 1)] = 0.5
@@ -91,7 +91,7 @@ class APFL(Algorithm[Server, Memory]):
         return x if memory.v is None else memory.v, self.alpha if memory.alpha is None else memory.alpha
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Nothing: the server knows no own models."""
+        """Nothing: the server does not know the clients' own models."""
 
     def personal(self, me: Client[Memory], x: Vec) -> Vec:
         """α v_i + (1 − α) x."""

@@ -13,7 +13,8 @@ Cached Update Calibration", ICLR 2024, Algorithm 2.
 
 **Departures**: the buffer is the round, so the paper's M is the run's ``ReplyPolicy(replies=M)``. Without a ReplyPolicy
 the server waits for every reply; if everybody takes part, the method is then FedAvg, and a warning at the start of the
-run says so. If clients differ in size, they weigh p_i in h instead of 1/n, and p̃_i among the M instead of 1/M.
+run says so. If clients differ in size, client i has the weight p_i in h instead of 1/n, and p̃_i among the M replies
+instead of 1/M.
 
 **Checked against**: two implementations by others. The authors published no code, and we did not have the listing. Both
 have v, h and h_i as here, all 0 at the start. One of them averages BatchNorm layers without the cache.
@@ -48,7 +49,7 @@ from ..contract import Algorithm, Client, Cohort, Model, Need, Step, Vec, on_cli
 
 @dataclass
 class Server:
-    """The model; every client's last update h_i, 0 for those not heard of yet; h = Σ p_i h_i."""
+    """The model; every client's last update h_i, which is 0 until its first reply; and h = Σ p_i h_i."""
 
     x: Vec
     h: Vec
@@ -60,7 +61,7 @@ class CA2FL(Algorithm[Server]):
     """Cache-aided asynchronous averaging.
 
     Attributes:
-        server_lr: the server's step size η; default 1, FedAvg's. The paper tunes it.
+        server_lr: the server's step size η; default 1, as in FedAvg. The paper tunes it.
     """
 
     server_lr: Annotated[float, positive] = 1.0
@@ -87,7 +88,7 @@ class CA2FL(Algorithm[Server]):
         clients.note(staleness=total / max(1, len(replies.ids)))
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """h = Σ p_i h_i over the members."""
+        """Sum h = Σ p_i h_i anew, over the members."""
         del who
         s.h_i = {i: h for i, h in s.h_i.items() if i in clients.p}
         s.h = sum((clients.p[i] * h for i, h in s.h_i.items()), torch.zeros_like(s.x))

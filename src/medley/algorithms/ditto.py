@@ -47,18 +47,18 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own model v_i; None before its first round, meaning x."""
+    """The client's own model v_i. Before its first round it is None, which stands for x."""
 
     v: Vec | None = None
 
 
 @dataclass(frozen=True)
 class Ditto(Algorithm[Server, Memory]):
-    """Own models with a proximal term (mu/2)‖v − x‖².
+    """Each client trains a model v of its own, with a proximal term (mu/2)‖v − x‖².
 
     Attributes:
-        mu: the proximal term's weight λ; the paper tunes it in {0.1, 1, 2}. 0 trains the own models alone
-        own_epochs: passes over a client's rows that train its own model; None, the default, takes the pace's
+        mu: the proximal term's weight λ; the paper tunes it in {0.1, 1, 2}. With 0 nothing pulls own models to x
+        own_epochs: passes over a client's rows to train its own model; None, the default, is the pace's number
     """
 
     mu: Annotated[float, at_least(0)] = 1.0
@@ -74,14 +74,14 @@ class Ditto(Algorithm[Server, Memory]):
 
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: Model) -> Step:
-        """Local descents from x on f_i, and from the own model v_i on f_i(v) + (mu/2)‖v − x‖²."""
+        """Two local descents: from x on f_i, and from the client's own v_i on f_i(v) + (mu/2)‖v − x‖²."""
         v = got.x if me.memory.v is None else me.memory.v
         pull = (self.mu, got.x) if self.mu else None
         me.memory.v = v + me.at("own model", self.own_epochs).descend(v, pull=pull).step
         return Step(me.descend(got.x).step)
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Nothing: the server knows no own models."""
+        """Nothing: the server does not know the clients' own models."""
 
     def personal(self, me: Client[Memory], x: Vec) -> Vec:
         """v_i."""
