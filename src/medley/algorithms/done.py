@@ -13,19 +13,19 @@ Federated Edge Learning", IEEE Transactions on Parallel and Distributed Systems 
 - richardson: d down, d up
 - losses (if a line search is made): d + (K + 1) down, 8(K + 1) bytes up
 
-**Departures**: directions are averaged with weights p̃_i over the clients that replied. In the authors' code all have
-the same weight. By default (``step="armijo"``) the line search of this library's other Newton methods sets the step
-size. A number is the paper's fixed step, without a line search; the authors set it to 1. By default the rate α is
+**Departures**: directions are averaged with weights p̃_i over the clients that replied. In the authors' code all
+clients have the same weight. By default (``step="armijo"``) the line search of this library's other Newton methods sets
+the step size. A number is the paper's fixed step, without a line search; the authors use 1. By default the rate α is
 1/K_i, with K_i the client's own bound on its curvature; it must stay below 2/λ_max(H_i).
 
 **Checked against**: the authors' code. It starts from d₀ = −g, with g the mean gradient, as here. For full batches its
-source also has a branch that would start from the client's own gradient, but no run enters it, because the batch size
-0, which stands for all rows, is replaced by their number first. With full batches its commands take 5 to 40 steps, with
-α from .004 to .03 on images and activities and from .06 to .2 on linear regression. Its Hessians have a ridge, .02 by
-default, that its gradients lack. Here both belong to the same problem.
+source also has a branch that would start from the client's own gradient, but no run enters it, because the code
+first replaces the batch size 0, which stands for all rows, by their number. With full batches its commands take 5 to 40
+steps, with α from .004 to .03 on images and activities and from .06 to .2 on linear regression. Its Hessians have a
+ridge, .02 by default, that its gradients lack. Here both belong to the same problem.
 
 **Missing replies**: if a client's gradient is lost, the server does not ask it for a direction; if its direction is
-lost, not for losses. Means are over the clients that replied.
+lost, the server does not ask it for losses. Means are over the clients that replied.
 
 **Example**
 
@@ -58,7 +58,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The x of the last gradient: directions start from it [d]; 1/K_i once it is known, else 0."""
+    """The x at which the client takes its gradient and its direction [d]; and the rate α, 0 until it is known."""
 
     x: Vec
     rate: float = 0.0
@@ -70,11 +70,11 @@ class DONE(Algorithm[Server, Memory]):
 
     Attributes:
         steps: Richardson steps.
-        rate: their rate α; "auto" is 1/K_i, K_i the client's own bound on its curvature.
-        step: η; "armijo" searches for it.
-        alpha: η = βᵏ is the largest with f(x − ηp) ≤ f(x) − α η pᵀg.
-        beta: β; the candidates for η are its powers.
-        tries: candidates per exchange.
+        rate: α, the rate of these steps; "auto" is 1/K_i, where K_i is the client's own bound on its curvature.
+        step: η, the step size; "armijo" is a line search.
+        alpha: α of the line search, in which η = βᵏ is the largest step with f(x − ηp) ≤ f(x) − α η pᵀg.
+        beta: β; the line search tries its powers as η.
+        tries: how many values of η the line search tries per exchange.
     """
 
     steps: Annotated[int, at_least(0)] = 40

@@ -1,19 +1,19 @@
-"""ECADO: consensus ADMM with inexact local solves, as a circuit whose server is solved to its steady state.
+"""ECADO: consensus ADMM with inexact local solves, as a circuit that the server solves for its steady state.
 
 **Reference**: Agarwal & Pileggi, "Equivalent Circuit Approach to Distributed Optimization" (ECADO), 2023, as
-FedECADO's arXiv version, section 3, describes it; equation numbers are that section's.
+described in section 3 of FedECADO's arXiv version, which also has the equation numbers.
 
 **Status**: published
 
-**Needs**: every client in every round. Clients are the same from the first round to the last.
+**Needs**: every client in every round, and the same clients from the first round to the last.
 
 **One round sends** (floats per client):
 
 - simulate: 2d + 1 down, d + 1 up
 
 **Departures**: the server computes the steady state in closed form. The paper takes backward-Euler steps until x_c
-stands still (28), which have this limit. Losses are scaled by N·p_i, so that the fixed point is the minimiser of Σ p_i
-f_i even if clients differ in size.
+stands still (28); this state is their limit. Losses are scaled by N·p_i, so that the fixed point is the minimiser of
+Σ p_i f_i even if clients differ in size.
 
 **Missing replies**: if a reply is lost, the client's current stays the same, a constant source in Kirchhoff's sum.
 
@@ -38,14 +38,14 @@ from ..numerics.circuit.steady import steady_state
 
 
 class Center(Message):
-    """Down to all: the server's node [d], and the number of clients."""
+    """Down to all clients: the server's node [d], and the number of clients."""
 
     x: Vec
     n: int
 
 
 class Flow(Message):
-    """Down to one: the current in its branch [d]."""
+    """Down to one client: the current in its branch [d]."""
 
     I: Vec
 
@@ -61,12 +61,12 @@ class Server:
 
 @dataclass(frozen=True)
 class ECADO(Algorithm[Server]):
-    """Consensus by a circuit at rest; G_i = 1/Δt with one Δt, the longest window."""
+    """Consensus by a circuit at rest. All clients have G_i = 1/Δt with the same Δt, the longest window."""
 
     needs = frozenset({Need.EVERYONE, Need.REPLIES, Need.FIXED})
 
     def start(self, x: Vec) -> Server:
-        """No currents."""
+        """x₀, and no currents."""
         return Server(x, torch.zeros_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:

@@ -1,7 +1,7 @@
 """ER-ring: FedAvg for a stream of tasks: clients put rows of past tasks into every mini-batch.
 
 **Reference**: Chaudhry, Rohrbach, Elhoseiny, Ajanthan, Dokania, Torr & Ranzato, "On Tiny Episodic Memories in Continual
-Learning", arXiv:1902.10486, 2019, Algorithm 1 with a ring buffer a class (`medley.replay.Ring`).
+Learning", arXiv:1902.10486, 2019, Algorithm 1 with one ring buffer per class (`medley.replay.Ring`).
 
 **Status**: published
 
@@ -11,7 +11,7 @@ Learning", arXiv:1902.10486, 2019, Algorithm 1 with a ring buffer a class (`medl
 
 - train: d down, d up
 
-**Departures**: rows are chosen for the memory when a task is over, as in C-FLAG, not during the task. A step takes the
+**Departures**: clients choose rows for the memory at the end of a task, as in C-FLAG, not during it. A step takes the
 mean loss over the union of its two batches, in one pass. Under BatchNorm the two batches pass through the network one
 after the other, each with its own statistics.
 

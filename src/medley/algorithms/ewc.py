@@ -1,4 +1,4 @@
-"""EWC: FedAvg for a stream of tasks: parameters stay near earlier ones, the more so the more past tasks depend on them.
+"""EWC: FedAvg for a stream of tasks: the more past tasks depend on a parameter, the nearer it stays to its old value.
 
 **Reference**: Kirkpatrick et al., "Overcoming Catastrophic Forgetting in Neural Networks", PNAS 2017, equation 3; with
 one sum of Fisher informations and one anchor for all tasks, as in Schwarz et al., "Progress & Compress", ICML 2018.
@@ -17,7 +17,7 @@ one sum of Fisher informations and one anchor for all tasks, as in Schwarz et al
 empirical one: F_i is the mean square of each row's own gradient, with the labels as they are. (A mini-batch's squared
 gradient would be too small by a factor of about the batch's size.) A step is implicit in the penalty: z⁺ = z −
 lr·(∇g_i(z) + M(z⁺ − x̄)), with M = λ diag F and x̄ the anchor. So no λ is too large for a step size, and the point of
-rest is the same. BatchNorm statistics are not held.
+rest is the same. The penalty does not hold BatchNorm statistics.
 
 **Missing replies**: a lost reply is left out of the mean of steps and, at a task's end, of the Fisher information.
 
@@ -40,7 +40,7 @@ from ..contract import Algorithm, Client, Cohort, Message, Need, Rows, Step, Vec
 
 
 class AnchoredModel(Message):
-    """Down: the server's x; and, once a task is over, the diagonal of M = λF and the anchor x̄."""
+    """Down: the server's x; in later tasks also the diagonal of M = λF and the anchor x̄."""
 
     x: Vec
     M: Vec | None = None
@@ -55,7 +55,7 @@ class Fisher(Message):
 
 @dataclass
 class Server:
-    """The model; the sum of the tasks' F and the last task's final model."""
+    """The model, the sum of the past tasks' F, and the last task's final model."""
 
     x: Vec
     F: Vec | None = None
@@ -70,7 +70,7 @@ class EWC(Algorithm[Server]):
     needs = frozenset({Need.STREAM, Need.ROWS})
 
     def start(self, x: Vec) -> Server:
-        """x₀, held by nothing."""
+        """x₀, without a penalty."""
         return Server(x)
 
     def round(self, s: Server, clients: Cohort) -> None:

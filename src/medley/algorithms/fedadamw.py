@@ -1,6 +1,7 @@
-r"""FedAdamW: AdamW at the clients, who begin with each other's second moments and lean to the last mean step.
+r"""FedAdamW: clients run AdamW, begin with the mean of their second moments, and lean towards the last mean step.
 
-A local step k of client i, in the symbols of torch's AdamW, from m = 0 and v = v̄ by parameter:
+A client starts a round with m = 0 and, in each block of parameters, v = v̄, the clients' mean. In the symbols of
+torch's AdamW, its step k is:
 
 $$
 \begin{aligned}
@@ -10,7 +11,7 @@ m &\leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \
   && t \text{ is the number of steps of earlier rounds} \\
 y &\leftarrow y - \eta \big( \hat m / (\sqrt{\hat v} + \epsilon) + \lambda y \big) \\
 y &\leftarrow y + \alpha \eta \, \Delta
-  && \text{leans to } \Delta \text{, the clients' mean displacement of the last round by unit of time}
+  && \text{leans to } \Delta \text{, the clients' mean displacement of the last round per unit of time}
 \end{aligned}
 $$
 
@@ -21,19 +22,19 @@ Convergence and Generalization Guarantees for Federated Large Models", AAAI 2026
 
 **Needs**: nothing.
 
-**One round sends** (floats per client; b: parameters of the network, as weights and biases of a layer, or 1):
+**One round sends** (floats per client; b: parameter tensors of the network, such as a layer's weights; or 1):
 
 - train (if it is round 1): 2d + 1 down, d + b + 2 up
 - train: 2d + b + 1 down, d + b + 2 up
 
-**Departures**: means are weighted by p̃_i. t and Δ are taken by the mean of the clients' steps and of their times, which
-are K and Kη in the paper. The pace's optimizer is not read; its weight decay and its clip change g, as elsewhere (the
-authors' code has ``clip=10``), and λ is ``weight_decay`` of the method.
+**Departures**: means are weighted by p̃_i. t counts the clients' mean number of steps, and Δ is divided by their mean
+time; in the paper these are K and Kη. FedAdamW does not use the pace's optimizer. The pace's weight decay and clip
+change g, as elsewhere (the authors' code has ``clip=10``); λ is the method's own ``weight_decay``.
 
-**Checked against**: the authors' code; of the paper's text we had abstract and introduction only. A block of v is a
-parameter of the network, as in their code for language models; their code for images sends v whole. As there, both
-bias corrections are by the steps of all rounds, and m begins at 0, so that the first steps of a later round are short.
-The code for images steps by η, as here, with α = 0.5, the one for language models by (1 − α)η.
+**Checked against**: the authors' code; of the paper we had the abstract and the introduction only. A block of v is one
+parameter tensor of the network, as in their code for language models; their code for images sends all of v. As in the
+code, both bias corrections count the steps of all rounds, while m begins each round at 0, so the first steps of a later
+round are short. The code for images steps by η with α = 0.5, as here; the code for language models steps by (1 − α)η.
 
 **Missing replies**: a lost reply is left out of all means.
 
@@ -60,7 +61,7 @@ from ..contract import Algorithm, Client, Cohort, Message, Vec, at_least, below,
 
 
 class Start(Message):
-    """Down: x and Δ [d], t, and the mean of v in each block [b]; None in the first round."""
+    """Down: x and Δ [d], t, and the mean of v in each block [b], which is None in the first round."""
 
     x: Vec
     Delta: Vec
@@ -79,7 +80,7 @@ class Trained(Message):
 
 @dataclass
 class Server:
-    """The model, Δ, t, and v̄ by block."""
+    """The model, Δ, t, and v̄ for each block."""
 
     x: Vec
     Delta: Vec
@@ -92,7 +93,7 @@ class FedAdamW(Algorithm[Server]):
     """Federated AdamW.
 
     Attributes:
-        alpha: α, the share of the last mean displacement that a client makes again; default 0.5, the code's
+        alpha: α, the share of the last mean displacement that a client repeats; default 0.5, as in the authors' code
         weight_decay: λ, which AdamW applies to the parameters, not to gradients; default 0.01
         beta1: β₁, the decay of m; default 0.9
         beta2: β₂, the decay of v; default 0.999

@@ -14,14 +14,14 @@ Heterogeneity", ICDE 2022, Algorithm 1.
 **Departures**: the paper gives all clients the same weight. Here means are unweighted and ρ_i = prox/(N p_i), so that
 the fixed point is the minimum of Σ p_i f_i even if clients differ in size. Clients descend on the local problem from
 the server's θ for the pace's steps, as in the authors' code; nothing checks Algorithm 1's accuracy ε_i. All w_i start
-at θ⁰ and are kept, as in the paper. In the authors' code θ takes the place of the last w_i. A client in its first round
-does not know θ⁰: it sends its change from θ, and the server adds θ − θ⁰. Adam's steps descend the corrected loss too,
-so x ends near the minimum, at a distance of some steps of size lr.
+at θ⁰ and are kept, as in the paper. The authors' code uses θ instead of the last w_i. A client in its first round does
+not know θ⁰: it sends its change from θ, and the server adds θ − θ⁰. Adam descends on the corrected loss too, so x ends
+near the minimum, within a few steps of size lr.
 
-**Checked against**: the authors' code: the gradient of a local step, the dual variable, the message (with θ instead of
-the last w_i), the server's step, and ρ. Its η falls from 1 to 1/2 after round 60. Its SGD applies momentum 0.5 to the
-whole gradient, including the pull ρ(w − θ); ``Pace(momentum=0.5)`` adds the pull after the momentum. For the code's
-step, pass torch's SGD: ``Pace(optimizer=partial(torch.optim.SGD, momentum=0.5))``. With 20 local steps on six
+**Checked against**: the authors' code. The gradient of a local step, the dual variable, the message (with θ instead of
+the last w_i), the server's step and ρ agree. The code's η falls from 1 to 1/2 after round 60. Its SGD applies momentum
+0.5 to the whole gradient, including the pull ρ(w − θ); ``Pace(momentum=0.5)`` adds the pull after the momentum. For the
+code's step, pass torch's SGD: ``Pace(optimizer=partial(torch.optim.SGD, momentum=0.5))``. With 20 local steps on six
 quadratics the two are 0.1 % apart after the first round for ρ = .01, and 6 % for ρ = .6.
 
 **Missing replies**: a lost reply is left out of the mean; w_i and y_i stay as they were.
@@ -53,7 +53,7 @@ class Change(Message):
 
 @dataclass
 class Server:
-    """The model θ, and the first one."""
+    """The model θ, and θ⁰, the first one."""
 
     x: Vec
     x0: Vec
@@ -74,7 +74,7 @@ class FedADMM(Algorithm[Server, Memory]):
 
     Attributes:
         prox: ρ, the weight of the proximal term; 0.01 in the paper's experiments
-        server_lr: η: 1 in the paper's experiments; "share" is |S|/N, |S| the number of clients that replied
+        server_lr: η: 1 in the paper's experiments; "share" is |S|/N, where |S| clients replied
 
     With "share", θ is the mean of w_i + y_i/ρ_i over all clients, and the only fixed point is the minimum. With a
     number and partial participation, clients can agree on another point. If all take part, 1 and "share" are the same,

@@ -13,9 +13,10 @@ Continual Federated Learning", arXiv 2409.01585, 2024.
 - train (if in the first task, or no client holds past rows): d down, d up
 - train (if in a later one): 2d down, d up
 
-**Departures**: rows are chosen for the memory when a task is over, not during it. So the server asks for the reference
-gradient at the start of a round, at the same x as the paper at the end of the last one, and the first task has none. It
-is averaged with weights p_i over the clients that hold rows. In the authors' code all have the same weight.
+**Departures**: clients choose rows for the memory at the end of a task, not during it. So the first task has no
+reference gradient. Later the server asks for it at the start of a round; the paper asks at the end of the round before,
+at the same x. The reference is averaged with weights p_i over the clients that hold rows. In the authors' code all
+clients have the same weight.
 
 **Missing replies**: a lost gradient is left out of the reference, and a lost step out of the mean. Both are over the
 clients that replied.
@@ -84,7 +85,7 @@ class FedAGEM(Algorithm[Server]):
 
     @on_client
     def refer(self, me: Client, got: Model) -> Reference:
-        """The gradient of a sample of the memory at x."""
+        """The gradient at x on a sample of the client's memory."""
         memory = me.replay
         if not memory:
             return Reference(torch.zeros_like(got.x), 0.0)
@@ -92,7 +93,7 @@ class FedAGEM(Algorithm[Server]):
 
     @on_client
     def train(self, me: Client, got: Guarded) -> Step:
-        """Local descent; a gradient that points against g_ref is projected."""
+        """Local descent, in which a gradient that points against g_ref is projected."""
         g_ref = got.g_ref
         if g_ref is None:
             return Step(me.descend(got.x).step)

@@ -1,4 +1,4 @@
-"""FedAsync: asynchronous training: each reply is mixed in as it comes, and weighs less if it began at an old model.
+"""FedAsync: asynchronous training: the server mixes in each reply as it comes, with less weight for old ones.
 
 **Reference**: Xie, Koyejo & Gupta, "Asynchronous Federated Optimization", OPT Workshop 2020, Algorithm 1.
 
@@ -11,8 +11,9 @@
 - train: d down, d up
 
 **Departures**: a client sends its model x_new instead of its displacement, because the server mixes models.
-``ReplyPolicy(replies=1)`` gives the paper's method. If several replies end a round, their p̃-weighted mean is mixed in,
-each with its own α_t. The constant and hinge forms of the staleness are left out; ``power=0`` is the constant one.
+``ReplyPolicy(replies=1)`` gives the paper's method. If several replies end a round, the server mixes in their
+p̃-weighted mean, in which each has its own α_t. Of the paper's forms of staleness Medley has the polynomial one, which
+is constant for ``power=0``, and not the hinge.
 Without a ReplyPolicy the server waits for every reply: the method is then FedAvg with a proximal term and a server step
 of α, and a warning at the start of the run says so.
 
@@ -48,7 +49,7 @@ class Server:
 class FedAsync(Algorithm[Server]):
     """Asynchronous mixing.
 
-    A reply of staleness τ is mixed in with α_t = α (1 + τ)^−a.
+    The server mixes in a reply of staleness τ with the weight α_t = α (1 + τ)^−a.
 
     Attributes:
         alpha: α, the weight of a fresh reply; 0.6 in the paper's experiments
