@@ -246,7 +246,7 @@ def test_list_has_every_method_with_its_sentence():
     for name in (*recipe.constructors(), "Dirichlet", "digits", "mlp", "Softmax", "LogUniform", "phones"):
         assert f" {name} " in got.stdout
     only = medley("list", "methods").stdout
-    assert "clients descend on their own data, the server averages where they end." in only
+    assert "clients descend on their own data, and the server averages their models." in only
     assert "digits" not in only
 
 

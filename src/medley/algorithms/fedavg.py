@@ -1,4 +1,4 @@
-"""FedAvg: clients descend on their own data, the server averages where they end.
+"""FedAvg: clients descend on their own data, and the server averages their models.
 
 **Reference**: McMahan, Moore, Ramage, Hampson & Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017, Algorithm 1.

@@ -1,7 +1,7 @@
 """FedAvgFT: personal models by FedAvg: every client fine-tunes the server's model on its own rows before it uses it.
 
 **Reference**: Collins, Hassani, Mokhtari & Shakkottai, "FedAvg with Fine Tuning: Local Updates Lead to Representation
-Learning", NeurIPS 2022. Its rounds are those of McMahan et al., "Communication-Efficient Learning of Deep Networks from
+Learning", NeurIPS 2022. The rounds are as in McMahan et al., "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017, Algorithm 1.
 
 **Status**: published
@@ -68,5 +68,5 @@ class FedAvgFT(Algorithm[Server]):
         return Step(me.descend(got.x).step)
 
     def personal(self, me: Client, x: Vec) -> Vec:
-        """The end of a descent from x."""
+        """The model that a descent from x on the client's rows reaches."""
         return x + me.at(epochs=self.epochs).descend(x).step

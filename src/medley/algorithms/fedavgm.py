@@ -56,7 +56,7 @@ class FedAvgM(Algorithm[Server]):
     server_lr: Annotated[float, positive] = 1.0
 
     def start(self, x: Vec) -> Server:
-        """x₀, at rest."""
+        """x₀ and v = 0."""
         return Server(x, torch.zeros_like(x))
 
     def round(self, s: Server, clients: Cohort) -> None:

@@ -1,4 +1,4 @@
-"""FedBN: FedAvg for clients whose features differ: each keeps its own normalisation layers, all else is averaged.
+"""FedBN: FedAvg for clients whose features differ: each keeps its own normalisation layers, the rest is averaged.
 
 **Reference**: Li, Jiang, Zhang, Kamp & Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization", ICLR 2021, Algorithm 1.
@@ -11,11 +11,11 @@ Normalization", ICLR 2021, Algorithm 1.
 
 - train: d down, d up
 
-**Departures**: clients send displacements y_i − x instead of end points. The mean is weighted by rows; the paper's is
-plain. If the network has layer or group normalisation, each client keeps those layers too.
+**Departures**: clients send displacements y_i − x instead of end points. The mean is weighted by rows; in the paper it
+is unweighted. If the network has layer or group normalisation, each client keeps those layers too.
 
-**Missing replies**: a lost reply is left out of the mean, and its client goes on from the own layers that it had
-before. A client that never took part has the server's model with the first own layers.
+**Missing replies**: a lost reply is left out of the mean, and its client goes on from the normalisation layers that it
+had before. A client that never took part has the server's model with the initial normalisation layers.
 
 **Example**
 
@@ -48,13 +48,13 @@ class Server:
 class FedBN(Algorithm[Server]):
     """Federated averaging of shared parameters.
 
-    Each client also keeps these layers' batch statistics.
+    Each client keeps its normalisation layers, with their batch statistics.
     """
 
     needs = frozenset({Need.NETWORK})
 
     def shares(self) -> Patterns:
-        """All but normalisation layers."""
+        """Everything except normalisation layers."""
         return "all but norms"
 
     def start(self, x: Vec) -> Server:
@@ -67,5 +67,5 @@ class FedBN(Algorithm[Server]):
 
     @on_client(vectorized=True)
     def train(self, me: Client, got: Model) -> Step:
-        """Local descent from x and the client's own part, on both."""
+        """Local descent on the shared parameters, from x, and on the client's own layers."""
         return Step(me.descend(got.x).step)

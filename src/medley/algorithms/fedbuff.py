@@ -1,4 +1,4 @@
-"""FedBuff: asynchronous training: the server steps once K replies are there; replies from old models weigh less.
+"""FedBuff: asynchronous training: the server steps after every K replies; replies from old models weigh less.
 
 **Reference**: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek & Huba, "Federated Learning with Buffered Asynchronous
 Aggregation", AISTATS 2022, Algorithm 1.
@@ -13,7 +13,7 @@ Aggregation", AISTATS 2022, Algorithm 1.
 
 **Departures**: the buffer is the round, so K is the run's ``ReplyPolicy(replies=K)``. Without a ReplyPolicy the server
 waits for every reply: the method is then FedAvg, and a warning at the start of the run says so. A reply has the weight
-p̃_i among the K instead of 1/K, which is the same if clients have equal sizes.
+p̃_i among the K replies instead of 1/K; the two are the same if clients have equal sizes.
 
 **Missing replies**: late replies are used in the round in which they arrive; lost ones are left out of the mean.
 

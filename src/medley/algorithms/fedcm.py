@@ -13,15 +13,15 @@ Algorithm 1.
 
 **Departures**: the paper gives all clients the same weight and K steps of size η_l. Here x moves by the mean
 displacement with weights p̃_i. Δ is that displacement divided by −T̄, with T̄ the mean simulated time of the clients
-that take part. For equal paces T̄ = K·η_l, and both are the paper's. A client with a longer pace counts in Δ by its
-time. T also holds under learning-rate schedules and momentum, but not under Adam. Weight decay λ is part of the
-client's gradient here, and α scales it too: y ← y − lr·(α(∇f_i(y) + λy) + (1 − α)Δ), which rests at the minimum with
-decay λ.
+that take part. For equal paces T̄ = K·η_l, and both are the paper's. A client with a longer pace counts for more in Δ,
+in proportion to its time. T also holds under learning-rate schedules and momentum, but not under Adam. Weight decay λ
+is part of the client's gradient here, and α scales it too: y ← y − lr·(α(∇f_i(y) + λy) + (1 − α)Δ), which comes to rest
+at the minimum with decay λ.
 
 **Checked against**: FL-Simulator, the code of FedSpeed's first author; we did not have FedCM's own. It adds λy to the
-mixture, y ← y − lr·(α∇f_i(y) + (1 − α)Δ + λy), and so rests at the minimum with decay λ/α, ten times as strong by
-default. ``Pace(weight_decay=λ/α)`` gives the same step. It clips the norm of the mixture at 10; ``Pace(clip=10)`` clips
-the gradient before it is mixed.
+mixture, y ← y − lr·(α∇f_i(y) + (1 − α)Δ + λy), and so comes to rest at the minimum with decay λ/α, which is ten times
+as strong by default. ``Pace(weight_decay=λ/α)`` gives the same step. It clips the norm of the mixture at 10;
+``Pace(clip=10)`` clips the gradient before it is mixed.
 
 **Missing replies**: a lost reply is left out of both means.
 

@@ -12,16 +12,16 @@ Correction", CVPR 2022, Algorithm 1.
 - train: 2d + 1 down, 2d up
 
 **Departures**: in the paper's text the gradient correction is made of the last displacements. Here it is SCAFFOLD's
-option II, as in the authors' code. The simulated time T stands for K·η (K local steps of size η). It leaves the
-proximal pull out of c_i, and holds under learning-rate schedules and momentum, but not under Adam. The code keeps the
-pull in c_i, and for K·η it takes the mean number of steps of all clients times the first learning rate.
+option II, as in the authors' code. The simulated time T stands for K·η (K local steps of size η). T leaves the proximal
+pull out of c_i. It also holds under learning-rate schedules and momentum, but not under Adam. The code keeps the pull
+in c_i, and for K·η it takes the mean number of steps of all clients times the first learning rate.
 
 **Checked against**: the authors' code. As there, α_i = α/(N p_i), models are averaged without weights over the clients
 that take part, drifts without weights over all, and c with weights p_i. So the model rests at the minimum of Σ p_i f_i
 even if clients differ in size. The code also divides c by N p_i before client i adds it; ``scaled=True`` does so too.
-By default every client adds c itself, as in SCAFFOLD. Both have the same fixed point, and if clients have equal sizes
-they are the same. On four quadratics of 18 to 27 rows they are 1.0 % apart after five rounds. The code clips the norm
-of the corrected gradient at 10; ``Pace(clip=10)`` clips the gradient before its correction.
+By default every client adds c itself, as in SCAFFOLD. Both forms have the same fixed point, and if clients have equal
+sizes they are the same. On four quadratics of 18 to 27 rows they are 1.0 % apart after five rounds. The code clips the
+norm of the corrected gradient at 10; ``Pace(clip=10)`` clips the gradient before its correction.
 
 **Missing replies**: a lost reply is left out of the mean; h_i and c_i stay as they were on both sides.
 
@@ -46,7 +46,7 @@ from ..contract import Algorithm, Client, Cohort, Message, StepAndVariate, Vec, 
 
 
 class DriftingModel(Message):
-    """Down: the server's w, c and α/N; ``scaled`` sends c/N."""
+    """Down: the server's w, c and α/N; with ``scaled=True`` c/N instead of c."""
 
     x: Vec
     c: Vec
@@ -78,8 +78,8 @@ class FedDC(Algorithm[Server, Memory]):
         alpha: α, the weight of the drift's penalty; 0.01 in the authors' code for CIFAR-10, 0.1 for MNIST
         scaled: whether client i adds c/(N p_i), as in the authors' code, or c itself, the default
 
-    For clients of equal size with different data FedDC and FedDyn are two methods: 2.3 % apart after ten rounds on four
-    quadratics of 8 rows. If α is too small, the drifts of rarely asked clients grow: watch the column ``drift``,
+    If clients have equal sizes and different data, FedDC and FedDyn differ, for example by 2.3 % after ten rounds on
+    four quadratics of 8 rows. If α is too small, the drifts of rarely asked clients grow: watch the column ``drift``,
     ‖mean h_i‖.
     """
 
@@ -111,5 +111,5 @@ class FedDC(Algorithm[Server, Memory]):
         c = got.c / me.p if self.scaled else got.c
         went = me.descend(got.x, pull=(alpha_i, got.x), shift=alpha_i * h_i + c - c_i)
         me.memory.h, me.memory.c = h_i + went.step, c_i - c - went.step / went.T
-        # The sum is unweighted, as that of the steps: p_i is in the message.
+        # The server sums these without weights, like the steps, so the client multiplies its change by p_i.
         return StepAndVariate(went.step, me.p * (me.memory.c - c_i))

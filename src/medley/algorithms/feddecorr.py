@@ -81,7 +81,7 @@ class FedDecorr(Algorithm[Server]):
         B, d = Z.shape
         if B == 1:
             return Z.new_zeros(())
-        # 1e-8 under the root: a feature that is constant over the batch (a dead ReLU) has a gradient all the same.
+        # 1e-8 under the root, because a feature may be constant over the batch (a dead ReLU), and must have a gradient.
         Z = (Z - Z.mean(0)) / (Z.var(0) + 1e-8).sqrt()
         C = Z.T @ Z
         if self.reduction == "paper":

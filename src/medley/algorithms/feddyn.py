@@ -13,9 +13,9 @@ Regularization", ICLR 2021, Algorithm 1.
 
 **Departures**: if clients differ in size, the paper's uniform α leads to the minimum of the plain mean of f_i. As in
 the authors' code, means here are unweighted and α_i = α/(N p_i), which leads to the minimum of Σ p_i f_i. Clients do
-not solve the local problem but descend on it for the pace's steps. That moves no fixed point: there ∇f_i(x) = −α_i h_i
-and the mean of h_i is 0. The model handed out is the server's x. Adam's steps descend the corrected loss too, so x ends
-near the minimum, within a few steps of size lr.
+not solve the local problem but descend on it for the pace's steps. This does not move the fixed point, where ∇f_i(x) =
+−α_i h_i and the mean of h_i is 0. Medley evaluates and returns the server's x. Adam descends on the corrected loss too,
+so x ends near the minimum, within a few steps of size lr.
 
 **Missing replies**: a lost reply is left out of the mean. h_i stays as it was on both sides; h is the mean of all h_i.
 
@@ -75,7 +75,7 @@ class FedDyn(Algorithm[Server, Memory]):
         return Memory(x)
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """h_i ← h_i + θ_i − x for i that take part, x ← mean of their θ_i + mean of all h_i."""
+        """h_i ← h_i + θ_i − x for clients that take part, x ← mean of their θ_i + mean of all h_i."""
         replies = clients.ask(self.train, ModelAndPull(s.x, self.alpha / clients.population))
         total = replies.sum(dict.fromkeys(clients.p, 1.0)).delta
         s.h = s.h + total / clients.population

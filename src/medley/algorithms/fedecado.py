@@ -14,7 +14,7 @@ same clients from the first round to the last.
 - simulate: 2d down, d + 1 up
 
 **The method.** A client is a branch of a circuit. Its flow from the server's node x_c is N p_i J_i, where N p_i is its
-number of rows in units of the mean client's, and J_i has the units of a gradient. At rest x_i = x_c and
+number of rows divided by the mean client's, and J_i has the units of a gradient. At rest x_i = x_c and
 J_i = ∇f_i(x_c), so Kirchhoff's sum says that the gradient of Σ p_i f_i vanishes.
 
 The circuit, where each client's line is its share of (41)-(43):
@@ -29,7 +29,7 @@ A client simulates its line for the time T_i, the sum of its learning rates over
 
 $$x_i \leftarrow x_i - \Delta t_i\,(\nabla f_i(x_i) - J_i), \qquad T_i = \sum \Delta t_i \qquad (9), (27)$$
 
-Its aggregate sensitivity says how its state answers to its flow; T is the window, the longest T_i:
+The client's aggregate sensitivity says how its state responds to its flow; T is the window, the longest T_i:
 
 $$\hat G_i = \frac{1}{T} + \bar H_i, \qquad \bar H_i = \mathrm{tr}\,\nabla^2 f_i / d \qquad (22)$$
 
@@ -37,7 +37,7 @@ Multi-rate integration: the server brings all clients to one time, by interpolat
 
 $$\Gamma_i(\tau) = x_i(0) + \frac{\tau}{T_i}\,(x_i(T_i) - x_i(0)) \qquad (28)$$
 
-It solves its own lines by backward Euler, the linear system (33), where k marks the flow that the client trained under:
+The server solves its own lines by backward Euler, as the linear system (33). Client i trained with the flow J_i^k:
 
 $$x_c(\tau + \Delta t) = x_c(\tau) - \Delta t \sum_{i=1}^{N} N p_i J_i(\tau + \Delta t) \qquad (31)$$
 
@@ -53,19 +53,20 @@ $$\varepsilon_L = \frac{\Delta t}{2 L}\,[v_i(\tau + \Delta t) - v_i(\tau)] \qqua
 
 $$\max(|\varepsilon_C|, |\varepsilon_L|) \le \delta \qquad (36)$$
 
-**Departures**, each measured by taking it back alone (``docs/decisions/fedecado.md``):
+**Departures** (``docs/decisions/fedecado.md`` shows what the results are without each of them):
 
-- Signs: (41)-(43). (5)-(33) print both; with the other two even quadratics diverge, whatever L is.
+- Signs: as in (41)-(43). (5)-(33) print both; if the client's and the node's are reversed, even quadratics diverge,
+  whatever L is.
 - Weights: p_i is on the client's capacitor and inductor (N p_i and L/(N p_i)), not on its gradient. With p_i ∇f_i as in
   (17) a client's learning rate is divided by N; without p_i, as in Algorithm 2, the plain mean is minimised.
 - Kirchhoff's sum is over all clients, as in (29), not over the active ones of (33), which moves the optimum.
 - A client starts from x_c, not from its own last state, which is old after rounds without it.
-- T_i sums over SGD steps; (27) sums over epochs, which is another time for clients with other numbers of rows.
+- T_i sums over SGD steps; (27) sums over epochs, and so gets other times if clients differ in numbers of rows.
 - ``L`` is in units of the window squared, so that it does not depend on the scale of the learning rates.
 
 Where the paper contradicts itself: Γ is taken at τ + Δt and flows are carried on, as in (31) and (32), not (33);
 Algorithm 1 goes on while the error is above δ; 1/Ĝ multiplies J − J^k in (35), as in (30); the Δt of (22) is the
-window. Algorithm 1 begins with the rest of the window, and ends at 1/64 of a window, whatever the error.
+window. Algorithm 1 first tries the rest of the window as its step, and accepts 1/64 of a window whatever the error.
 
 **Not in the paper**, so Medley raises an error before round 1: late replies, clients that join or leave, secure sums,
 privacy. `FedNorton`, this library's own rule, has these.
@@ -103,7 +104,7 @@ WENT = ("form", "flows", "lam", "C_c", "q", "kappa", "sensitivity", "refresh", "
 
 
 class Flow(Message):
-    """Down to one: the flow in its branch, J_i [d]."""
+    """Down to one client: the flow in its branch, J_i [d]."""
 
     J: Vec
 
@@ -133,11 +134,11 @@ class Server:
 
 @dataclass(frozen=True)
 class FedECADO(Algorithm[Server]):
-    """The method as published, with the corrections without which it does not work.
+    """The method as published, with the corrections that it needs to work.
 
     Attributes:
-        L: inductance of a mean client's branch, in units of the window squared; the paper gives no value. More of it
-            damps: try 3 or 10 if a network's training is unstable
+        L: inductance of a mean client's branch, in units of the window squared; the paper gives no value. A
+            larger L damps more: try 3 or 10 if a network's training is unstable
         delta: δ, the bound on the truncation error, in the units of x and of a gradient; the paper gives no value.
             With a large δ a round is one step
     """
@@ -149,8 +150,8 @@ class FedECADO(Algorithm[Server]):
     sums_as = "FedNorton(flows='client')"
     instead: ClassVar[Mapping[str, str]] = dict.fromkeys((Need.HESSIAN, Need.PROMPT, Need.FIXED), "FedNorton()")
     gone: ClassVar[Mapping[str, str]] = {
-        key: f"FedECADO({key}=...) is gone: FedECADO is the published method now, with L and delta; the rule of this "
-        "library that had its name before is FedNorton"
+        key: f"FedECADO({key}=...) is gone: FedECADO is now the published method, with L and delta; this "
+        "library's own rule, which had the name before, is FedNorton"
         for key in (*WENT, "steady", "shorten", "gamma")
     }
 
@@ -173,7 +174,7 @@ class FedECADO(Algorithm[Server]):
         clients.note(steps=len(end.times))
 
     def sense(self, s: Server, clients: Cohort) -> None:
-        """Ask clients that are new for their curvature, once."""
+        """Ask each new client for its curvature, once."""
         if new := tuple(i for i in clients.ids if i not in s.h):
             s.h = s.h | {i: up.h for i, up in clients.ask(self.curvature, Model(s.x), ids=new).each().items()}
 

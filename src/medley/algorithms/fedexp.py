@@ -11,8 +11,8 @@ Algorithm 1.
 
 - train: d down, d + 1 up
 
-**Departures**: every client also sends ‖Δ_i‖², so that replies can be summed on their way; the paper's server takes the
-norms itself, and has to keep the displacements apart. By default (``rule="official"``) the step is the one in the
+**Departures**: every client also sends ‖Δ_i‖², so that replies can be summed on their way; the paper's server computes
+the norms itself, and has to keep the displacements apart. By default (``rule="official"``) the step is the one in the
 authors' code: means are weighted by p̃_i, and ε is multiplied by the size of the cohort. The paper's step,
 ``rule="paper"``, gives every client the same weight and leaves ε as it is. As in both, the model that Medley evaluates
 and returns is the mean of the last two iterates. After round 1 that is (x₀ + x₁)/2 here. In the authors' code it is x₁.
@@ -57,7 +57,7 @@ class FedExP(Algorithm[Server]):
     Attributes:
         eps: ε, in units of a squared displacement: it bounds η_g if the mean displacement vanishes. If the clients'
             lr is smaller, choose a smaller ε.
-        decay: ε is multiplied by decay² every round; 1 keeps ε constant; the authors' code has 0.998, as for its lr
+        decay: ε is multiplied by decay² every round; 1 keeps ε constant; the authors' code uses 0.998, as for lr
         rule: the step: "official", as in the authors' code, or "paper"
     """
 
