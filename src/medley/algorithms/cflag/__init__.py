@@ -8,7 +8,7 @@ Gradients", AISTATS 2025, Algorithms 1–3.
 **Needs**: a stream of tasks with a replay memory, and every client in every round. Between the two exchanges of a round
 a client keeps x and its gradients, up to 3d floats.
 
-**Equations**, with g the loss of the task's rows and f that of the memory's; client i begins at z₀ = x:
+**Equations**, in which g is the loss on the task's rows and f the loss on the memory's rows. Client i begins at z₀ = x:
 
 $$\begin{aligned}
 z_{k+1} &= z_k - \beta\,(g'_i + \nabla g(x) - \nabla g_i(x)) && \text{(4): E steps; } g'_i \text{ from the table (5)} \\
@@ -27,29 +27,29 @@ x &\leftarrow x - \textstyle\sum_i p_i \Delta_i && \text{Algorithm 1, line 12}
 
 **Departures**:
 
-- Signs are those of (25): x⁺ = x − α∇f − β Σp_i Σ_k g′_i. Line 2 of Algorithm 3 and (7) print z_E instead of x − z_E.
+- Signs are as in (25): x⁺ = x − α∇f − β Σp_i Σ_k g′_i. Line 2 of Algorithm 3 and (7) print z_E instead of x − z_E.
 - Adaptive rates use u_i = β Σ_k g′_i and s_i = β_i/β, because lines 4–13 mix quantities with and without β. Under
   interference α_i = α − ⟨∇f, u_i⟩/‖∇f‖². Table 1 has α instead of the β in u_i. This is the same for α = β, the only
   case that the paper derives. With Adam or momentum, u_i is the whole displacement.
-- ``bounded``, the default, keeps α_i ≤ 1/L and β_i ≤ β. Table 1 breaks the paper's own bound on α in (14), and then
-  hardly learns.
+- ``bounded``, the default, keeps α_i ≤ 1/L and β_i ≤ β. Table 1 as printed breaks the paper's own bound on α in (14),
+  and the model then hardly learns.
 - All clients take E steps, the mean of their paces' steps, because (22) fails otherwise.
 - For networks g′_i is ∇g_i(x) + ∇_b(z) − ∇_b(x) on a mini-batch b, which needs no table. ``form="iag"`` is the paper's
   table; it does not allow the pace's momentum, weight_decay and clip.
-- ``correct=False`` leaves out ∇g − ∇g_i. It is a control.
+- ``correct=False`` leaves out ∇g − ∇g_i, as a control.
 
 **Kept as printed**:
 
 - With α = β the method is stationary for f + E·g, not for (3).
 - ∇f = Σ p_i∇f_i uses the p_i of ∇g. So clients without rows of the task have p_i = 0: the server does not ask them, and
   their memories do not count.
-- The paper's experiments have L = 5. It does not say which of them ran with adaptive rates; the listing has the worst
-  case.
+- The paper's experiments have L = 5. The paper does not say which of them ran with adaptive rates; its listing has the
+  worst case.
 
-`CFLAG.joint` is this library's form, with its own card.
+`CFLAG.joint` is this library's own form of the method. It has its own card.
 
-**Missing replies**: if a client's gradients are lost, it takes no part in the round, and the shares are those of the
-others. If its step is lost, the server leaves it out of the mean.
+**Missing replies**: if a client's gradients are lost, it takes no part in the round, and the weights are shared among
+the other clients. If its step is lost, the server leaves it out of the mean.
 
 **Example**
 
@@ -82,22 +82,22 @@ class CFLAG(Algorithm[Server, Memory]):
     """Continual federated learning with aggregated gradients; β is the pace's lr.
 
     Attributes:
-        alpha: α, the memory's step; None for β.
-        adaptive: the rates of Table 1, in the average or the worst case; "off" for fixed ones.
+        alpha: α, the step size on the memory; None, the default, is β.
+        adaptive: the rates of Table 1, in the "average" or the "worst" case; "off", the default, for fixed rates.
         L: the smoothness, for adaptive rates; 5 in the paper.
-        bounded: keep adaptive rates α_i ≤ 1/L and β_i ≤ β.
-        form: of g′: "iag" keeps a table of component gradients, "svrg" d floats; "auto" is the table for convex
-            problems.
-        correct: steer every client by ∇g − ∇g_i; False is a control.
+        bounded: whether adaptive rates keep α_i ≤ 1/L and β_i ≤ β.
+        form: how clients estimate g′: "iag" keeps a table of component gradients, "svrg" keeps d floats; "auto" is
+            "iag" if the problem is convex, else "svrg".
+        correct: whether ∇g − ∇g_i steers every client; False is a control.
     """
 
     needs = frozenset({Need.STREAM, Need.REPLAY, Need.EVERYONE, Need.REPLIES})
     gone: ClassVar[Mapping[str, str]] = {
         "mode": "CFLAG(mode=...) is gone: CFLAG() is the published method, and CFLAG.joint() is this library's form",
-        "clip": "CFLAG(clip=...) is gone: it is a setting of CFLAG.joint",
+        "clip": "CFLAG(clip=...) is gone: clip is now a setting of CFLAG.joint",
     }
     joint: ClassVar[type[Joint]] = Joint
-    """This library's form: one loop over memory and current rows."""
+    """This library's form: one loop over the memory's and the current rows."""
 
     alpha: Annotated[float, positive] | None = None
     adaptive: Literal["off", "average", "worst"] = "off"
@@ -107,15 +107,15 @@ class CFLAG(Algorithm[Server, Memory]):
     correct: bool = True
 
     def __post_init__(self) -> None:
-        """Beside the declared settings: adaptive rates need L·α < 1."""
+        """Check what the settings' types cannot say: adaptive rates need L·α < 1."""
         if str(self.correct) == "head":
-            raise RecipeError("CFLAG(correct='head'): it is a setting of CFLAG.joint", "correct")
+            raise RecipeError("CFLAG(correct='head'): only CFLAG.joint takes correct='head'", "correct")
         super().__post_init__()
         if self.adaptive != "off" and self.alpha is not None and self.L * self.alpha >= 1:
             raise RecipeError(f"CFLAG(alpha={self.alpha}, L={self.L}): adaptive rates need L·alpha < 1", "alpha")
 
     def suited(self, gives: frozenset[str]) -> CFLAG:
-        """The table where the problem is convex."""
+        """``form="auto"`` resolved: the table if the problem is convex."""
         return replace(self, form=suited(self.form, gives))
 
     def start(self, x: Vec) -> Server:
@@ -123,17 +123,17 @@ class CFLAG(Algorithm[Server, Memory]):
         return Server(x)
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Nothing: memories last from one exchange of a round to the next."""
+        """Nothing: a memory lasts only from a round's first exchange to its second."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """Gradients at x (lines 2–3), local steps (4–11), and the server's (12)."""
+        """Gradients at x (lines 2–3), local steps (4–11), and the server's step (12)."""
         found = clients.ask(self.snapshot, Model(s.x)).each()
         E = together(found.values(), clients.round)
         paper.advance(s, clients, found, E, self.L, self.learn)
 
     @on_client
     def snapshot(self, me: Client[Memory], got: Model) -> Snapshot:
-        """∇g_i and ∇f_i at x_t, of all rows."""
+        """∇g_i and ∇f_i at x_t, on all rows."""
         g = me.problem.grad(got.x) if me.problem.n and self.correct else None
         f = me.replay.problem.grad(got.x) if me.replay else None
         me.memory = Memory(got.x, g, f)
@@ -141,7 +141,7 @@ class CFLAG(Algorithm[Server, Memory]):
 
     @on_client
     def learn(self, me: Client[Memory], got: Anchor) -> Update:
-        """E steps on this task's rows, then the memory's."""
+        """E steps on this task's rows, then one on the memory."""
         return paper.learn(me, got, self.form, self.alpha, self.rates)
 
     @property

@@ -1,4 +1,4 @@
-"""C-FLAG's correction of the last layer alone, by a table of the rows' slopes there."""
+"""C-FLAG's correction of the last layer alone, from a table of the rows' slopes there."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ...numerics.sums import bounded
 from .messages import Head, Memory, Slopes
 
 Matrix = Float[Tensor, "o w"]
-"""Entries of the last layer: a row for each output, with its weights and, where there is one, its bias."""
+"""Entries of the last layer: a row for each output, with its weights and, if there is one, its bias."""
 
 
 class Block(NamedTuple):
-    """The last layer's places in x: its first weight, its first bias (None without one), outputs and inputs."""
+    """The places of the last layer's first weight and first bias in x (None if it has none), its outputs and inputs."""
 
     weight: int
     bias: int | None
@@ -45,7 +45,7 @@ def block(objective: Objective, slopes: Slopes) -> Block:
 
 
 def slopes_of(objective: Objective, x: Vec) -> tuple[Slopes, Head]:
-    """The rows at the last layer at x, and their mean gradient there [k]."""
+    """The rows' slopes at the last layer, at x, and their mean gradient there [k]."""
     R, phi = objective.slopes(x)
     if objective.last()[1] is not None:
         phi = torch.cat([phi, phi.new_ones(len(phi), 1)], 1)
@@ -53,7 +53,7 @@ def slopes_of(objective: Objective, x: Vec) -> tuple[Slopes, Head]:
 
 
 def snapshot(me: Client[Memory], x: Vec) -> tuple[Head | None, Head | None]:
-    """The last layer's block of ∇g_i and of ∇f_i at x [k], None without rows; the rows' slopes are kept."""
+    """The last layer's block of ∇g_i and of ∇f_i at x [k], None without rows. The client's memory keeps the slopes."""
     now, g = slopes_of(me.problem, x) if me.problem.n else (None, None)
     held, f = slopes_of(me.replay.problem, x) if me.replay else (None, None)
     me.memory = Memory(x, now=now, held=held)
@@ -61,13 +61,13 @@ def snapshot(me: Client[Memory], x: Vec) -> tuple[Head | None, Head | None]:
 
 
 class HeadCorrection:
-    """The correction H − Σ_b s_j R_j φ_jᵀ of a step on rows b, of mean H − h_i over the draws.
+    """The correction H − Σ_b s_j R_j φ_jᵀ of a step on rows b. Its mean over the draws is H − h_i.
 
     Args:
         at: the last layer.
         H: all clients' gradient there [k].
         parts: the rows of each kind, and the kind's share.
-        clip: bound on the correction, as a share of the step's gradient at the layer; None for none.
+        clip: bound on the correction, as a share of the step's gradient at the layer; None for no bound.
     """
 
     def __init__(self, at: Block, H: Head, parts: Sequence[tuple[Slopes, float]], clip: float | None) -> None:
@@ -76,7 +76,7 @@ class HeadCorrection:
         self.sizes, self.shares = [len(s.R) for s, _ in parts], [share for _, share in parts]
 
     def steered(self, g: Vec, rows: Sequence[Tensor | None]) -> Vec:
-        """The step's gradient g [d], corrected in place; ``rows`` are those of each part, None for all."""
+        """The step's gradient g [d], corrected in place; ``rows`` has each part's rows, or None for all of them."""
         picked, first = [], 0
         for size, some in zip(self.sizes, rows, strict=True):
             those = torch.arange(size, device=g.device) if some is None else some.to(g.device)

@@ -1,22 +1,22 @@
-r"""This library's form of C-FLAG: one loop over memory and current rows together, which no paper lists.
+r"""This library's form of C-FLAG: one loop over the memory's and the current rows together. No paper lists it.
 
 **Reference**: Keshri, Shah & Prasad, "On the Convergence of Continual Federated Learning Using Incrementally Aggregated
 Gradients", AISTATS 2025. The proof of its Lemma 3 analyses this loop; Algorithms 1–3 are `CFLAG`.
 
 **Status**: this library's own
 
-**Needs**: a stream of tasks with a replay memory; every client in every round. Between a round's two exchanges clients
-keep x and its gradients, up to 3d floats.
+**Needs**: a stream of tasks with a replay memory, and every client in every round. Between a round's two exchanges a
+client keeps x and its gradients, up to 3d floats.
 
-**Equations**, with g_i the loss of client i's rows of the task, f_i that of the rows it holds, q_i its share of all
-rows held, and λ_f the share of past rows in all so far; client i begins at z₀ = x:
+**Equations**, in which g_i is the loss on client i's rows of the task, f_i the loss on the rows in its memory, q_i its
+share of the rows in all memories, and λ_f the share of past rows in all rows so far. Client i begins at z₀ = x:
 
 $$\begin{aligned}
 w_i &= \lambda_g p_i + \lambda_f q_i, \quad \lambda_g = 1 - \lambda_f && \text{weights of (3)} \\
 h_i &= (\lambda_g p_i \nabla g_i + \lambda_f q_i \nabla f_i) / w_i && \text{gradient of all rows of client } i \\
-H &= \textstyle\sum_i w_i h_i(x) && \text{everybody's gradient} \\
+H &= \textstyle\sum_i w_i h_i(x) && \text{gradient of all clients} \\
 z_{k+1} &= z_k - \beta\,(h'_i + H - h_i(x)) && \text{E steps; } h'_i \text{ is an estimate of } h_i(z_k) \\
-x &\leftarrow x + \textstyle\sum_i w_i (z_E^i - x) / \sum_i w_i && \text{the server}
+x &\leftarrow x + \textstyle\sum_i w_i (z_E^i - x) / \sum_i w_i && \text{the server's step}
 \end{aligned}$$
 
 **One round sends** (floats per client; k parameters of the last layer):
@@ -30,18 +30,19 @@ x &\leftarrow x + \textstyle\sum_i w_i (z_E^i - x) / \sum_i w_i && \text{the ser
 - descend (if correct is off): 2 down, d up
 - descend (if correct is "head"): k + 2 down, d up
 
-**Departures**: the memory's rows are in the loop, where Algorithms 1–3 have one step of the memory a round; so the
-method comes to rest at the minimum of (3). All clients are asked, those too that have only past rows. Rates are fixed.
-For networks h′_i is h_i(x) + ∇_b(z) − ∇_b(x) on a mini-batch b, which needs no table; a step is then
-∇_b(z) + (H − ∇_b(x)), and ``clip`` bounds that bracket. ``form="iag"`` is the paper's table (5), which refuses the
-pace's momentum, weight_decay and clip. Rows of both kinds share a pass, except under BatchNorm.
+**Departures**: the loop contains the memory's rows, while Algorithms 1–3 make one step on the memory per round. So the
+method comes to rest at the minimum of (3). The server asks all clients, even if they have only past rows. Rates are
+fixed. For networks h′_i is h_i(x) + ∇_b(z) − ∇_b(x) on a mini-batch b, which needs no table; a step is then
+∇_b(z) + (H − ∇_b(x)), and ``clip`` bounds the bracket. ``form="iag"`` is the paper's table (5); it does not allow the
+pace's momentum, weight_decay and clip. Past and current rows share a pass through the network, unless it has
+BatchNorm.
 
 ``correct="head"`` steers the last layer only. With its inputs φ_j and slopes R_j = softmax − e_y at x, a client's
-gradient there is Σ s_j R_j φ_jᵀ over its rows. One forward pass a round makes a table of all rows; a step on rows b
+gradient there is Σ s_j R_j φ_jᵀ over its rows. One forward pass per round makes a table of all rows. A step on rows b
 adds H − Σ_{j∈b} s_j R_j φ_jᵀ to that layer, without another pass. The layers below keep their drift.
 
-**Missing replies**: a client whose gradients are lost takes no part in the round, and shares are those of the others;
-a lost step is left out of the mean.
+**Missing replies**: if a client's gradients are lost, it takes no part in the round, and the weights are shared among
+the other clients. If its step is lost, the server leaves it out of the mean.
 
 **Example**
 
@@ -76,12 +77,12 @@ class Joint(Algorithm[Server, Memory]):
     """C-FLAG in this library's form; β is the pace's lr.
 
     Attributes:
-        correct: steer every client by H − h_i: True or "full", all of it; "head", the last layer only (softmax
-            cross-entropy of a linear last layer); False, only the weights and the memory are left (the control).
-        clip: bound of the correction, as a share of the norm of the corrected vector, h′_i of the table or the
-            mini-batch's gradient (the last layer's, for "head"); None is the exact correction.
-        form: of h′_i: "iag" keeps a table of component gradients, "svrg" d floats; "auto" is the table for convex
-            problems. The table is not of "head".
+        correct: how H − h_i steers every client. True or "full": in all layers. "head": in the last layer only, which
+            must be linear, with softmax cross-entropy. False: not at all; the weights and the memory stay (a control).
+        clip: bound on the norm of the correction, as a share of the norm of the vector that it corrects: h′_i of the
+            table, or the mini-batch's gradient (of the last layer, for "head"); None is the exact correction.
+        form: how clients estimate h′_i: "iag" keeps a table of component gradients, "svrg" keeps d floats; "auto" is
+            "iag" if the problem is convex, else "svrg". With correct="head" there is no table.
     """
 
     needs = frozenset({Need.STREAM, Need.REPLAY, Need.EVERYONE, Need.REPLIES})
@@ -92,11 +93,11 @@ class Joint(Algorithm[Server, Memory]):
     form: Form = "auto"
 
     def __post_init__(self) -> None:
-        """Beside the declared settings: the last layer's correction has no table of gradients."""
+        """Check what the settings' types cannot say: the last layer's correction has no table of gradients."""
         super().__post_init__()
         if self.form == "iag" and self.correct == "head":
             raise RecipeError(
-                f"{self.name}(form='iag', correct='head'): it takes mini-batches; leave form= out", "correct"
+                f"{self.name}(form='iag', correct='head'): 'head' takes mini-batches; leave form= out", "correct"
             )
 
     def __repr__(self) -> str:
@@ -104,15 +105,15 @@ class Joint(Algorithm[Server, Memory]):
 
     @property
     def name(self) -> str:
-        """Its constructor's name."""
+        """The name of the constructor."""
         return self.call
 
     def suited(self, gives: frozenset[str]) -> Joint:
-        """The table where the problem is convex and all layers are corrected."""
+        """``form="auto"`` resolved: the table if the problem is convex and all layers are corrected."""
         return replace(self, form="svrg" if self.correct == "head" else suited(self.form, gives))
 
     def requires(self) -> frozenset[str]:
-        """Classes and a linear last layer, where that layer is corrected."""
+        """Also classes and a linear last layer, if only that layer is corrected."""
         return self.needs | ({Need.CLASSES, Need.FEATURES} if self.correct == "head" else set())
 
     def start(self, x: Vec) -> Server:
@@ -120,10 +121,10 @@ class Joint(Algorithm[Server, Memory]):
         return Server(x)
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Nothing: memories last from one exchange of a round to the next."""
+        """Nothing: a memory lasts only from a round's first exchange to its second."""
 
     def round(self, s: Server, clients: Cohort) -> None:
-        """All clients' gradients at x, those too of clients that have past rows only; then E steps of each.
+        """Every client sends its gradients at x, even if it has only past rows; then each makes E steps.
 
         x ← x + Σ w_i (z_E^i − x), w_i = λ_g p_i + λ_f q_i.
         """
@@ -148,7 +149,7 @@ class Joint(Algorithm[Server, Memory]):
 
     @on_client
     def snapshot(self, me: Client[Memory], got: Model) -> Snapshot:
-        """∇g_i and ∇f_i at x, of all rows; their blocks of the last layer where it alone is corrected."""
+        """∇g_i and ∇f_i at x, on all rows; only their blocks of the last layer if only that layer is corrected."""
         if self.correct == "head":
             return counted(me, None, None, *head.snapshot(me, got.x))
         g = me.problem.grad(got.x) if me.problem.n and self.correct else None
@@ -178,7 +179,7 @@ class Joint(Algorithm[Server, Memory]):
 
 
 def head_of(found: Mapping[int, Snapshot], new: Mapping[int, float], old: Mapping[int, float]) -> Head:
-    """The last layer's block of H [k]. Raises WireError for a client whose block has another length."""
+    """The last layer's block of H [k]. Raises WireError if a client's block has another length."""
     terms = [(i, a, v) for i, up in found.items() for a, v in ((new[i], up.head_g), (old[i], up.head_f))]
     lengths = {i: len(v) for i, _, v in terms if v is not None}
     usual = statistics.mode(lengths.values())

@@ -17,10 +17,10 @@ class Snapshot(Message):
     """Up: a client's gradients and counts.
 
     Attributes:
-        g, f: ∇g_i(x) on this task's rows, ∇f_i(x) on those held [d]; None where there are none, or none wanted.
-        head_g, head_f: their blocks of the last layer [k], where these alone are wanted.
-        n, m: number of rows of this task, and of rows held.
-        past: number of past rows, held or not.
+        g, f: ∇g_i(x) on this task's rows, ∇f_i(x) on the memory's [d]; None without such rows, or if it is not needed.
+        head_g, head_f: their blocks of the last layer [k], if only this layer is corrected.
+        n, m: number of rows of this task, and of rows in the memory.
+        past: number of past rows, in the memory or not.
         steps: optimizer steps of this round's pace.
     """
 
@@ -35,12 +35,12 @@ class Snapshot(Message):
 
 
 class Target(Message):
-    """Down, joint: all clients' gradient and the number of steps.
+    """Down, in the joint form: the gradient of all clients and the number of steps.
 
     Attributes:
-        H: λ_g Σp_i∇g_i + λ_f Σq_i∇f_i [d]; None for no correction of all layers.
+        H: λ_g Σp_i∇g_i + λ_f Σq_i∇f_i [d]; None unless all layers are corrected.
         steps: E.
-        head: the last layer's block of H [k]; None for no correction of that layer alone.
+        head: the last layer's block of H [k]; None unless only that layer is corrected.
     """
 
     H: Vec | None
@@ -49,13 +49,13 @@ class Target(Message):
 
 
 class Share(Message):
-    """Down, joint, to each its own: λ_g p_i/w_i, the current rows' share of h_i."""
+    """Down to one client, in the joint form: λ_g p_i/w_i, the current rows' share of h_i."""
 
     current: float
 
 
 class Anchor(Message):
-    """Down, paper: all clients' ∇g and ∇f [d], E, and the number of clients N."""
+    """Down, in the published form: ∇g and ∇f of all clients [d], E, and the number of clients N."""
 
     g: Vec | None
     f: Vec | None
@@ -64,7 +64,7 @@ class Anchor(Message):
 
 
 class Update(Message):
-    """Up, paper: Δ_i [d], the client's term Γ_i of the forgetting's bound, and its α."""
+    """Up, in the published form: Δ_i [d], the client's term Γ_i of the bound on forgetting, and its α."""
 
     delta: Vec
     gamma: float
@@ -80,11 +80,11 @@ class Server:
 
 @dataclass
 class Slopes:
-    """Rows at the last layer, at x_t: R_j φ_jᵀ is the gradient of row j's loss by its weights, R_j that by its bias.
+    """Rows at the last layer, at x_t. The loss of row j has the gradient R_j φ_jᵀ by the weights, and R_j by the bias.
 
     Attributes:
         R: ∂l_j/∂z_j [n, o].
-        phi: φ_j, followed by 1 where there is a bias [n, w].
+        phi: φ_j, followed by 1 if there is a bias [n, w].
     """
 
     R: Float[Tensor, "n o"]
@@ -93,12 +93,12 @@ class Slopes:
 
 @dataclass
 class Memory:
-    """x_t and the client's own gradients there [d], between a round's two exchanges.
+    """A client's state between a round's two exchanges: x_t, and the client's own gradients there.
 
     Attributes:
-        x: x_t.
-        g, f: ∇g_i and ∇f_i there; None where there are no rows, or none are wanted.
-        now, held: the rows of this task and those held at the last layer; None unless it alone is corrected.
+        x: x_t [d].
+        g, f: ∇g_i and ∇f_i there [d]; None without such rows, or if it is not needed.
+        now, held: this task's rows and the memory's rows at the last layer; None unless only that layer is corrected.
     """
 
     x: Vec | None = None

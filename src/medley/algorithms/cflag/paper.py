@@ -1,4 +1,4 @@
-"""C-FLAG as published: a loop over current rows, and one step of the memory a round (Algorithms 2 and 3)."""
+"""C-FLAG as published: a loop over current rows, and one step on the memory per round (Algorithms 2 and 3)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def advance(
     L: float,
     learn: Callable[[Client[Memory], Anchor], Update],
 ) -> None:
-    """x ← x − Σ p_i Δ_i, (25), and Γ(t) of the step that was taken, (15).
+    """The server's step x ← x − Σ p_i Δ_i (25). Notes its Γ(t) (15).
 
     Args:
         found: the clients' snapshots at x.
-        E: steps of every client.
+        E: the number of steps of every client.
         L: the smoothness.
         learn: the client method.
     """
@@ -55,12 +55,12 @@ def learn(me: Client[Memory], got: Anchor, form: Form, alpha: float | None, rate
 
 @dataclass(frozen=True)
 class Rates:
-    """Table 1: a client's own step of the memory and share of its displacement.
+    """Table 1: a client's own step size on the memory, and the factor of its displacement.
 
     Attributes:
-        adaptive: fixed rates, or those of the average or the worst case.
+        adaptive: "off" for fixed rates, or the rates of the "average" or the "worst" case.
         L: the smoothness.
-        bounded: keep α_i ≤ 1/L and s_i ≤ 1.
+        bounded: whether to keep α_i ≤ 1/L and s_i ≤ 1.
     """
 
     adaptive: Literal["off", "average", "worst"]
@@ -68,7 +68,7 @@ class Rates:
     bounded: bool
 
     def __call__(self, u: Vec, f: Vec, alpha: float, p: float, N: int) -> tuple[float, float, float]:
-        """α_i, s_i = β_i/β, and Γ_i under them, Σp_iΓ_i being the bound of the forgetting.
+        """α_i, s_i = β_i/β, and Γ_i under these rates; Σ p_i Γ_i is the bound on forgetting.
 
         Γ_i = (L/2)·c·s²‖u‖² − (1 − Lα)·s·⟨f, u⟩ with c = p_i in the average case and N·p_i in the worst.
 
@@ -90,7 +90,7 @@ class Rates:
             if Lambda > 0:  # transference
                 s_i = kept * Lambda / (self.L * c * uu)
                 s_i = min(1.0, s_i) if self.bounded else s_i
-            else:  # interference: Δ_i has no part of u_i along f left
+            else:  # interference: Δ_i keeps no part of u_i along f
                 alpha_i = alpha - Lambda / ff
                 alpha_i = min(alpha_i, max(alpha, 1 / self.L)) if self.bounded else alpha_i
         along = s_i * Lambda + (alpha_i - alpha) * ff

@@ -1,4 +1,4 @@
-"""A client's E local steps along h′ + (H − h), and what else both of C-FLAG's forms do."""
+"""A client's E local steps along h′ + (H − h), and the rest that both forms of C-FLAG share."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ Form = Literal["auto", "iag", "svrg"]
 
 
 def suited(form: Form, gives: frozenset[str]) -> Form:
-    """ "auto" resolved: the table where the problem is convex."""
+    """The form; "auto" is the table if the problem is convex, else mini-batches."""
     return form if form != "auto" else "iag" if "convex" in gives else "svrg"
 
 
 def together(found: Iterable[Snapshot], t: int) -> int:
-    """E, the number of steps for all clients: the mean over clients with rows of the task. TooFewReplies if none."""
+    """E, the number of steps for all clients: the mean over clients with rows of the task.
+
+    Raises TooFewReplies if there are none.
+    """
     present = [up.steps for up in found if up.n]
     if not present:
         raise TooFewReplies(f"no client with rows of the task answered in round {t}")
@@ -35,23 +38,23 @@ def together(found: Iterable[Snapshot], t: int) -> int:
 def counted(
     me: Client[Memory], g: Vec | None, f: Vec | None, head_g: Head | None = None, head_f: Head | None = None
 ) -> Snapshot:
-    """These gradients with the client's counts."""
+    """A snapshot of these gradients and the client's counts."""
     m, past = (len(me.replay), me.replay.past) if me.replay else (0, 0)
     return Snapshot(g, f, me.problem.n, m, past, me.steps, head_g, head_f)
 
 
 @dataclass(frozen=True)
 class Walk:
-    """E steps of z ← z − β(h′ + H − h) from x, h′ an estimate of Σ share·∇part at z with h′ = h at x.
+    """E steps of z ← z − β(h′ + H − h) from x, where h′ estimates Σ share·∇part at z, and is h at x.
 
     Attributes:
         me: the client.
-        parts: objectives and their shares, of sum 1; a second one is the memory's.
-        x: where it begins [d].
+        parts: objectives and their shares, which sum to 1; if there are two, the second is the memory's.
+        x: the point where it begins [d].
         h, H: the client's gradient and the target there [d]; None for no correction.
         steps: E.
-        clip: bound on the correction, as a share of the norm of the corrected vector; None for none.
-        head: the correction of the last layer, in the place of H's; None for none.
+        clip: bound on the correction, as a share of the norm of the vector that it corrects; None for no bound.
+        head: a correction of the last layer alone, to use instead of H; None if there is none.
     """
 
     me: Client[Memory]
@@ -63,14 +66,14 @@ class Walk:
     clip: float | None
     head: HeadCorrection | None = None
     _last: list[Tensor | None] = field(default_factory=list)
-    """The memory's rows of the step at hand."""
+    """The memory's rows in the current step."""
 
     def go(self, form: Form) -> Vec:
         """z_E − x [d]."""
         return self.table() if form == "iag" else self.batches()
 
     def batches(self) -> Vec:
-        """With mini-batches at z and at x, rows of all parts in one pass, and the pace's optimizer."""
+        """z_E − x [d] by the pace's optimizer, with mini-batches at z and at x. Rows of all parts share a pass."""
         (current, share), me = self.parts[0], self.me
         problem = current
         if len(self.parts) == 2:
@@ -81,13 +84,13 @@ class Walk:
         return me.descend(self.x, correct=self.near if steered else None).step
 
     def noted(self, draws: Iterator[Tensor | None]) -> Iterator[Tensor | None]:
-        """These draws; the latest is kept for the correction."""
+        """The same draws; the walk keeps the latest for the correction."""
         for rows in draws:
             self._last[:] = [rows]
             yield rows
 
     def near(self, z: Vec, g: Vec, rows: Rows) -> Vec:
-        """The direction of a step on these rows, g being ∇_b(z) of all parts: ∇_b(z) + (H − ∇_b(x))."""
+        """The direction of a step on these rows, ∇_b(z) + (H − ∇_b(x)), where g is ∇_b(z) of all parts."""
         if self.head is not None:
             assert not isinstance(rows, slice), "a step's rows are numbers"
             return self.head.steered(g, [rows, *self._last])
@@ -98,15 +101,15 @@ class Walk:
         return self.steered(g, self.H - far.grad(self.x, rows))
 
     def table(self) -> Vec:
-        """With a table of components' gradients: the first step with all at x, each later after a visit to one (5).
+        """z_E − x [d] by a table of components' gradients (5). All are taken at x; each later step first renews one.
 
-        Full batches visit all. Raises RecipeError for anything but plain SGD.
+        With full batches each later step renews all. Raises RecipeError if the pace is not plain SGD.
         """
         me, pace = self.me, self.me.pace
         if pace.optimizer != "sgd" or pace.momentum or pace.weight_decay or pace.clip is not None:
             raise RecipeError(
-                "CFLAG's table of gradients (form='iag', the default for convex problems) takes plain SGD steps; give "
-                "form='svrg' for Adam, momentum, weight_decay= and clip= of the pace",
+                "CFLAG's table of gradients (form='iag', the default for convex problems) takes plain SGD steps; "
+                "give form='svrg' if the pace has Adam, momentum=, weight_decay= or clip=",
                 "form",
             )
         rng = me.rng("components")
@@ -126,5 +129,5 @@ class Walk:
         return z - self.x
 
     def steered(self, v: Vec, c: Vec | None) -> Vec:
-        """v + c, with c no longer than clip·‖v‖."""
+        """v + c, after c is shortened to at most clip·‖v‖."""
         return v if c is None else v + bounded(c, self.clip, v)
