@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 # Torch reads it when a test imports it. The process that hands tests to workers imports no torch.
 os.environ["OMP_NUM_THREADS"] = "1"
 # Ray starts its workers with low priority (15): beside other tests they would get a thirtieth of a core.
-os.environ["RAY_worker_niceness"] = "0"
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (the name is the one Ray reads)
 
 # No test cuts the power; those of the calls themselves put their own in its place.
 os.fsync = lambda fd: None

@@ -104,11 +104,11 @@ class Lazy(Tensor):
     def read(self) -> Tensor:
         """The rows, in memory."""
         if len(self.sources) == 1:
-            return self.sources[0].read(self.rows).to(self.dtype)
+            return _read(self.sources[0], self.rows, self.dtype)
         begins = np.cumsum([0, *(s.shape[0] for s in self.sources)])
         source = np.searchsorted(begins, self.rows, side="right") - 1
         if len(source) and (source == (k := int(source[0]))).all():  # no second copy of a client's rows
-            return self.sources[k].read(self.rows - begins[k]).to(self.dtype)
+            return _read(self.sources[k], self.rows - begins[k], self.dtype)
         out = torch.empty(self.shape, dtype=self.dtype)
         for k in np.unique(source):
             at = np.flatnonzero(source == k)
@@ -142,6 +142,17 @@ class Lazy(Tensor):
             return out
         read = lambda t: t.read() if isinstance(t, Lazy) else t
         return func(*tree_map(read, args), **tree_map(read, kwargs))
+
+
+def _read(source: RowSource, rows: np.ndarray, dtype: torch.dtype) -> Tensor:
+    """These rows in this dtype. Rows of another dtype are read a block at a time, without a second copy of all."""
+    if source.dtype == dtype:
+        return source.read(rows)
+    out = torch.empty(len(rows), *source.shape[1:], dtype=dtype)
+    step = max(1, BLOCK // max(1, source.dtype.itemsize * out.shape[1:].numel()))
+    for at in range(0, len(rows), step):
+        out[at : at + step] = source.read(rows[at : at + step])
+    return out
 
 
 def common(dtypes: Iterable[torch.dtype]) -> torch.dtype:
