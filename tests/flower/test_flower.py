@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -691,6 +692,14 @@ def test_losses_under_a_secure_sum_are_as_many_as_the_recipe_asks_for(tmp_path: 
         account.evaluate(digest, 2)
     with pytest.raises(md.WireError, match="client 0 refuses: it has told the loss of its rows for 2 models"):
         account.evaluate("a", 2)
+
+
+def test_an_account_misses_none_of_several_runs_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(lambda k: Account(tmp_path, 0, "one").evaluate(f"model {k}", 40), range(40)):
+            pass
+    with pytest.raises(md.WireError, match="for 40 models"):
+        Account(tmp_path, 0, "one").evaluate("another", 40)
 
 
 def test_a_private_run_without_a_seed_has_one_that_nobody_guesses(app: Path) -> None:

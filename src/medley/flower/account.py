@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from ..contract.errors import WireError
 from ..privacy import accountant
 from ..privacy.accountant import Release
@@ -33,11 +35,13 @@ class Account:
 
     def once(self, digest: str, answer: Callable[[], bytes]) -> bytes:
         """The answer already given to the training with this digest, if it was the last one."""
-        if self._kept().get("last") == digest:
-            return (self.folder / ANSWER).read_bytes()
+        with self._alone():
+            if self._kept().get("last") == digest:
+                return (self.folder / ANSWER).read_bytes()
         out = answer()
-        self._keep(ANSWER, out)
-        self._keep(FILE, json.dumps({**self._kept(), "last": digest}))
+        with self._alone():
+            self._keep(ANSWER, out)
+            self._keep(FILE, json.dumps({**self._kept(), "last": digest}))
         return out
 
     def train(self, now: Release, limit: float, total: float | None, delta: float) -> None:
@@ -50,6 +54,10 @@ class Account:
 
         Raises WireError, with what was spent, if the training would exceed either limit.
         """
+        with self._alone():
+            self._train(now, limit, total, delta)
+
+    def _train(self, now: Release, limit: float, total: float | None, delta: float) -> None:
         kept = self._kept()
         spent = {study: [Release(**r) for r in found] for study, found in kept.get("spent", {}).items()}
         before = [r for found in spent.values() for r in found]
@@ -73,6 +81,10 @@ class Account:
 
         Raises WireError after more than ``most`` evaluations in one study.
         """
+        with self._alone():
+            self._evaluate(digest, most)
+
+    def _evaluate(self, digest: str, most: int) -> None:
         kept = self._kept()
         there = kept.get("evaluations", {})
         count, last = there.get(self.study, (0, ""))
@@ -86,6 +98,10 @@ class Account:
                 "agrees to"
             )
         self._keep(FILE, json.dumps({**kept, "evaluations": {**there, self.study: (count + 1, digest)}}))
+
+    def _alone(self) -> FileLock:
+        """Held while the account is read and written, because a node may answer several runs at once."""
+        return FileLock(private(self.folder) / f"{FILE}.lock")
 
     def _kept(self) -> dict[str, Any]:
         path = self.folder / FILE
