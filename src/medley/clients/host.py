@@ -195,9 +195,10 @@ class ClientHost:
     def _deliver(self, request: Request, answers: Iterable[Answer], fold: Fold) -> Iterator[tuple[int, Any]]:
         """Send the answers of one call through the codec and aggregate them. Yields (client, pending memory)."""
         exchange, size = request.exchange, -1
+        plain, keeps, owns = self._plain, self._keeps, self._owns
         kept: Kept = {}
         for i, packed, buffers, rows, memory, optimizer, own in answers:
-            if not self._plain:
+            if not plain:
                 packed, size, kept = self._round_trip(request, i, packed, request.types.up.exact)
                 self.check(exchange, i, packed)
             elif size < 0:
@@ -207,13 +208,13 @@ class ClientHost:
             buffered = sum(t.numel() * t.element_size() for t in buffers) if buffers else 0
             fold.receipts.append(Receipt(i, size + buffered, 0, rows))
             fold.add(exchange, i, packed, buffers)
-            if self._keeps:
+            if keeps:
                 memory = {"memory": memory}
             if self.codec.remembers:
                 memory["codec"] = {**request.kept.get(i, {}), exchange.method: kept}
             if self.keeps_optimizers:
                 memory["optimizer"] = optimizer
-            if self._owns:
+            if owns:
                 memory["own"] = own
             yield i, memory
 

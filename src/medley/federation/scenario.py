@@ -34,7 +34,7 @@ class Shares(Mapping[int, float]):
     def __getitem__(self, i: int) -> float:
         if not 0 <= i < len(self.array):
             raise KeyError(i)
-        return float(self.array[i])
+        return self.array.item(i)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self.array)))
