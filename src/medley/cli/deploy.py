@@ -60,7 +60,10 @@ def deploy_run(
             metavar="CLIENT", help="With --resume: this client lost its memory and starts again. May be repeated."
         ),
     ] = None,
-    restarts: Annotated[int, typer.Option(min=0, help="After a failure, resume by itself, up to this many times.")] = 0,
+    restarts: Annotated[
+        int,
+        typer.Option(min=0, help="After a failure, resume by itself, up to this many times. A study starts again."),
+    ] = 0,
     settings: Set = None,
     open_: Annotated[
         int | None,

@@ -166,7 +166,8 @@ class Deployment:
             left, again = left - 1, (save / "flower.json").exists()
             if _last_round(save) > before:
                 readmit = ()
-            self.say(f"{status}; continuing from the last checkpoint, {left} restarts left")
+            how = "continuing from the last checkpoint" if holds_run(save) else "starting again"  # e.g. a study
+            self.say(f"{status}; {how}, {left} restarts left")
             self._stop(save, number, began)
 
     def _flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
