@@ -101,7 +101,7 @@ OTHER = nn.Linear(4, 1)
         (lambda z, y: squares(z[:, 0], y).item(), "returned float; return a tensor"),
         (lambda z, y: squares(z[:, 0], y).detach().numpy(), "returned ndarray; return a tensor"),
         (lambda z, y: None, "returned NoneType"),
-        (lambda z, y: squares(z[:, 0], y).detach(), "no gradient by the outputs"),
+        (lambda z, y: squares(z[:, 0], y).detach(), "no gradient with respect to the outputs"),
         (lambda z, y: squares(z[:, 0], y) + OTHER.weight.square().sum(), "has trainable parameters of its own"),
     ],
 )

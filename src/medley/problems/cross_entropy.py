@@ -1,4 +1,4 @@
-"""Cross-entropy by rows, and the class labels that it takes."""
+"""The cross-entropy of each row, and checks of its labels."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from ..rows.lazy import Lazy
 
 def cross_entropies(z: Float[Tensor, "n c ..."], y: Int[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
     """−log softmax(z)_y of each row."""
-    # Not by `nll_loss`: vmap runs it in Python, and imports sympy for it.
+    # Without `nll_loss`, because vmap runs that in Python and imports sympy for it.
     return -torch.log_softmax(z, 1).gather(1, y[:, None]).squeeze(1)
 
 
 def padded_cross_entropies(
     z: Float[Tensor, "n c ..."], y: Int[Tensor, "n ..."], ignored: int, factors: Float[Tensor, " c"] | None
 ) -> Float[Tensor, " n"]:
-    """The mean cross-entropy of each row over its targets, without those that are ``ignored``; 0 where all are.
+    """The mean cross-entropy of each row over its targets. Targets equal to ``ignored`` do not count.
+
+    A row whose targets are all ignored has loss 0.
 
     Args:
-        ignored: the label without a loss
-        factors: a factor of the loss for each class [c]; None for 1 each
+        ignored: the label of targets that have no loss
+        factors: a factor for the loss of each class [c]; None for 1
     """
     there = y != ignored
     labels = torch.where(there, y, torch.zeros_like(y))
@@ -34,7 +36,7 @@ def padded_cross_entropies(
 
 
 def row_means(values: Float[Tensor, "n ..."], there: Bool[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-    """The mean of each row over the places that are ``there``; 0 for a row without any. Other values must be 0."""
+    """The mean of each row over the places where ``there`` is true; 0 if it never is. Values elsewhere must be 0."""
     n = len(values)
     return values.reshape(n, -1).sum(1) / there.reshape(n, -1).sum(1).clamp(min=1)
 
@@ -44,10 +46,10 @@ def class_labels(y: Data, classes: int | None, where: str, ignored: int | None =
 
     Args:
         y: labels [n], or [n, ...] for sequences and maps, in any dtype.
-        classes: their number C; None where it is not known.
+        classes: the number of classes C; None if it is not known.
         ignored: a label that stands for padding in sequences and maps.
 
-    Raises BadData, naming the first row outside 0..C−1.
+    Raises BadData if a label is not a whole number in 0..C−1; the error names the first such row.
     """
     whole = y.to(torch.int64)
     bad = (whole != y) | (whole < 0) | (whole >= (classes or 1 << 62))
@@ -67,7 +69,10 @@ def class_labels(y: Data, classes: int | None, where: str, ignored: int | None =
 
 
 def binary_targets(y: Data, where: str) -> Data:
-    """Targets of binary cross-entropy as floats. Raises BadData, naming ``where`` and the first row outside 0..1."""
+    """Targets of binary cross-entropy, as floats.
+
+    Raises BadData if a target is not in 0..1; the error names ``where`` and the first such row.
+    """
     if isinstance(y, Lazy):
         return y
     bad = (y < 0) | (y > 1)

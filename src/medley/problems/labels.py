@@ -1,4 +1,4 @@
-"""Counts of labels, and labels that are one-hot."""
+"""Counts labels, and tells whether they are one-hot."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def count(y: Int[Tensor, " n"], classes: int) -> Int[Tensor, " c"]:
-    """Number of rows of each class [classes]."""
+    """The number of rows of each class [classes]."""
     return torch.bincount(y, minlength=classes)
 
 
 def is_one_hot(y: Tensor) -> bool:
-    """True for rows [n, classes] of zeros with a single one each."""
+    """True if y is [n, classes], and each row has a single one and otherwise zeros."""
     return y.ndim == 2 and y.shape[1] > 1 and bool((((y == 0) | (y == 1)).all(1) & (y.sum(1) == 1)).all())

@@ -1,4 +1,4 @@
-"""The loss of a causal language model, whose targets are its own tokens, one place on."""
+"""The loss of a causal language model: at each place the target is the next token."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ IGNORED = -100
 
 
 def causal_lm(outputs: Float[Tensor, "n t v"], y: Int[Tensor, "n t"]) -> Float[Tensor, " n"]:
-    """The loss of each row: the mean cross-entropy of its next tokens, without those that are masked.
+    """The loss of each row: the mean cross-entropy of its next tokens. Masked tokens do not count.
 
-    Use it as ``Network(model, loss=causal_lm)`` with y the token ids themselves, −100 where there is no loss. Outputs
-    at place k are compared with y at place k + 1. A row counts once whatever its length; the loss of Hugging Face's
-    models is the mean over all tokens of a batch, which is the same where rows have equally many.
+    Use it as ``Network(model, loss=causal_lm)``. y holds the token ids themselves, and −100 for a token without a loss.
+    Outputs at place k are compared with y at place k + 1. Every row counts equally, whatever its length. The loss of
+    Hugging Face's models is the mean over all tokens of a batch; the two agree if all rows have equally many labels.
 
     Args:
         outputs: logits
-        y: token ids, masked by −100; a row without any has loss 0
+        y: token ids, or −100 for a masked token; a row with only masked tokens has loss 0
     """
     return padded_cross_entropies(outputs[:, :-1].movedim(2, 1), y[:, 1:], IGNORED, None)

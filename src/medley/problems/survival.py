@@ -1,4 +1,4 @@
-"""Survival data: Cox's partial likelihood and the concordance index, of targets (time, event) [n, 2]."""
+"""Survival data: Cox's partial likelihood and the concordance index, for targets (time, event) [n, 2]."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 def cox(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> Float[Tensor, ""]:
     """Mean negative partial log-likelihood of a batch: (1/n) Σ_i E_i (log Σ_{j: T_j ≥ T_i} exp s_j − s_i).
 
-    Use it as ``Network(nn.Linear(p, 1), loss=cox)``. Terms couple the rows of a batch, so row losses do not exist, and
-    the loss of a batch is not the mean over smaller ones. Ties are as in Breslow's method (Cox, "Regression Models and
-    Life-Tables", 1972; Breslow, 1974).
+    Use it as ``Network(nn.Linear(p, 1), loss=cox)``. Each term compares a row with other rows of its batch. So a single
+    row has no loss, and the loss of a batch is not the mean of the losses of its parts. Ties are treated by Breslow's
+    method (Cox, "Regression Models and Life-Tables", 1972; Breslow, 1974).
 
     Args:
         outputs: log-hazards s
@@ -25,10 +25,11 @@ def cox(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> Float[Tensor,
 
 
 def concordance(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> float:
-    """Harrell's C: the share of comparable pairs that the log-hazards order as the times do; ties of s count ½.
+    """Harrell's C: the share of comparable pairs in which the earlier event has the larger log-hazard s.
 
-    A pair (i, j) is comparable where i has an event and T_i < T_j, or T_i = T_j and j has none. 0.5 where no pair is
-    (Harrell et al., "Evaluating the Yield of Medical Tests", 1982).
+    Pairs with equal s count ½. A pair (i, j) is comparable if i has an event, and either T_i < T_j, or T_i = T_j and j
+    has no event. The result is 0.5 if no pair is comparable (Harrell et al., "Evaluating the Yield of Medical Tests",
+    1982).
     """
     s, (time, event) = outputs[:, 0], y.unbind(1)
     earlier = (time[:, None] < time[None, :]) | ((time[:, None] == time[None, :]) & (event[None, :] == 0))

@@ -1,7 +1,7 @@
 """Federations with a known optimum: heterogeneous quadratics and logistic problems.
 
-A quadratic ½(x − c_i)ᵀA_i(x − c_i) is a least-squares problem of its own rows, so every method, batch size and engine
-that works on data works on it.
+Each quadratic ½(x − c_i)ᵀA_i(x − c_i) is written as least squares on generated rows. So every method, batch size and
+engine that works on data also works here.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def quadratics(
     rows: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> Synthetic:
-    """Least squares: f_i = ½(x − c_i)ᵀA_i(x − c_i), with A_i and c_i of each client's own.
+    """Least squares: f_i = ½(x − c_i)ᵀA_i(x − c_i), where each client has its own A_i and c_i.
 
     Args:
-        clients: their number.
+        clients: the number of clients.
         d: the dimension.
         low, high: the eigenvalues of A_i are log-uniform in [low, high]; its eigenvectors are a random rotation.
         spread: standard deviation of the coordinates of the minimisers c_i ~ N(0, spread²).
-        rows: the fewest and the most rows of a client, drawn uniformly so that p_i differ; at least d. By default 2d to
-            6d.
-        seed: of the stream "quadratics".
+        rows: the fewest and the most rows of a client. Each client's number is drawn uniformly between them, and is at
+            least d, so that the p_i differ. By default 2d to 6d.
+        seed: the seed of the stream "quadratics".
     """
     rng = streams.rng(seed, "quadratics")
     fewest, most = rows or (2 * d, 6 * d)
@@ -84,18 +84,18 @@ def logistic(
     spread: float = 1.0,
     seed: int = 0,
 ) -> Synthetic:
-    """Binary logistic regression, with a labelling rule and a feature mean of each client's own.
+    """Binary logistic regression in which each client has its own labelling rule and feature mean.
 
-    A client's rows are N(m_i, I)/√d with m_i ~ N(0, spread²/4), and its labels the sign of a noisy linear rule that is
-    the common one plus N(0, spread²). x* is found by Newton's method to machine precision.
+    A client's rows are N(m_i, I)/√d with m_i ~ N(0, spread²/4). Its labels are the signs of a noisy linear rule: the
+    common rule plus N(0, spread²). Newton's method finds x* to machine precision.
 
     Args:
-        clients: their number.
+        clients: the number of clients.
         d: the dimension.
-        mu: the ridge.
-        rows: the fewest and the most rows of a client, drawn uniformly.
-        spread: how far clients differ, as above.
-        seed: of the stream "logistic".
+        mu: μ of the ridge (μ/2)‖x‖².
+        rows: the fewest and the most rows of a client. Each client's number is drawn uniformly between them.
+        spread: how much clients differ, as above.
+        seed: the seed of the stream "logistic".
     """
     rng = streams.rng(seed, "logistic")
     common = rng.normal(size=d)

@@ -1,4 +1,4 @@
-"""Generalised linear models as a user writes them: `Logistic`, `Softmax`, `LeastSquares`."""
+"""The generalised linear models that you can choose: `Logistic`, `Softmax`, `LeastSquares`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Linear(LinearLoss):
             raise RecipeError(f"{name}(intercept={self.intercept!r}): must be True or False", "intercept")
 
     def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> LinearProblem:
-        """The problem for rows of this length, in float64 by default. Raises BadData where X or y has another shape."""
+        """The problem for X's features, in float64 by default.
+
+        Raises BadData unless X is [rows, features] and y is [rows].
+        """
         if isinstance(X, Fields):
             raise BadData(
                 f"{type(self).__name__} wants X as [rows, features], this one has several inputs a row "
@@ -58,12 +61,12 @@ class Linear(LinearLoss):
         return 1
 
     def canonical(self, y: Data, classes: int | None) -> Data:
-        """Labels as data sets hold them."""
+        """Labels in the form that data sets have."""
         return self.targets(y, classes)
 
     @abstractmethod
     def targets(self, y: Data, classes: int | None) -> Data:
-        """Labels as the loss takes them. Raises BadData with the first row that has no such label."""
+        """Labels in the form that the loss takes. Raises BadData with the first row whose label it cannot take."""
 
     def settings(self) -> dict[str, Any]:
         """The model's name, mu and intercept, for the record."""
@@ -84,7 +87,7 @@ class Logistic(Linear):
         return (self.targets(y, classes) > 0).long()
 
     def targets(self, y: Data, classes: int | None) -> Data:
-        """±1 in floats. Raises BadData with the first row of another label."""
+        """±1 as floats. Raises BadData with the first row that has another label."""
         y = y.to(torch.float64)
         zero_one = not (y == -1).any()
         bad = ~((y == 1) | (y == (0 if zero_one else -1)))
@@ -107,7 +110,7 @@ class Logistic(Linear):
         return s * (1 - s) * u
 
     def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
-        """1 where z > 0 and y = 1, or z ≤ 0 and y = −1."""
+        """1 for each row with z > 0 and y = 1, or with z ≤ 0 and y = −1, else 0."""
         return ((z > 0) == (y > 0)).to(z.dtype)
 
 
@@ -146,13 +149,13 @@ class Softmax(Linear):
     steepest: ClassVar[float] = 0.5
 
     def width(self, classes: int | None) -> int:
-        """One output a class. Raises RecipeError where their number is not known."""
+        """The number of classes: each has one output. Raises RecipeError if it is not known."""
         if not classes:
             raise RecipeError("Softmax needs to know how many classes there are; give labels as integers 0..C-1")
         return classes
 
     def targets(self, y: Data, classes: int | None) -> Data:
-        """int64 in 0..C−1. Raises BadData with the first row of another label."""
+        """int64 in 0..C−1. Raises BadData with the first row that has another label."""
         return class_labels(y, classes, "Softmax")
 
     def losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
@@ -172,5 +175,5 @@ class Softmax(Linear):
         return pu - p * pu.sum(1, keepdim=True)
 
     def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
-        """1 where the largest output is that of class y."""
+        """1 for each row in which class y has the largest output, else 0."""
         return (z.argmax(1) == y).to(z.dtype)

@@ -1,4 +1,4 @@
-"""The row loss l(z, y) of a generalised linear model, with its derivatives by the output z."""
+"""The loss l(z, y) of a row in a generalised linear model, and its derivatives with respect to the output z."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ...contract.settings import Settings
 
 @dataclass(frozen=True)
 class LinearLoss(Settings, ABC):
-    """l(z, y) and the ridge. Outputs z are [n], or [n, C] with one column a class.
+    """l(z, y) and the ridge. Outputs z are [n], or [n, C] with a column for each class.
 
     Attributes:
         mu: μ ≥ 0 of the ridge (μ/2)‖x‖².
-        intercept: whether there is one; the ridge leaves it out. Default False
+        intercept: whether the model has one; the ridge leaves it out. Default False
     """
 
     mu: float = 0.0

@@ -13,10 +13,10 @@ from .loss import LinearLoss
 class LinearModel:
     """z = X x, or z = X Wᵀ with x = W [C, features] in rows.
 
-    Args:
-        features: columns of X, the intercept's among them.
-        decay: the ridge's factor of each coordinate: μ, or a vector [d] with 0 at intercepts.
-        allowed: row y marks the classes with which a row of label y is compared; None for all.
+    Attributes:
+        features: the number of columns of X, including the intercept's.
+        decay: the ridge's factor for each coordinate: μ, or a vector [d] with 0 at intercepts.
+        allowed: ``allowed[y]`` marks the classes that a row with label y is compared with; None for all.
     """
 
     def __init__(self, family: LinearLoss, features: int, width: int, dtype: torch.dtype, device: str) -> None:
@@ -39,7 +39,7 @@ class LinearModel:
         return X.T @ r if self.scalar else (r.T @ X).reshape(-1)
 
     def compared(self, z: Tensor, y: Data) -> Tensor:
-        """Outputs, with −∞ for the classes with which a row's label is not compared."""
+        """Outputs, with −∞ for the classes that a row is not compared with."""
         return z if self.allowed is None else z.masked_fill(~self.allowed[y], -torch.inf)
 
     def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"]:

@@ -1,4 +1,4 @@
-"""f_i of one client's rows under a linear model, with all derivatives by hand."""
+"""f_i of one client's rows under a linear model, with hand-written derivatives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .model import LinearModel
 
 
 def weighed(t: Float[Tensor, "n ..."], w: Weights) -> Float[Tensor, "n ..."]:
-    """Rows t times their weights w [n]; None for weights 1."""
+    """Rows t, each times its weight in w [n]; w = None stands for weights 1."""
     return t if w is None else t * w.view(-1, *[1] * (t.ndim - 1))
 
 
@@ -33,9 +33,9 @@ class LinearObjective:
         problem: the model; it holds the ridge and the masks.
         X, y: the rows, as `LinearProblem.inputs` and the family's `targets` give them.
         meter: counts work; shared with all views of the client's rows.
-        order: the client's own numbers of the rows, where these were taken in another order; else None.
+        order: the client's own row numbers, if `take` put the rows in another order; else None.
         w: weights of the rows [n]; None for 1.
-        also: further rows of each gradient, see `beside`; None for none.
+        also: rows of another objective that each gradient also uses, see `beside`; None for none.
     """
 
     (work,) = handed("meter", "rows")
@@ -56,7 +56,7 @@ class LinearObjective:
         self._margins: tuple[Vec, int, Tensor] | None = None
 
     def _z(self, x: Vec, X: Data, rows: Rows = None) -> Tensor:
-        """Outputs of these rows. Those of all rows are kept: gradient, Hessian and products are asked for at one x."""
+        """Outputs of these rows. Keeps those of all rows, because gradient, Hessian and products are often at one x."""
         if rows is not None or x.requires_grad:
             return self.problem.z(x, X)
         if self._margins is None or self._margins[0] is not x or self._margins[1] != x._version:
@@ -76,7 +76,7 @@ class LinearObjective:
         return float(weighed(self.problem.losses(self._z(x, X, rows), y), w).mean()) + self.problem.penalty(x)
 
     def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
-        """f_i(x − ηp) for every η, by two products with X in all, since z(x − ηp) = Xx − ηXp."""
+        """f_i(x − ηp) for every η. Two products with X are enough, because z(x − ηp) = Xx − ηXp."""
         self.meter.rows += 2 * self.n / 3
         of = self.problem
         z, u = of.compared(self._z(x, self.X), self.y), of.z(p, self.X)
@@ -86,7 +86,7 @@ class LinearObjective:
         return weighed(all_rows.T, self.w).mean(0) + (of.decay * at * at).sum(1) / 2
 
     def convexity(self) -> float:
-        """μ; 0 with an intercept, which the ridge leaves out."""
+        """μ, or 0 with an intercept, because the ridge leaves it out."""
         return 0.0 if self.problem.family.intercept else self.problem.family.mu
 
     def smoothness(self) -> float:
@@ -114,7 +114,7 @@ class LinearObjective:
         return g.add_(p.decay * x) if p.family.mu else g
 
     def _with_others(self, x: Vec, now: Labelled, rows: Rows, loss: LocalLoss | None) -> Vec:
-        """The gradient on these rows and those of `beside`; both have the ridge, and shares are of sum 1."""
+        """The gradient on these rows and on rows drawn by ``also``. Both parts have the ridge; the shares sum to 1."""
         assert self.also is not None
         old = self.also.drawn()
         if loss is None:
@@ -154,8 +154,8 @@ class LinearObjective:
     def factor(self, x: Vec) -> tuple[Float[Tensor, "m d"], float]:
         """A [m, d] and δ with ∇²f_i(x) = AᵀA + δI.
 
-        A has a row for every row of X and output, scaled. δ = μ; with an intercept δ = 0, and the ridge has rows of its
-        own in A.
+        A has a scaled row for each row of X and each output. δ = μ. With an intercept δ = 0, and A has extra rows for
+        the ridge.
         """
         self.meter.rows += self.n
         p = self.problem
@@ -186,16 +186,17 @@ class LinearObjective:
         return self._rows(rows)[0]
 
     def squares(self, x: Vec, rows: Rows = None) -> Vec:
-        """(1/n) Σ_j w_j (∂l_j/∂z)² x_j², square by coordinate."""
+        """(1/n) Σ_j w_j (∂l_j/∂z)² x_j², with x_j² taken by coordinate."""
         X, y, w = self._rows(rows)
         self.meter.rows += len(y)
         p = self.problem
         return p.back(X.square(), weighed(p.family.slope(p.compared(p.z(x, X), y), y).square(), w)) / len(y)
 
     def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
-        """Σ_j w_j (∂l_j/∂z) x_jᵀ, each row's part of norm |w_j ∂l_j/∂z| |x_j| scaled down to ``bound``.
+        """Σ_j w_j (∂l_j/∂z) x_jᵀ. A row's part, of norm |w_j ∂l_j/∂z| |x_j|, is scaled down to at most ``bound``.
 
-        Finite for every x: a part that is not adds nothing, so that no x makes the sum tell more of a row.
+        The sum is finite for every x, because a part that is not finite counts as 0. So no x makes the sum reveal more
+        about a row.
         """
         X, y, w = self._rows(rows)
         self.meter.rows += len(y)
@@ -220,11 +221,11 @@ class LinearObjective:
         return x.clone()
 
     def last(self) -> tuple[int, int | None]:
-        """x is the weights from 0 on, and the intercepts are among them."""
+        """0 and None: all of x is the last layer's weights, with the intercepts among them."""
         return 0, None
 
     def like(self, X: Data, y: Data) -> LinearObjective:
-        """The same objective of other rows; its work counts as this one's."""
+        """The same objective on other rows; its work counts as this one's."""
         return LinearObjective(self.problem, X, y, self.meter)
 
     def take(self, order: Int[Tensor, " n"]) -> LinearObjective:
@@ -234,13 +235,13 @@ class LinearObjective:
         return LinearObjective(self.problem, X, y, self.meter, order, w, self.also)
 
     def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> LinearObjective:
-        """The same objective with rows of ``other`` in each gradient."""
+        """The same objective, whose gradients also use rows of ``other``."""
         return LinearObjective(
             self.problem, self.X, self.y, self.meter, self.order, self.w, Beside(other, draws, share)
         )
 
     def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
-        """w_j ∂l_j/∂z_j [n, o], and X: the model is its own last layer. The ridge is not among them."""
+        """w_j ∂l_j/∂z_j [n, o] without the ridge, and X, because the whole model is the last layer."""
         self.meter.rows += self.n / 3
         p = self.problem
         R = weighed(p.family.slope(p.compared(p.z(x, self.X), self.y), self.y), self.w)
@@ -252,8 +253,8 @@ class LinearBatch:
 
     Args:
         x: the parameters [d], through which gradients flow.
-        rows: their indices in the objective, None for all.
-        w: their weights; None for 1.
+        rows: the rows' indices in the objective; None for all.
+        w: the rows' weights; None for 1.
     """
 
     def __init__(self, of: LinearObjective, x: Vec, X: Data, y: Data, rows: Rows, w: Weights) -> None:
@@ -281,5 +282,5 @@ class LinearBatch:
         return self._rows if self.of.order is None or self._rows is None else self.of.order[self._rows]
 
     def loss(self, outputs: Tensor | None = None) -> Tensor:
-        """The mean loss of the batch, of other outputs if given, without the regulariser."""
+        """The mean loss of the batch without the regulariser; of ``outputs`` instead of the model's, if given."""
         return weighed(self.of.problem.losses(self.outputs if outputs is None else outputs, self.y), self.w).mean()

@@ -45,7 +45,7 @@ class LinearProblem(LinearModel):
         return self.family.hits(self.compared(outputs, y), y)
 
     def module(self, x: Vec) -> nn.Module:
-        """The model as PyTorch's nn.Linear; its output is a number a row, or one a class of Softmax."""
+        """The model as PyTorch's nn.Linear. Its output is one number for each row; for Softmax, one for each class."""
         weights = x.detach().cpu().view(self.width, self.features)
         features = self.features - self.family.intercept
         linear = nn.Linear(features, self.width, bias=self.family.intercept, dtype=x.dtype)
@@ -56,7 +56,7 @@ class LinearProblem(LinearModel):
         return (nn.Sequential(linear, nn.Flatten(0)) if self.scalar else linear).eval()
 
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> LinearProblem:
-        """The same model, with a row of label y compared with classes ``allowed[y]`` only; None for all.
+        """The same model, in which a row with label y is compared only with classes ``allowed[y]``; None for all.
 
         Raises RecipeError unless this is `Softmax`.
         """

@@ -83,7 +83,9 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
             "loss",
         )
     if not found.requires_grad:
-        raise RecipeError(f"{called(loss)} has no gradient by the outputs; leave out .detach() and no_grad", "loss")
+        raise RecipeError(
+            f"{called(loss)} has no gradient with respect to the outputs; leave out .detach() and no_grad", "loss"
+        )
     try:
         torch.autograd.grad(found.sum(), z)
     except Exception:
