@@ -72,7 +72,7 @@ def test_a_loss_that_is_nan_before_any_step_is_not_laid_to_the_lr() -> None:
     fed = md.Federation(md.problems.Network(torch.nn.Linear(3, 2), loss=loss), clients=[(X, Y)])
     with pytest.raises(md.Diverged) as e:
         md.run(md.FedAvg(), fed, 3)
-    advice = "look at the loss, the rows, and the weights that the run begins at"
+    advice = "look at the loss, the rows, and the weights that the run starts from"
     assert str(e.value) == f"the loss is nan at the start, before any step; {advice}"
     assert e.value.result.status.outcome == "diverged"
 

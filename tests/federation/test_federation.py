@@ -717,7 +717,7 @@ def test_a_method_for_late_replies_warns_where_none_can_be_late(
 ):
     fed = md.Federation(md.problems.Softmax(), clients=labelled(), pace=full, devices=md.scenarios.Devices())
     md.run(md.FedBuff(), fed, 1, reply_policy=md.ReplyPolicy(replies=replies))
-    assert ("waits for every reply: it is FedAvg" in caplog.text) == warns
+    assert ("waits for every reply: the method is then FedAvg" in caplog.text) == warns
 
 
 def test_bytes_at_one_client_beside_floats_at_another_are_refused() -> None:

@@ -95,7 +95,7 @@ def test_the_board_and_the_clients_table_are_of_the_best_round() -> None:
         ({"best": None, "patience": 3}, "by which figure"),
         ({"patience": 0}, "patience"),
         ({"method": md.Ditto(), "best": "accuracy"}, "models of their own"),
-        ({"over": {"stream": md.scenarios.Split(tasks=2)}, "best": "accuracy"}, "best round of its own"),
+        ({"over": {"stream": md.scenarios.Split(tasks=2)}, "best": "accuracy"}, "its own best round"),
     ],
 )
 def test_what_has_no_best_round_is_refused(options: dict[str, Any], said: str) -> None:

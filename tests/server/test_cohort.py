@@ -128,7 +128,7 @@ def test_questions_that_make_no_sense_are_refused_before_anybody_is_asked():
         c.ask(toy.each, Say(x))
     with pytest.raises(MedleyError, match=r"clients \[2, 4\] have none"):
         c.ask(toy.each, Say(x), {0: Own(1.0), 1: Own(1.0), 3: Own(1.0)})
-    with pytest.raises(MedleyError, match=r"ask\(echo\): it takes no message of a client's own; leave each= out"):
+    with pytest.raises(MedleyError, match=r"ask\(echo\): it takes no messages for single clients; leave each= out"):
         c.ask(toy.echo, Say(x), {i: Own(1.0) for i in range(5)})
     with pytest.raises(MedleyError, match=r"ask\(echo\): the message to all is Own, not Say"):
         c.ask(toy.echo, Own(1.0))

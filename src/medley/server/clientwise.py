@@ -22,10 +22,10 @@ log = logging.getLogger("medley")
 
 @dataclass(frozen=True)
 class OwnModels:
-    """The clients' own models: a call asks for those of some clients. It is a `PersonalModels`.
+    """Asks clients for their own models. Implements `PersonalModels`.
 
     Attributes:
-        acked: the version of each client's memory that they are made from; no entry before its first reply
+        acked: the version of each client's memory from which its model is made; no entry before its first reply
     """
 
     ask: Callable[[Sequence[int]], Mapping[int, PersonalModel]]
@@ -37,7 +37,7 @@ class OwnModels:
 
 
 MOST_KEPT = 1 << 28
-"""Bytes of clients' models that a result keeps unless it is asked for all: 256 MiB."""
+"""A result keeps at most so many bytes of clients' models, 256 MiB, unless you ask for all."""
 
 
 @dataclass
@@ -152,11 +152,11 @@ def _tensors(model: PersonalModel) -> list[Tensor]:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, float]:
-    """Figures over the clients' own models; empty where none was measured.
+    """Figures over the clients' own models; empty if none was measured.
 
     personal_loss: the mean of f_i, weighted by training rows
     personal_test_loss, personal_accuracy: means over all clients' own test rows
-    personal_accuracy_mean, personal_accuracy_worst: over clients, each counting alike; the worst tenth's mean
+    personal_accuracy_mean, personal_accuracy_worst: over clients with equal weights; the worst tenth's mean
     """
     mine = [row for row in rows if "server_loss" in row and "loss" in row]
     if not mine:

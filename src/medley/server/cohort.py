@@ -98,7 +98,7 @@ class LiveCohort:
         ids = self.ids if ids is None else chosen(method, ids)
         name, types = checked(method, common, each, ids)
         if strangers := sorted(set(ids) - self.p.keys()):
-            raise MedleyError(f"ask({name}): clients {strangers} are no members of round {self.round}")
+            raise MedleyError(f"ask({name}): clients {strangers} are not members of round {self.round}")
         self._unread = name
         return LiveReplies(self, name, partial(self._exchange, name, ids, common, each, late), types.up)
 
@@ -154,7 +154,8 @@ class LiveCohort:
         if self.lies is not None:
             there = self.lies(exchange.tag, dict(sorted(outcome.fold.replies.items())))
             outcome.fold.refold(replace(exchange, weights=weights, clip=clip), there)
-        streams.name_globals("cpu", self.seed, "server", *exchange.tag, "noise")  # clients elsewhere drew none of ours
+        # The same noise whether or not clients of this process drew from the global streams.
+        streams.name_globals("cpu", self.seed, "server", *exchange.tag, "noise")
         came = outcome.fold.ids
         books.ledger.add(outcome.entries)
         books.acked.update({i: outcome.tags[i] for i in came})
@@ -187,7 +188,7 @@ class LiveCohort:
 def chosen(method: Any, ids: Iterable[Any]) -> tuple[int, ...]:
     """Ids of the clients to ask, ascending, as Python's integers.
 
-    Raises MedleyError for an id that is no whole number, and for one that is there twice.
+    Raises MedleyError if an id is not a whole number, or is there twice.
     """
     call = f"ask({getattr(method, '__name__', method)})"
     try:
@@ -204,8 +205,8 @@ def checked(
 ) -> tuple[str, MessageTypes]:
     """The name and the message types of the client method in an `ask`.
 
-    Raises MedleyError for a method that is not a client method, for messages that it does not take, and for clients
-    without theirs.
+    Raises MedleyError if the method is not a client method, if it does not take these messages, or if a client's own
+    message is missing.
     """
     algorithm, name = getattr(method, "__self__", None), getattr(method, "__name__", str(method))
     types: MessageTypes | None = getattr(algorithm, "message_types", {}).get(name)
@@ -217,7 +218,7 @@ def checked(
         if type(got) is not wanted:
             raise MedleyError(f"ask({name}): {what} is {type(got).__name__}, not {wanted.__name__}")
     if types.each is None and each is not None:
-        raise MedleyError(f"ask({name}): it takes no message of a client's own; leave each= out")
+        raise MedleyError(f"ask({name}): it takes no messages for single clients; leave each= out")
     lacking = sorted(set(ids) - (each or {}).keys())
     if types.each is not None and lacking:
         raise MedleyError(

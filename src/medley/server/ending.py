@@ -1,4 +1,4 @@
-"""How a run ends: at its target, after its last round, or diverged: the loss grew or the accuracy fell back."""
+"""How a run ends: at its target, after its last round, or as diverged, if the loss grew or the accuracy fell back."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from ..storage.history import Row
 from ..storage.result import Status
 
 LAST = 3
-"""The last rows, so many of them, must agree: one bad evaluation is no divergence."""
+"""The number of last rows that must agree that a run diverged, because one bad evaluation does not show it."""
 
 SMALLER = "try a smaller lr"
 """The usual advice for a run that diverges."""
 
-BEFORE = "look at the loss, the rows, and the weights that the run begins at"
-"""The advice where no step was taken."""
+BEFORE = "look at the loss, the rows, and the weights that the run starts from"
+"""The advice if no step was taken."""
 
 FAR = 3.0
-"""A loss is far above its start where it is more than FAR − 1 scales above; the scale is |start|, or start − best."""
+"""A loss is far above its start if it is more than FAR − 1 scales above it. The scale is |start|, or start − best if
+that is larger."""
 
 BEYOND = 1000.0
-"""The same as FAR in a history of at most LAST rows, whose last one alone counts. The scale is 1 at least there: after
-a start at a minimum any loss is far above."""
+"""Replaces FAR if the history has at most LAST rows; then only the last row counts. The scale is then at least 1,
+because any loss would be far above a start at a minimum."""
 
 WILD = 10.0
-"""A loss so many scales above its start is excused by an accuracy only that has learnt; a nearer one by one that is
-better than chance by LOST of what it lacked."""
+"""A gain in accuracy can excuse a loss that is far above its start. If the loss is at most WILD − 1 scales above, a
+gain of LOST of what the accuracy lacked at its start is enough; otherwise the run must have learnt."""
 
 KEPT = 0.5
-"""The share of its fall that a loss has kept at the end of a run that has converged, whatever its accuracy."""
+"""If a loss still has this share of its fall at the end, the run has converged, whatever its accuracy."""
 
 LEARNT, LOST = 0.2, 0.05
-"""A run has learnt where it gained LEARNT of the accuracy that it lacked at its start, and has lost all where no more
-than LOST of that gain is left."""
+"""A run has learnt if it gained at least LEARNT of the accuracy that it lacked at its start. It has lost everything if
+at most LOST of that gain is left."""
 
 
 def judged(history: Sequence[Row], problem: Problem | None = None, remedy: Callable[[str], str] = str) -> Status:
@@ -42,8 +43,9 @@ def judged(history: Sequence[Row], problem: Problem | None = None, remedy: Calla
 
     Args:
         history: the evaluated rows, the first of them at x₀
-        problem: the problem; of a partly shared one the history's model lacks its own part, and shows no divergence
-        remedy: makes the remedy of an advice; default: as it is
+        problem: the problem; if it is partly shared, the history's model lacks the clients' own parts, and shows no
+            divergence
+        remedy: turns an advice into the remedy; default: leaves it as it is
     """
     why = "" if isinstance(problem, PartlyShared) else diverged(history)
     return Status("diverged", f"{why}; {remedy(SMALLER)}") if why else Status("finished")
@@ -54,7 +56,7 @@ def judged_by(e: Diverged, begun: bool, remedy: Callable[[str], str] = str) -> S
 
     Args:
         begun: whether the first model has been evaluated
-        remedy: makes the remedy of an advice; default: as it is
+        remedy: turns an advice into the remedy; default: leaves it as it is
     """
     said = f"{e}; {remedy(SMALLER if begun else BEFORE)}" if e.unexplained else str(e)
     return Status("stalled" if isinstance(e, Stalled) else "diverged", said)
@@ -70,15 +72,17 @@ def check_loss(loss: float, round: int, begun: bool) -> None:
 def diverged(history: Sequence[Row]) -> str:
     """The sentence that says how a run with finite numbers diverged; empty if it did not.
 
-    - The loss ends far above its start, and the accuracy, where there is one, is hardly better than its own; of a loss
-      that is higher still, it has not learnt.
-    - The accuracy ends at its start, which is chance for a model that was drawn, after the run had learnt, and the loss
-      has lost half of its fall. Where the loss has kept that, the model has come to the share of the larger class.
+    - The loss ends far above its start, and the accuracy, if there is one, ends hardly better than at its start. If the
+      loss is higher still, it is enough that the accuracy has not learnt.
+    - The run had learnt, but its accuracy ends where it started (at chance, if the first model was drawn), and the loss
+      has lost half of its fall. If the loss has kept half, the accuracy is only the share of the larger class, and the
+      run has not diverged.
 
-    Far above is three times the start in each of the last three rows; in a history of three rows or fewer, a thousand
-    times the start, and a thousand, in the last one. The accuracy alone does not judge so short a history.
+    Far above means three times the start in each of the last three rows. In a history of three rows or fewer it means a
+    thousand times the start, and at least a thousand, in the last row. Accuracy alone does not decide in so short a
+    history.
 
-    A stream of tasks is not judged: there a model may rightly lose an old task's accuracy.
+    A stream of tasks is not judged, because a model may rightly lose accuracy on an old task.
     """
     if any("task" in row for row in history):
         return ""
@@ -106,12 +110,12 @@ def diverged(history: Sequence[Row]) -> str:
 
 
 def exhausted(history: Sequence[Row], best: str, since: int, patience: int | None) -> str:
-    """The sentence that says that patience ran out; empty if an evaluation was better in time, or without patience.
+    """The sentence that says that patience ran out; empty if it did not, or if there is none.
 
     Args:
         best: the figure
         since: the round of the best evaluation
-        patience: the number of evaluations without a better one; None for no end
+        patience: the number of evaluations without a better one that ends the run; None for no limit
     """
     worse = sum(row["round"] > since for row in history)
     if patience is None or worse < patience:
@@ -120,7 +124,7 @@ def exhausted(history: Sequence[Row], best: str, since: int, patience: int | Non
 
 
 def _range(values: Sequence[float], best: object) -> tuple[float, float, float]:
-    """The first value, the best one, and the best one of the last LAST rows, or of so few the last; nan of none."""
+    """The first value, the best, and the best of the last LAST; of at most LAST values, the last. All nan if none."""
     if not values:
         return math.nan, math.nan, math.nan
     pick = max if best is max else min
@@ -128,7 +132,7 @@ def _range(values: Sequence[float], best: object) -> tuple[float, float, float]:
 
 
 def reached(history: Sequence[Row], target: Mapping[str, float], at_least: Collection[str], over: int) -> str:
-    """The sentence that says which target was reached; empty where none was.
+    """The sentence that says which target was reached; empty if none was.
 
     Args:
         target: the figures that end a run

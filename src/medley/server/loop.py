@@ -54,7 +54,7 @@ class Loop:
         device: a client's device by its id, for the virtual clock
         tick: a function that is called with every row, before the user's own
         settings: the identity of the run, in plain values
-        place: gives the place of the clients' work at the end, for the record; empty text for none
+        place: called at the end; gives where the clients worked, for the result; empty text for none
     """
 
     algorithm: Algorithm[Any, Any]
@@ -73,7 +73,7 @@ class Loop:
     """The number of rounds of all tasks together."""
     clientwise: Clientwise = field(init=False)
     _readmit: tuple[int, ...] = field(init=False)
-    """Clients that lost their memory and begin anew in the next round."""
+    """Clients that lost their memory and start again in the next round."""
     _events: Events | None = field(init=False, default=None)
     _seen: list[ExchangeEvent] = field(init=False, default_factory=list)
 
@@ -101,8 +101,8 @@ class Loop:
         """The run before its first round. Warns if the method is made for late replies and this run has none."""
         if self._waits_as:
             log.warning(
-                "%s is made for replies that come late, and this run waits for every reply: it is %s. Give "
-                "run(reply_policy=ReplyPolicy(replies=K)), K below the number of clients that a round asks",
+                "%s is made for late replies, but this run waits for every reply: the method is then %s. Pass "
+                "run(reply_policy=ReplyPolicy(replies=K)), with K below the number of clients that a round asks",
                 *(self.algorithm.name, self.algorithm.waits_as),
             )
         return RunState(0, started(self.algorithm, self.x0), Bookkeeping(buffers=self.buffers), [])
@@ -136,8 +136,8 @@ class Loop:
     def __call__(self, resume: Path | None = None) -> Result:
         """Run to the end, to the target, to Ctrl-C or to a divergence. The status of the result says which.
 
-        A round that is cut short is undone. Result and checkpoint are those of the last whole round. Raises
-        WireError where ``resume`` holds no run, and errors of methods and clients, with the result so far.
+        If a round is cut short, it is undone: the result and the checkpoint hold the last whole round. Raises WireError
+        if ``resume`` holds no run. Errors of methods and clients carry the result so far.
         """
         if resume is not None and not run_folder.holds_run(resume):
             raise run_folder.no_run(resume)
@@ -157,7 +157,7 @@ class Loop:
             return result
 
     def _watched(self, state: RunState, folder: RunFolder) -> Result:
-        """`_run`, with its start and its end among the events of its folder."""
+        """`_run`, which also writes its start and its end to the folder's events."""
         assert self._events is not None
         about = {"method": self.algorithm.name, "seed": self._seed, "pid": os.getpid(), "born": birth(os.getpid())}
         n, every = len(self.clients.view(max(state.round, 1)).p), self.options.checkpoint_every
@@ -209,7 +209,7 @@ class Loop:
         return self._result(state, status)
 
     def _over(self, state: RunState) -> Status | None:
-        """The status of a run that ends here, at its target or out of patience; None where it goes on."""
+        """The status of a run that ends here, at its target or out of patience; None if it goes on."""
         o = self.options
         if why := reached(state.history, o.target or {}, o.at_least, o.target_over):
             return Status("target", why)
@@ -233,7 +233,7 @@ class Loop:
         return after
 
     def _by_client(self, state: RunState) -> None:
-        """Add the clients' figures after this round, and those of their own models to its row."""
+        """Add the clients' figures after this round, and to its row a summary of the clients' own models."""
         with stopwatch.doing("evaluation"):
             rows = self.clientwise.rows(state)
         state.clients = [*state.clients, *rows]
@@ -244,7 +244,7 @@ class Loop:
         return round % self.options.eval_every == 0 or round == self.rounds
 
     def _round(self, state: RunState) -> None:
-        """One round of the method, and the end of the task where it is its last."""
+        """One round of the method; after the last round of a task, also the end of the task."""
         t, b = state.round, state.bookkeeping
         view = self.clients.view(t)
         before = self.clients.view(max(t - 1, 1)).p
@@ -319,7 +319,7 @@ class Loop:
             self._events.exchanged(event)
 
     def _tell_round(self, state: RunState) -> None:
-        """Log a round, with its answers, and its row where it has one."""
+        """Log a round with its answers, and with its row if it has one."""
         seen, self._seen = self._seen, []
         counts = {name: sum(map(len, (getattr(e, name) for e in seen))) for name in ("lost", "late", "refused")}
         asked, took = sum(e.asked for e in seen), sum(e.took for e in seen)

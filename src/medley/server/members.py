@@ -17,7 +17,7 @@ log = logging.getLogger("medley")
 
 
 def known(clients: ClientSource, state: RunState) -> int:
-    """The number of clients that were ever members, whose ids begin at 0."""
+    """The number of clients that were ever members: the largest id, plus one because ids begin at 0."""
     rounds = {1, max(1, state.round)}
     return 1 + max(max(max(clients.view(t).p) for t in rounds), max(state.bookkeeping.earlier, default=0))
 
@@ -30,15 +30,15 @@ def regrouped(
     readmitted: Sequence[int],
     events: Events | None,
 ) -> LiveCohort:
-    """Fit the server's state to the members, and return the round's cohort.
+    """Adapt the server's state to the current members, and return the round's cohort.
 
     Args:
-        state: the run in the round that begins, changed
+        state: the run at the start of the round; changed in place
         now: the round's cohort, and its task and members
         before: ids of the members of the round before
-        readmitted: clients that lost their memory and begin anew
+        readmitted: clients that lost their memory and start again
 
-    Raises RecipeError for a client that is no member.
+    Raises RecipeError if a readmitted client is not a member.
     """
     cohort, view = now
     if unknown := sorted(set(readmitted) - view.p.keys()):
@@ -54,10 +54,10 @@ def regrouped(
     everyone = replace(cohort, ids=view.present)
     algorithm.readmit(state.s, everyone, who)
     everyone.settle()
-    said = {"joined": joined, "left": left, "begin anew, without their memory": sorted(set(readmitted) - set(joined))}
+    said = {"joined": joined, "left": left, "start again without their memory": sorted(set(readmitted) - set(joined))}
     for what, ids in said.items():
         if ids:
-            log.warning("round %d: clients %s %s; there are %d", state.round, ids, what, len(view.p))
+            log.warning("round %d: clients %s %s; there are %d now", state.round, ids, what, len(view.p))
     if events is not None and (joined or left):
         events.add("members", round=state.round, joined=joined, left=left, members=len(view.p))
     return replace(everyone, ids=cohort.ids)

@@ -50,7 +50,7 @@ GOALS = ("loss", "gap", "grad_norm", "test_loss", "accuracy", *sorted(c for c in
 """Columns that a target may name, besides metrics."""
 
 HERE = {"recipe": False}
-"""The metadata of a setting that belongs to one call, and to no recipe."""
+"""The metadata of a setting that belongs to one call, not to a recipe."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +60,13 @@ class RunOptions(Checked):
     Attributes:
         rounds: the number of rounds; in a stream, of each task
         seed: the seed of all random draws
-        init: weights and buffers to begin at, in place of the seed's own: a Result, a state_dict, a module, a file of
-            either (safetensors, or torch.save's), the folder of a run, or x₀ [d]
+        init: weights and buffers to start from; by default the seed draws them. A Result, a state_dict, a module, a
+            file of either (safetensors, or torch.save's), the folder of a run, or x₀ [d]
         dtype: the floating-point type of the model, "float32" or "float64"; the problem's own by default
         device: the device, or torch's name of it
         engine: the engine of local descents: "auto", "seq", "fused" or "stacked"
-        transport: the way to the clients; this process by default. `transports.Auto()` takes worker processes where
-            they pay
+        transport: the way to the clients; this process by default. `transports.Auto()` takes worker processes if
+            they save time
         codec: the encoding of messages; see `medley.wire.codecs`
         reply_policy: the replies that an exchange waits for; all by default
         secure: secure aggregation: the server learns only sums of replies. None, the default, for none
@@ -75,26 +75,26 @@ class RunOptions(Checked):
         resume: the folder of a run that was stopped or killed; the run continues, and keeps writing to this folder
         recipe: the TOML source, saved in the run folder
         eval_every: rounds between two rows of the history
-        eval_rows: the number of training rows that the history's loss is estimated from, about p_i of them client i's;
-            None, the default, measures it on all. The column ``loss_error`` has the standard error
-        clients_every: rounds between two tables of `Result.clients`; by default there is one, at the end, where clients
-            have test rows or models of their own
-        client_models: whether the result keeps the clients' own models, for `Result.client_model`; by default where
-            they take at most 256 MiB together
+        eval_rows: the number of training rows from which the history's loss is estimated; about p_i of them are client
+            i's. None, the default: all rows. The column ``loss_error`` has the standard error
+        clients_every: rounds between two tables of `Result.clients`; by default there is one, at the end, if clients
+            have their own test rows or models
+        client_models: whether the result keeps the clients' own models, for `Result.client_model`; by default if they
+            take at most 256 MiB together
         evaluate_on: the rows that test figures are of, "test" or "validation"
-        target: the figures that end the run: ``{"accuracy": 0.9}`` at least; losses, gap and grad_norm at most; metrics
-            in their own direction
-        target_over: the number of last evaluations whose mean is held against ``target``. A single evaluation, the
-            default, stops a noisy run at a lucky round
-        best: the figure that chooses the round whose model the result has: "accuracy", "test_loss" or a metric, of
-            validation rows, so that it wants ``evaluate_on="validation"``. None, the default: the last round
-        patience: with ``best``, the number of evaluations without a better one after which the run ends
+        target: the run ends when a figure reaches its value here: ``{"accuracy": 0.9}`` at least; losses, gap and
+            grad_norm at most; metrics in their own direction
+        target_over: the number of last evaluations whose mean is compared with ``target``. With the default, 1, a noisy
+            run can stop at a lucky round
+        best: the result has the model of the round in which this figure was best: "accuracy", "test_loss" or a metric,
+            on validation rows, so it needs ``evaluate_on="validation"``. None, the default: the last round's model
+        patience: early stopping: with ``best``, the run ends after this number of evaluations without a better one
         metrics: functions of the test rows' (outputs, y), by the name of their column; ``(f, "max")`` or ``(f, "min")``
-            says whether more or less is better. A known metric's name tells, by whole words; where it matters and no
-            word tells, the run asks
+            says whether more or less is better. Without it, Medley looks for known words in the name, such as "recall",
+            and asks you if it matters and no word decides
         on_round: a function that is called with every row of the history
-        throw: whether a run that diverges raises Diverged, one that stalls Stalled, and one whose privacy budget is
-            spent BudgetSpent; all carry the result so far
+        throw: whether to raise Diverged, Stalled or BudgetSpent if the run diverges, stalls, or spends its privacy
+            budget; the error carries the result so far
         progress: whether to show a progress bar; on a terminal by default
         readmit: with ``resume``, clients that lost their memory: they start again, and the method recomputes its sums
 
@@ -178,12 +178,12 @@ class RunOptions(Checked):
     def _check_best(self) -> None:
         if self.best is None:
             if self.patience is not None:
-                raise RecipeError("run(patience=...): say by which figure, best='accuracy' or 'test_loss'", "patience")
+                raise RecipeError("run(patience=...): name its figure, best='accuracy' or best='test_loss'", "patience")
             return
         known = ("accuracy", "test_loss", *(self.metrics or {}))
         if self.best == "loss":
             raise RecipeError(
-                "run(best='loss'): this is the loss of the training rows; best='test_loss' is that of held-out rows",
+                "run(best='loss'): this is the loss of training rows; best='test_loss' is the loss of held-out rows",
                 "best",
             )
         if self.best not in known:
@@ -261,16 +261,12 @@ class RunOptions(Checked):
         """Raise RecipeError for targets, metrics and choices that the federation or the method does not have."""
         target = self.target or {}
         if stream and target:
-            raise RecipeError(
-                "run(target=...): each task of a stream has an end of its own; leave target= out", "target"
-            )
+            raise RecipeError("run(target=...): each task of a stream has its own end; leave target= out", "target")
         if stream and self.best is not None:
-            raise RecipeError(
-                "run(best=...): each task of a stream has a best round of its own; leave best= out", "best"
-            )
+            raise RecipeError("run(best=...): each task of a stream has its own best round; leave best= out", "best")
         if personal and self.best is not None:
             raise RecipeError(
-                "run(best=...): clients use models of their own here, which only the last round has; leave best= out",
+                "run(best=...): clients use their own models here, and only the last round has them; leave best= out",
                 "best",
             )
         if "gap" in target and f_star is None:

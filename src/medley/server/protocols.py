@@ -37,7 +37,7 @@ class ClientSource(Protocol):
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Client i in this round, without its memory; ``lr`` is a factor on its learning rate.
 
-        Raises MedleyError where the client is on another machine.
+        Raises MedleyError if the client is on another machine.
         """
 
 
@@ -56,11 +56,11 @@ class Evaluator(Protocol):
         """A row of figures for each client that has rows of the task of this round, by id: client, rows, loss, ...
 
         Args:
-            models: gives the models that clients use; None where all use x
+            models: gives the models that clients use; None if all use x
         """
 
     def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
-        """Test accuracy on every task, of the model after this round; empty where there are no classes."""
+        """Test accuracy on every task, of the model after this round; empty if there are no classes."""
 
     def remedy(self, advice: str) -> str:
         """The remedy for a run that diverges: smaller rows if they are the likely cause, else ``advice``."""

@@ -14,7 +14,7 @@ from .waiting import ExchangeEnd
 U = TypeVar("U", bound=Message)
 
 Send = Callable[[Mapping[int, float] | None, Clip | None], ExchangeEnd]
-"""Carries out an exchange once, with the weights of its sum, or None for replies one by one, and a bound on each."""
+"""Carries out an exchange once: with weights for a sum, or None for replies one by one, and with a bound on each."""
 
 
 class LiveReplies(Generic[U]):

@@ -16,8 +16,8 @@ class ReplyPolicy(Settings):
     """The rules of an exchange. By default the server waits for all replies, and a failing client ends the run.
 
     Attributes:
-        deadline: seconds on the virtual clock after which a request is given up; the clock then has run that long.
-            Default None: no deadline
+        deadline: seconds on the virtual clock after which the server gives up a request; the clock has then run that
+            long. Default None: no deadline
         replies: the exchange ends with this number of replies, or with this share of the cohort if below 1. Default
             None: all
         quorum: the share of the cohort in [0, 1] that has to reply, else TooFewReplies; default 0
@@ -29,7 +29,7 @@ class ReplyPolicy(Settings):
     A reply after the end of its exchange is late. A method that asks with ``late="deliver"`` gets it in the round in
     which it arrives; for other methods it is lost. Until then its client is at work and is not asked again.
 
-    Raises RecipeError for a value outside of these ranges.
+    Raises RecipeError if a value is outside these ranges.
     """
 
     deadline: float | None = None
@@ -74,7 +74,7 @@ class ReplyPolicy(Settings):
         return all((self.enough(n) or n) >= n for n in asked)
 
     def lacks(self, replied: int, asked: int) -> bool:
-        """True if so few of the clients that were asked replied that the run ends."""
+        """True if the run ends because too few of the clients that were asked replied."""
         return replied < least_of(self.quorum, asked)
 
     def enough(self, asked: int) -> int | None:

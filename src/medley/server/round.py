@@ -1,4 +1,4 @@
-"""One round of a method, and the checks of what its author's methods return."""
+"""Checks of what a method's ``start``, ``round`` and ``model`` return."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..runtime import deferred
 
 
 def check_model(name: str, x: Vec, d: int, round: int) -> None:
-    """Raise Diverged for a model that is not finite; on an accelerator within `deferred.gathered`, at its end.
+    """Raise Diverged if the model is not finite; on an accelerator within `deferred.gathered`, only at its end.
 
-    Raises MedleyError for a model that is no tensor [d].
+    Raises MedleyError if the model is not a tensor [d].
     """
     if not isinstance(x, torch.Tensor) or x.shape != (d,):
         found = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
@@ -34,7 +34,7 @@ def check_model(name: str, x: Vec, d: int, round: int) -> None:
 def started(algorithm: Algorithm[Any, Any], x: Vec) -> Any:
     """The server's state before round 1.
 
-    Raises MedleyError where ``start`` returns nothing, changes x [d] in place, or makes a model of another shape.
+    Raises MedleyError if ``start`` returns nothing, changes x [d] in place, or makes a model of another shape.
     """
     version, s = x._version, algorithm.start(x)
     if x._version != version:

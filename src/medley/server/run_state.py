@@ -24,7 +24,7 @@ class RunState:
         wall: seconds spent so far
         matrix: test accuracy on every task (column) after each task done so far (row)
         clients: figures of each client, as in `Result.clients`
-        best: round, value, x and buffers of the best evaluation, where the run keeps one; else None
+        best: round, value, x and buffers of the best evaluation, if the run keeps one; else None
         last: the row that only the last round of a run has, taken out of the history by `open_ended`; else None
     """
 
@@ -53,14 +53,14 @@ class RunState:
             self.best = {"round": self.round, "value": value, "x": kept[0], "buffers": kept[1]}
 
     def result(self, x: Vec) -> tuple[Vec, State | None]:
-        """The model and the buffers that the run gives: the best ones where it keeps them, else x [d], the last."""
+        """The model and buffers of the result: the best ones if the run keeps them, else x [d] and the last buffers."""
         return (x, self.bookkeeping.buffers) if self.best is None else (self.best["x"], self.best["buffers"])
 
     def open_ended(self, rounds: int, eval_every: int) -> RunState:
-        """The run as a longer run would have it at this round, so that it can continue as the longer run.
+        """The state that a longer run would have at this round, so that resuming this run gives the longer one.
 
-        A last round has a row though ``eval_every`` does not divide it. It is taken out, and its counts wait for the
-        next row.
+        The last round has a row even if ``eval_every`` does not divide its number. That row is taken out, and its
+        counts wait for the next row.
         """
         if not self.history or self.round != rounds or rounds % eval_every == 0 or self.history[-1]["round"] != rounds:
             return self
@@ -95,7 +95,7 @@ class RunState:
         }
 
     def summary(self, first: Sequence[int]) -> dict[str, Any]:
-        """Final figures: the row that the model is of, accuracies on tasks, and means over the last ten rows.
+        """Final figures: the row of the model's round, accuracies on tasks, and means over the last ten rows.
 
         ``first`` has the first step at which a client meets each task.
         """

@@ -47,7 +47,7 @@ class ExchangeEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class Delivery:
-    """A request ready to be sent. ``down`` has its payload bytes by client asked, ascending."""
+    """A request ready to be sent. ``down`` has its payload bytes for each client asked, by ascending id."""
 
     exchange: Exchange
     down: Mapping[int, int]
@@ -109,7 +109,7 @@ def wait_for_all(delivery: Delivery) -> ExchangeEnd:
 
 
 def wait_for_sum(delivery: Delivery, policy: ReplyPolicy, asked: int) -> ExchangeEnd:
-    """Wait for a secure sum, in which a client that fails or is lost is left out. Raises TooFewReplies.
+    """Wait for a secure sum, without the clients that fail or are lost. Raises TooFewReplies.
 
     ``policy`` gives the quorum of the ``asked`` clients; it has no deadline.
     """
@@ -132,7 +132,7 @@ def wait_by_policy(
     """Wait as ``policy`` says. Late replies of earlier exchanges with the same method are among the replies.
 
     Args:
-        delivery: the request, to those of ``ids`` that are not at work on an earlier one
+        delivery: the request, to the clients in ``ids`` that are not at work on an earlier request
         ids: the clients that the method asks, ascending
         late: "drop" or "deliver", for replies that arrive after the end
 
@@ -159,7 +159,7 @@ def wait_by_policy(
             books.late.pop(i, None)
         else:
             books.late[i] = w if late == "deliver" else replace(w, packed=None, buffers=None)
-    # A late reply counts in the exchange that asked for it, and in no later one that it is under way in.
+    # A late reply counts as late only in the exchange that asked for it, not in later ones while it is under way.
     for name, count in zip(COUNTS, (len(asking.missing), len(asking.came.keys() - there.keys())), strict=True):
         books.notes[name] = books.notes.get(name, 0) + count
     if policy.lacks(len(there), len(ids)):
@@ -184,7 +184,7 @@ class Asking:
         sent: time of the last attempt
         missing: clients without a reply to any attempt
         came: replies by client, with their times of arrival
-        unanswered: a client for each of its requests that got no reply
+        unanswered: the client of each request that got no reply; it may be there several times
         failed: errors of the clients that failed, by client
     """
 
