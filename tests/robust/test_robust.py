@@ -185,7 +185,7 @@ def test_wrappers_that_read_replies_otherwise_are_refused() -> None:
     robust, private = md.Robust(md.FedAvg(), fold=R.Median()), md.Private(md.FedAvg(), noise=1.0)
     with pytest.raises(Unsupported, match="DP-FedAvg cannot be robust: it adds noise to sums of replies"):
         md.Robust(private, fold=R.Median())
-    with pytest.raises(Unsupported, match=r"Median-FedAvg cannot be private: .*unit='row', which adds it at"):
+    with pytest.raises(Unsupported, match=r"Median-FedAvg cannot be private: .*unit='row', which adds the noise at"):
         md.Private(robust, noise=1.0)
     with pytest.raises(Unsupported, match="Median-FedAvg cannot be robust"):
         md.Robust(robust, fold=R.Median())

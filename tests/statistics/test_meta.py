@@ -149,9 +149,9 @@ def test_sites_without_a_fit_of_their_own_are_named() -> None:
     made["Genf"] = made["Genf"][made["Genf"]["ward"] != "c"]
     found = Study(made, rules={"Chur": OPEN}).meta("died ~ age + C(ward)", "binomial")
     assert {name: why.partition(":")[0] for name, why in found.left_out.items()} == {
-        name: "no fit of its own" for name in ("Chur", "Thun", "Zug")
+        name: "it has no fit" for name in ("Chur", "Thun", "Zug")
     }
-    assert "left out: Zug: no fit of its own: separated, collinear, or without a base" in found.summary()
+    assert "left out: Zug: it has no fit: its rows are separated or collinear, or lack the base" in found.summary()
     assert np.isnan(found.own.loc["Genf", "C(ward)[T.c]"])
     assert found.heterogeneity["sites"].to_dict() == {"Intercept": 3, "age": 3, "C(ward)[T.b]": 3, "C(ward)[T.c]": 2}
     alone = Study({"Genf": made["Genf"]}).glm("died ~ age + C(ward)", "binomial")
@@ -163,10 +163,10 @@ def test_a_site_withholds_a_fit_of_its_own() -> None:
     made = sites(patients())
     rules = {"Chur": Rules(parameters=0.01), "Zug": Rules(parameters=0.01, pooled=True), "Bern": Rules(events=60)}
     found = Study(made, rules=rules).meta("died ~ age + C(sex) + C(ward)", "binomial")
-    assert found.left_out == dict.fromkeys(("Bern", "Chur", "Zug"), "its rules withhold a fit of its own")
+    assert found.left_out == dict.fromkeys(("Bern", "Chur", "Zug"), "its rules withhold its own fit")
     assert found.rows["Chur"] == 0
     assert found.own.loc["Chur"].isna().all()
-    with pytest.raises(md.BadData, match=r"no site has a fit of its own \(Bern: its rules withhold"):
+    with pytest.raises(md.BadData, match=r"no site sent its own fit \(Bern: its rules withhold"):
         Study(made, rules=Rules(parameters=0.01)).meta("died ~ age", "binomial")
 
 
@@ -184,7 +184,7 @@ def test_a_fit_of_other_rows_is_refused_after_a_meta_analysis_and_before() -> No
         study.meta("pressure ~ age", where=where)
     frame = patients().iloc[:60].assign(top=np.where(np.arange(60) == 7, 1.0, 0.0))
     for formula in ("pressure ~ top", "pressure ~ 0 + age:C(top)"):
-        with pytest.raises(md.BadData, match=r"its rules withhold a fit of its own|a value of top has fewer"):
+        with pytest.raises(md.BadData, match=r"its rules withhold its own fit|a value of top has fewer"):
             Study({"Bern": frame}).meta(formula)
 
 

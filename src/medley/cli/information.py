@@ -1,4 +1,4 @@
-"""The commands that train nothing: report, list, cite."""
+"""The commands that do not train: report, list, cite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def make_report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Folders; the report has every run below them.", metavar="RUNS...")
+        list[Path], typer.Argument(help="Folders. The report covers every run inside them.", metavar="RUNS...")
     ],
     output: Annotated[
         Path,
@@ -43,7 +43,7 @@ def make_report(
     over: Annotated[str, typer.Option(help="The x-axis of curves: round, bytes, seconds or epsilon.")] = "round",
     debug: Debug = False,
 ) -> None:
-    """Make one HTML page of finished runs, or a table or curves for a paper, and print their table."""
+    """Make an HTML page from finished runs, or a table or figure for a paper. Also prints the runs' table."""
     from ..contract import RecipeError
     from ..experiments.board import Board, kind_of
 
@@ -56,7 +56,7 @@ def make_report(
 
 
 def _loaded(folders: Iterable[Path]) -> list[Result]:
-    """All runs below the folders. Raises RecipeError, naming both places, if two runs have the same method and seed."""
+    """All runs below the folders. Raises RecipeError with both folders if two runs have the same method and seed."""
     from ..contract import RecipeError
     from ..experiments.board import Board
 

@@ -78,7 +78,7 @@ def checked_version() -> str:
         raise MedleyError('Flower is not installed: pip install "medley-fl[flower]"')
     version = versions.version("flwr")
     if ".".join(version.split(".")[:2]) not in TESTED:
-        raise MedleyError(f"flwr {version} is installed, but private parts of it that Medley needs differ. {REMEDY}")
+        raise MedleyError(f"flwr {version} is installed, but private parts that Medley needs may differ. {REMEDY}")
     return version
 
 

@@ -132,8 +132,8 @@ class Private(Wrapper[PrivateServer]):
         object.__setattr__(self, "every_round", True)
         if isinstance(self.method, Wrapper) and self.method.reads:
             raise Unsupported(
-                f"{self.method.name} cannot be private: it {self.method.reads}, but noise is added to sums of "
-                "replies; use unit='row', which adds it at the clients",
+                f"{self.method.name} cannot be private: it {self.method.reads}, but Private adds its noise to "
+                "sums of replies. Use unit='row', which adds the noise at the clients",
                 method=self.method.name,
                 need="sums",
             )

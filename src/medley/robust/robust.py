@@ -68,8 +68,8 @@ class Robust(Wrapper[RobustServer]):
         super().__post_init__()
         if isinstance(self.method, Wrapper) and self.method.reads:
             raise Unsupported(
-                f"{self.method.name} cannot be robust: it {self.method.reads}, and a robust rule reads replies one by "
-                "one",
+                f"{self.method.name} cannot be robust: it {self.method.reads}, but Robust must read the replies "
+                "itself, one by one",
                 method=self.method.name,
                 need="sums",
             )
@@ -81,8 +81,8 @@ class Robust(Wrapper[RobustServer]):
 
     @property
     def reads(self) -> str:
-        """Replies one by one."""
-        return "aggregates replies that it reads one by one"
+        """One by one, for its rule."""
+        return "has a robust rule, which reads replies one by one"
 
     def requires(self) -> frozenset[str]:
         """The method's needs, uniform weights, and replies one by one."""

@@ -29,7 +29,11 @@ from .rules import Withheld
 from .scoring import Unfit
 from .survival import Cox
 
-LEFT_OUT = ("", "its rules withhold a fit of its own", "no fit of its own: separated, collinear, or without a base")
+LEFT_OUT = (
+    "",
+    "its rules withhold its own fit",
+    "it has no fit: its rows are separated or collinear, or lack the base category",
+)
 """Why a site is not in a meta-analysis, by the state that it reports."""
 
 
@@ -182,7 +186,7 @@ class MetaFit:
         there = [~np.isnan(told[:, j, 1]) for j in range(len(names))]
         if not any(t.any() for t in there):
             said = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
-            raise Unfit(f"meta: no site has a fit of its own ({said})")
+            raise Unfit(f"meta: there is nothing to combine, because no site sent its own fit ({said})")
         kept = [j for j, t in enumerate(there) if t.any()]
         self.pools = {names[j]: pool(*told[there[j], j].T) for j in kept}
         self.fixed, self.random = (
