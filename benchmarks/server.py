@@ -3,7 +3,7 @@
     python benchmarks/server.py [--jobs mlp:10 cnn:10] [--repeats 7]
 
 Wall milliseconds a round on one thread, medians; methods take turns. "steps" are local steps, "server" is the server's
-step with the sums of replies, "rest" what clients do beside their steps and what exchanges cost. "adds" is what the
+step with the sums of replies, "rest" what clients do outside their steps and what exchanges cost. "adds" is what the
 server takes beyond FedAvg's, in percent of FedAvg's round, by repeat: the median, the least and the most. "bound" is
 what the vectors that FedNorton's step reads and writes once (a cohort's displacements and flows, x and the sum) take at
 the speed of a plain copy, in percent of the same.

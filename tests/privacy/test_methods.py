@@ -30,7 +30,7 @@ REASONS = {
     "replies one by one|reads one by one": "it reads replies one by one",
     "of their rows outside": "clients read gradients, curvature, losses or labels outside local steps",
     "descend twice": "clients descend twice in one exchange, but the account has one descent",
-    "a loss of its own": "clients train on a loss that has no gradient of each row",
+    "method's own loss": "clients train on a loss that has no gradient for each row",
     "correct gradients": "clients correct gradients on rows",
     "clients' own": "parameters of the clients' own, which the account does not know",
 }

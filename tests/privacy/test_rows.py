@@ -345,7 +345,7 @@ WAYS = {
     "longer": "a different number of steps than their pace",
     "twice": "descend twice in one exchange",
     "correct": "correct gradients on rows",
-    "local loss": "train on a loss of its own",
+    "local loss": "train on the method's own loss",
     "ask": "asks for 'train' twice in one round",
 }
 

@@ -111,7 +111,7 @@ def test_an_optional_field_that_nobody_sends_stays_away() -> None:
 
 
 def test_weights_that_differ_are_refused() -> None:
-    with pytest.raises(Unsupported, match="Reader cannot be robust: it weighs replies by figures of their own"):
+    with pytest.raises(Unsupported, match="Reader cannot be robust: it gives replies different weights"):
         reading(lambda r: r.sum({0: 1.0, 1: 2.0, 2: 1.0}), R.Median(), [1.0, 2.0, 3.0])
 
 

@@ -106,7 +106,7 @@ class ClientHost:
         request = self._decoded(exchange, exchange.blocks[block], memories)
         fold, pending = Fold(block), dict[int, Any]()
         for ids in self._calls(request):
-            with stopwatch.doing("clients beside their steps"):
+            with stopwatch.doing("clients outside their steps"):
                 answers = self._answers(request, ids, fold)
             pending.update(self._deliver(request, answers, fold))
         return fold, pending

@@ -144,7 +144,7 @@ def presets(kind: type[Algorithm[Any, Any]]) -> dict[str, Callable[..., Algorith
 
 
 def _defaults(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
-    """The defaults of a method's settings; for a wrapper also those of its method, under the names of `settings`."""
+    """The defaults of a method's settings; for a wrapper also its method's defaults, with the names of `settings`."""
     own = {f.name: f.default for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
     if not isinstance(algorithm, Wrapper):
         return own

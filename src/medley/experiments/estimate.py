@@ -89,7 +89,7 @@ class Shared(NamedTuple):
 def estimates(
     methods: Mapping[str, Method], fed: Population, rounds: int, seeds: int = 1, **options: Any
 ) -> Iterator[Estimate]:
-    """The cost of each method's runs, one after the other; see `estimate`. For a stream, rounds are those of a task."""
+    """The cost of each method's runs, one after the other; see `estimate`. In a stream, ``rounds`` are of one task."""
     drawn: dict[object, tuple[Population, Shared]] = {}
     for name, method in methods.items():
         algorithm = split(method)[0]

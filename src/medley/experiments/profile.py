@@ -20,7 +20,7 @@ from ..storage.result import Result
 
 PARTS = {
     "local steps": "descents on clients' rows",
-    "clients beside their steps": "their data, requests, replies and memories",
+    "clients outside their steps": "their data, requests, replies and memories",
     "aggregation": "summing replies",
     "exchanges": "messages, ledger and clock; waiting for other processes",
     "server": "the method's own step",

@@ -59,7 +59,7 @@ class Dreamer:
 
         Args:
             x, buffers: the teacher's parameters and buffers.
-            compared: the outputs with which a row of each label is compared.
+            compared: the outputs that a row of each label is compared with.
         """
         student = copy.deepcopy(self.network).to("cpu", x.dtype)  # new weights are drawn there, on any device
         for m in student.modules():

@@ -13,7 +13,7 @@ AskLosses = Callable[[Sequence[float]], Sequence[float]]
 """f(x − ηp) for every η, in order, by one exchange."""
 
 Alpha = Annotated[float, above(0), below(0.5)]
-"""The share of the slope by which f must fall.
+"""f must fall by at least this share of the slope.
 
 At 1/2 an exact Newton step on a quadratic gives equality, and rounding decides.
 """

@@ -158,7 +158,7 @@ def _epsilon(releases: tuple[Release, ...], delta: float, by: Accountant) -> flo
 
 
 def _rate(r: Release) -> float:
-    """The probability that a client that may take part does."""
+    """The probability that a client takes part, if it may."""
     return r.rate if r.kind == "poisson" else 1.0
 
 

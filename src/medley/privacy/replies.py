@@ -80,7 +80,7 @@ class PrivateReplies(Generic[U]):
         if weights is not None:
             different = set(weights.values())
             if len(different) != 1 or not weights.keys() >= {i for i, p in self._clients.p.items() if p > 0}:
-                self._clients.refuse("weighs replies by figures of their own")
+                self._clients.refuse("gives replies different weights")
             weight = different.pop()
         return self._make(weight)
 

@@ -123,7 +123,7 @@ class NoisySteps(Seq):
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
         """See `medley.contract.client.Client.descend`. Raises Unsupported for steps that read rows in another way."""
         if how.loss is not None:
-            self.by.refuse("its clients train on a loss of its own, which has no gradient of each row")
+            self.by.refuse("its clients train on the method's own loss, which has no gradient for each row")
         if how.correct is not None:
             self.by.refuse("its clients correct gradients on rows")
         if dataclasses.replace(me.pace, optimizer_state=self.pace.optimizer_state) != self.pace:

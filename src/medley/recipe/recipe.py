@@ -138,7 +138,7 @@ class Recipe:
         return replace(self, tables={**self.tables, "methods": there[:1]})
 
     def _places(self, name: str, made: Sequence[Algorithm[Any, Any] | Tuned]) -> list[int]:
-        """Which of [[methods]] a name means: those of this kind, else named so, as "DP-FedAvg", else any around it."""
+        """The [[methods]] that a name means: of this kind; else with this name, as "DP-FedAvg"; else wrapped ones."""
         tables, said = self.tables.get("methods", []), name.lower()
         kinds = [str(m.get("kind", "")).lower() for m in tables]
         bare = [k for k, kind in enumerate(kinds) if kind == said and not tables[k].keys() & {*WRAPPING}]

@@ -85,7 +85,7 @@ def details(summary: str, block: Markup) -> Markup:
 
 
 def definitions(used: Collection[str], base: str, metric: str, dealt: str) -> Markup:
-    """Terms as ``notes.html`` defines them: those of every page, and those in ``used``."""
+    """Definitions from ``notes.html``: of the terms that every page has, and of the terms in ``used``."""
     return _made("definitions", used, base, metric, dealt, template="notes.html")
 
 

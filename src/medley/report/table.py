@@ -178,7 +178,7 @@ def rows(results: Sequence[Result], base: str | None = None) -> list[dict[str, A
 
 
 def table(results: Sequence[Result], base: str | None = None) -> Any:
-    """A `rich.table.Table` for the terminal. Bold: the best mean, and those that seeds do not distinguish from it.
+    """A `rich.table.Table` for the terminal. Bold: the best mean, and means that seeds do not distinguish from it.
 
     It takes the same arguments, and raises the same errors, as `rows`.
     """

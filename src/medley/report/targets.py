@@ -61,7 +61,7 @@ class Goal:
         return mean >= value if higher_is_better(metric, self.metrics) else mean <= value
 
     def told(self, results: Sequence[Result]) -> list[Result]:
-        """The same runs; those that reached it have its costs among their final figures."""
+        """The same runs. A run that reached it also has its costs among the final figures."""
         out = []
         for r in results:
             row = self.reached(r)

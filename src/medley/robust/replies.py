@@ -35,7 +35,7 @@ class RobustReplies(Generic[U]):
         got = self._read()
         w = [(self._clients.p if weights is None else weights)[i] for i in got]
         if max(w) - min(w) > 1e-9 * max(map(abs, w)):
-            self._clients.refuse("weighs replies by figures of their own")
+            self._clients.refuse("gives replies different weights")
         return self._make(sum(w), got)
 
     def bounded(self, weight: float, scales: Any, noise: float = 0.0) -> NoReturn:

@@ -161,7 +161,7 @@ def kept_apart(X: Any) -> Any:
     """Rows [n, ...] in float32, or in float64 if float32 would merge or move numbers, such as time stamps; sparse too.
 
     Such a column keeps its numbers until something is subtracted from them. The numbers of other columns are rounded
-    anyway, except those that `moved` marks, no matter which rows they are in.
+    anyway, unless `moved` marks them, no matter which rows they are in.
     """
     if is_sparse(X):
         data, (n, p) = X.data.astype(np.float64), X.shape

@@ -27,7 +27,7 @@ class Fields(Tensor):
     """Several inputs of each row. As a tensor it is [n, numbers per row], which no operation reads.
 
     Args:
-        parts: tensors [n, ...], in memory or lazy; those of floats get their widest dtype
+        parts: tensors [n, ...], in memory or lazy; all tensors of floats get the widest of their dtypes
         names: their names; default None: they only have places
     """
 

@@ -1,8 +1,8 @@
 """Rows that are read when they are used: a `Tensor` around files, data sets of other libraries, or other tensors.
 
-Rows, slices and joins of such rows are such rows again. Any other operation reads the rows that it gets, so that a
-batch is in memory while it is trained on, and nothing else. A large tensor in memory is read in this way, too: so a
-federation has its clients' rows in their order without a second copy.
+Indexing, slicing and joining such rows gives lazy rows again. Any other operation reads the rows that it gets, so that
+only the batch that is trained on is in memory. A large tensor in memory is read in this way, too: so a federation has
+its clients' rows in their order without a second copy.
 """
 
 from __future__ import annotations

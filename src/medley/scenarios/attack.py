@@ -28,7 +28,7 @@ OF_ROWS = ("label flip", "backdoor")
 
 @dataclass(frozen=True)
 class Attack(Checked):
-    """Some clients are Byzantine, the same in every round. They are drawn once per seed; larger shares add clients.
+    """Some clients are Byzantine, the same in every round. They are drawn once per seed; a larger share adds to them.
 
     Attributes:
         kind: "label flip": label y of C classes becomes C − 1 − y, and the client trains honestly on that. "sign flip":
@@ -40,8 +40,8 @@ class Attack(Checked):
         share: The share of clients that attack, rounded down. 0 measures the attack's success without any attacker.
         strength: s; default 1 for "sign flip", "gaussian" and "backdoor", 1.5 for "alie", 2 for "ipm". "z_max" is the
             largest s of "alie" that the paper expects to stay hidden among the honest replies.
-        knows: The replies over which "alie" and "ipm" take μ and σ: those of all honest clients, "everyone" (default),
-            or what the attackers themselves would honestly send, "liars".
+        knows: The replies from which "alie" and "ipm" compute μ and σ: "everyone" (default), the replies of all honest
+            clients; or "liars", the replies that the attackers themselves would honestly send.
         honest: Ids of clients that never attack, such as the holder of a root set; default none.
         target: The label that a triggered row should get; default 0.
         patch: Side of the trigger in pixels, in the corner at an image's last row and column; for rows without height

@@ -43,7 +43,7 @@ class Stream(Protocol):
 
     @property
     def mode(self) -> Mode:
-        """The outputs with which a row is compared: "task" its task's, "class" those seen so far, "domain" all."""
+        """The outputs that a row is compared with. "task": its task's; "class": all seen so far; "domain": all."""
 
     @property
     def tasks(self) -> int:
@@ -198,8 +198,8 @@ class TimeOrder(Settings):
         tasks: The number of tasks; default 5.
         column: The feature's index, for rows [n, features]; default None: the rows in their own order.
         own_order: As in `Split`; default False.
-        key: The name of a column of ``Dataset.keys``, such as the day of each row, by which to order the rows: numbers,
-            times or texts like 2024-05-31 or 2024-05-31T09:30; anything else raises BadData with its row. Test rows
+        key: The name of a column of ``Dataset.keys``, such as the day of each row, that orders the rows: numbers, times
+            or texts like 2024-05-31 or 2024-05-31T09:30; anything else raises BadData with its row. Test rows
             need it as well. Default None.
     """
 

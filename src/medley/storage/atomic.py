@@ -25,7 +25,7 @@ def writing(path: Path) -> Iterator[None]:
     except MedleyError:
         raise
     except Exception as e:
-        # safetensors reports a full disk with an error of its own, so not OSError alone.
+        # Not OSError alone: safetensors reports a full disk with its own error.
         again = "run again with resume=" if (path.parent / "run.json").exists() else "run again"  # a run's folder
         raise MedleyError(
             f"cannot write {path}: {e}; the old file is untouched. Make room or choose another folder, then {again}"
@@ -60,7 +60,7 @@ def write(path: Path, content: str | bytes, own: bool = False) -> None:
 
 
 def flush(fd: int) -> None:
-    """Force a file to disk. macOS leaves it in the drive's cache on ``fsync``, and has a call of its own."""
+    """Force a file to disk. macOS needs another call, because ``fsync`` leaves it in the drive's cache."""
     if sys.platform == "darwin":
         import fcntl
 

@@ -166,7 +166,7 @@ class Digester:
 
     def function(self, f: types.FunctionType) -> bytes:
         """A function: code, defaults, values in its closure, and the globals that it reads. Its name does not count."""
-        # A wrapper has the module and the name of what it wraps, and globals of its own.
+        # A wrapper has the module and the name of what it wraps, but its own globals.
         if _trusted(f.__module__) and _trusted(str(f.__globals__.get("__name__", ""))):
             return _hashed("function", _release(f.__module__), f.__qualname__.encode(), self._bound(f))
         found = dict(globals_read(f.__code__, f.__globals__))

@@ -69,7 +69,7 @@ class RunView:
         message: the sentence that belongs to the outcome
         round, rounds: the last whole round, and the number of rounds; None if they are not known
         rate: exchanges per minute, over the last ten minutes
-        asked, lost, late, refused: requests of the rounds in the events, and those of them without an answer in time
+        asked, lost, late, refused: requests in the rounds of the events, and how many were lost, late or refused
         bytes_down, bytes_up: payload bytes of all evaluated rounds
         log: the last lines, newest last
         at: the time of this view

@@ -13,7 +13,7 @@ from .lines import Line
 from .palette import LIGHT
 
 MARKERS = "os^Dvp*X"
-"""Markers by slot, as close to those of the page as Matplotlib allows."""
+"""Markers by slot, as close to the page's markers as Matplotlib allows."""
 
 
 def pdf(

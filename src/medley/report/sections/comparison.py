@@ -32,7 +32,7 @@ class Comparison:
         metric: The metric that runs are compared by.
         summaries: One per method, in the order of ``groups``.
         pairs: Differences of ``metric`` from ``base``, by method.
-        best: The method with the best mean, and those that paired differences do not distinguish from it.
+        best: The method with the best mean, and methods that paired differences do not distinguish from it.
     """
 
     results: list[Result]

@@ -67,7 +67,7 @@ def _at_a_glance(
     """The first sentence: a method that stands out, none, or too few seeds to decide; nothing for a single method.
 
     Args:
-        first: The best method, and those that coincide with it.
+        first: The best method, and the methods that coincide with it.
         rivals: Methods that paired differences do not distinguish from it.
         unpaired: Methods that share fewer than two seeds with it.
     """

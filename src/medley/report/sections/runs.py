@@ -66,7 +66,7 @@ def _row(c: Comparison, r: Result, names: list[str], costs: Sequence[str]) -> li
 
 
 def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Markup]:
-    """Settings that differ between methods, and those that all share; ``given`` holds further shared settings."""
+    """Settings that differ between methods, and settings that all share; ``given`` holds further shared settings."""
     flat = {
         # A level named after its method would keep the same setting of two methods apart.
         m: [
