@@ -62,7 +62,7 @@ def test_a_run_that_waits_for_all_begins_with_one_warning(
     fed = md.Federation(Q.problem, clients=Q.clients, devices=DEVICES, pace=md.scenarios.Pace(lr=0.05))
     md.run(method, fed, 2, checkpoint=tmp_path, progress=False)
     (warning,) = caplog.messages
-    assert warning.startswith(f"{method.name} is made for replies that come late")
+    assert warning.startswith(f"{method.name} is made for late replies")
     assert said in warning
     caplog.clear()
     md.run(method, fed, 3, resume=tmp_path, progress=False)

@@ -92,7 +92,7 @@ def test_the_board_and_the_clients_table_are_of_the_best_round() -> None:
         ({"evaluate_on": "test", "best": "accuracy"}, "looks better than it is"),
         ({"best": "loss"}, "test_loss"),
         ({"best": "acuracy"}, "Did you mean 'accuracy'"),
-        ({"best": None, "patience": 3}, "by which figure"),
+        ({"best": None, "patience": 3}, "name its figure"),
         ({"patience": 0}, "patience"),
         ({"method": md.Ditto(), "best": "accuracy"}, "models of their own"),
         ({"over": {"stream": md.scenarios.Split(tasks=2)}, "best": "accuracy"}, "its own best round"),
