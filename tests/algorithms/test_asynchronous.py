@@ -47,10 +47,10 @@ def test_fedbuff_where_all_answer_is_fedavg():
     quick(
         2,
         [
-            (md.FedBuff(), "it is FedAvg. Give"),
-            (md.FedAsync(), "it is FedAvg with a proximal term"),
-            (md.CA2FL(), "it is FedAvg if everybody takes part. Give"),
-            (md.ACED(), "it is FedAvg if everybody takes part. Give"),
+            (md.FedBuff(), "the method is then FedAvg. Pass"),
+            (md.FedAsync(), "the method is then FedAvg with a proximal term"),
+            (md.CA2FL(), "the method is then FedAvg if everybody takes part. Pass"),
+            (md.ACED(), "the method is then FedAvg if everybody takes part. Pass"),
         ],
     ),
     ids=lambda v: getattr(v, "name", ""),
