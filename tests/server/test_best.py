@@ -94,7 +94,7 @@ def test_the_board_and_the_clients_table_are_of_the_best_round() -> None:
         ({"best": "acuracy"}, "Did you mean 'accuracy'"),
         ({"best": None, "patience": 3}, "name its figure"),
         ({"patience": 0}, "patience"),
-        ({"method": md.Ditto(), "best": "accuracy"}, "models of their own"),
+        ({"method": md.Ditto(), "best": "accuracy"}, "use their own models"),
         ({"over": {"stream": md.scenarios.Split(tasks=2)}, "best": "accuracy"}, "its own best round"),
     ],
 )
