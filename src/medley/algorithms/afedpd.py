@@ -61,7 +61,7 @@ class Server:
 
 @dataclass(frozen=True)
 class AFedPD(Algorithm[Server]):
-    """Primal-dual learning under partial participation, with aligned duals. If all take part it is FedDyn(alpha=prox).
+    """Primal-dual learning under partial participation, with aligned duals; FedDyn(alpha=prox) if all take part.
 
     Attributes:
         prox: ρ, the weight of the proximal term; 0.1, as in FedSpeed and FedSMOO by the same authors

@@ -1,4 +1,4 @@
-"""DONE: GIANT with Hessian-vector products alone: clients approximate Newton directions by Richardson's iteration.
+"""DONE: like GIANT, but clients approximate Newton directions by Richardson's steps, with Hessian-vector products only.
 
 **Reference**: Dinh, Tran, Nguyen, Bao, Balef, Zhou & Zomaya, "DONE: Distributed Approximate Newton-type Method for
 Federated Edge Learning", IEEE Transactions on Parallel and Distributed Systems 33 (2022), Algorithm 1.

@@ -1,4 +1,4 @@
-"""FedExP: FedAvg for clients whose data differ: the server takes a longer step when they pull in different directions.
+"""FedExP: FedAvg for clients whose data differ: the server takes a longer step if they pull in different directions.
 
 **Reference**: Jhunjhunwala, Wang & Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation", ICLR 2023,
 Algorithm 1.

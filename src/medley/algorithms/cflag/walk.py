@@ -51,7 +51,7 @@ class Walk:
         me: the client.
         parts: objectives and their shares, which sum to 1; if there are two, the second is the memory's.
         x: the point where it begins [d].
-        h, H: the client's gradient and the target there [d]; None for no correction.
+        h, H: the client's gradient and the target there [d]; None if there is no correction.
         steps: E.
         clip: bound on the correction, as a share of the norm of the vector that it corrects; None for no bound.
         head: a correction of the last layer alone, to use instead of H; None if there is none.
