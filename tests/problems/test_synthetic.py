@@ -36,6 +36,12 @@ def test_eigenvalues_of_quadratics_are_in_their_range():
         assert f.n >= 8
 
 
+@pytest.mark.parametrize("rows", [(5, 3), (3, 5)])
+def test_rows_of_quadratics_that_no_client_can_have_are_refused(rows: tuple[int, int]):
+    with pytest.raises(md.RecipeError, match="the most rows must be at least the fewest, and d"):
+        quadratics(6, 8, rows=rows)
+
+
 @pytest.mark.shapes
 def test_each_client_of_a_quadratic_has_a_minimiser_with_loss_0():
     for X, y in quadratics(3, 4, seed=1).clients:

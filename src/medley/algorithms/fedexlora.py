@@ -191,7 +191,7 @@ class FedExLoRA(Algorithm[Server, Memory]):
         if x is None:
             if (x := me.memory.x) is None or not fits(layers, x, got):
                 why = f"client {me.id}: the server's update does not fit its model"
-                raise WireError(f"{why}; resume with readmit {me.id} to let it begin anew")
+                raise WireError(f"{why}; resume with readmit {me.id} to let it start again")
             assert got.trained is not None
             x = x.masked_scatter(trained(layers, x), got.trained)
             if got.left is not None and got.right is not None:

@@ -86,7 +86,7 @@ class SCAFFOLD(Algorithm[Server, Memory]):
         s.c = s.c + up.dc
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """c = Σ p_i c_i once more, by an exchange with all clients, in which c_i = 0 for clients that begin anew."""
+        """c = Σ p_i c_i once more, by an exchange with all clients, in which c_i = 0 for clients that start again."""
         del who
         s.c = recall_all(self.name, clients, self.recall, Recall())
 

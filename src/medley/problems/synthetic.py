@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import Settings, Vec
+from ..contract import RecipeError, Settings, Vec
 from ..runtime import streams
 from .linear import LeastSquares, Linear, Logistic
 
@@ -61,6 +61,8 @@ def quadratics(
     """
     rng = streams.rng(seed, "quadratics")
     fewest, most = rows or (2 * d, 6 * d)
+    if most < max(fewest, d):
+        raise RecipeError(f"quadratics(rows={rows}, d={d}): the most rows must be at least the fewest, and d", "rows")
     made, H, b, total = [], np.zeros((d, d)), np.zeros(d), 0
     for _ in range(clients):
         n = int(rng.integers(max(fewest, d), most + 1))

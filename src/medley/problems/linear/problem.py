@@ -58,7 +58,7 @@ class LinearProblem(LinearModel):
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> LinearProblem:
         """The same model, in which a row with label y is compared only with classes ``allowed[y]``; None for all.
 
-        Raises RecipeError unless this is `Softmax`.
+        Raises RecipeError if classes are given and this is not `Softmax`.
         """
         if allowed is not None and self.scalar:
             kind = type(self.family).__name__
