@@ -151,7 +151,7 @@ def test_a_number_stays_with_its_node_while_that_is_away(tmp_path: Path, caplog:
         grid.get_node_ids = lambda: [n for n in grid.apps if n != 103 or not away]  # type: ignore[method-assign]
 
     b = fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=moved)
-    said = "node 200 says that it is client 3, which is node 103 in this run: it is refused"
+    said = "node 200 says that it is client 3, which is node 103 in this run, so the server refuses it"
     assert caplog.text.count(said) == 1
     assert not any(m.metadata.dst_node_id == 200 for m in transport.grid.sent if m.metadata.message_type != "query")
     assert {e.round for e in b.ledger if e.client == 3 and e.up} == {1, 4}
@@ -173,7 +173,7 @@ def test_a_run_that_is_resumed_has_its_nodes(app: Path, tmp_path: Path, caplog: 
     grid.get_node_ids = lambda: [99, 100, 101, 102]  # type: ignore[method-assign]
     run = lambda: server_app(app)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
     run()
-    assert caplog.text.count("node 99 says that it is client 1, which is node 101 in this run: it is refused") == 1
+    assert caplog.text.count("node 99 says that it is client 1, which is node 101 in this run, so the server") == 1
     assert "nodes.json and resume" in caplog.text
     (tmp_path / "run" / "nodes.json").write_text('{"0": 100, "2": 102}')
     del grid.apps[101]

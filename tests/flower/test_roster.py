@@ -225,7 +225,7 @@ def test_newcomers_that_do_not_fit_are_refused_and_the_run_goes_on(
     there = md.Result.load(doors.folder / "run")
     assert {e.client for e in there.ledger if e.round == 7} == {0, 1, 2}
     for said in (
-        "node 104 says that it is client 0, which is node 100 in this run: it is refused",
+        "node 104 says that it is client 0, which is node 100 in this run, so the server refuses it",
         "node 105 says that it is client 9, but the app has clients = 4, with ids from 0",
         "client 3 cannot join: client 3 has rows of shape and type [[5], 'float32'], client",
     ):

@@ -167,8 +167,8 @@ class Messenger:
         if (before := known.get(i, node)) != node:
             remedy = "" if self.file is None else f", take it out of {self.file} and resume"
             raise Moved(
-                f"node {node} says that it is client {i}, which is node {before} in this run, so the server refuses it. A "
-                f"number belongs to a node's key; if the client's owner has a new key{remedy or ', start again'}"
+                f"node {node} says that it is client {i}, which is node {before} in this run, so the server refuses "
+                f"it. A number belongs to a node's key; if the client's owner has a new key{remedy or ', start again'}"
             )
         if words.said.get("name"):
             self.names[i] = Words(f"client {i}'s account of itself", words.said).text("name")
