@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import medley as md
 from medley.contract.errors import BadData
@@ -249,3 +251,33 @@ def test_targets_whose_index_has_the_rows_in_another_order_are_refused(part: str
         md.Federation(md.problems.Softmax(), clients=[(X, y), given])
     others = [(X, y.reset_index(drop=True)), (X, np.array([0, 1, 0])), (X[::-1], y[::-1])]
     md.Federation(md.problems.Softmax(), clients=others)
+
+
+LINE = md.problems.Network(nn.Linear(3, 1), loss=nn.L1Loss())
+TARGETS: dict[str, Any] = {
+    "test=": lambda X, y, other: md.Federation(LINE, clients=[(X, y)], test=(X, other)),
+    "a client's own": lambda X, y, other: md.Federation(LINE, clients=[(X, y, X, other)]),
+    "data= and test=": lambda X, y, other: md.Federation(
+        LINE, data=(X, y), test=(X, other), partition=md.scenarios.IID(2)
+    ),
+    "another client's": lambda X, y, other: md.Federation(LINE, clients=[(X, y), (X, other)]),
+    "a data set": lambda X, y, other: md.datasets.Dataset(X, y, X, other),
+}
+
+
+@pytest.mark.parametrize("door", TARGETS)
+@pytest.mark.parametrize("narrow", [False, True])
+def test_targets_of_another_form_than_the_training_rows_are_refused(door: str, narrow: bool) -> None:
+    X = torch.randn(20, 3)
+    y, other = (X[:, 0], X[:, :1]) if narrow else (X[:, :1], X[:, 0])
+    with pytest.raises(md.BadData, match=r"targets of shape \[20(, 1)?\], but .* of \[20(, 1)?\]; give both the same"):
+        TARGETS[door](X, y, other)
+
+
+def test_test_rows_of_whole_numbers_become_floats_and_other_kinds_are_refused() -> None:
+    X, y = torch.arange(60.0).reshape(20, 3) / 60, torch.arange(20) % 2
+    net = md.problems.Network(nn.Linear(3, 2))
+    loss = lambda rows: md.run(md.FedAvg(), md.Federation(net, clients=[(X, y)], test=(rows, y)), 1, progress=False)
+    assert loss((60 * X).long()).summary["test_loss"] == loss(60 * X).summary["test_loss"]
+    with pytest.raises(md.BadData, match="the test set: X is uint8, but the training rows' has floats"):
+        loss((60 * X).byte())

@@ -44,6 +44,16 @@ def check_rows(X: Tensor, y: Tensor, classes: int | None, name: str, part: str) 
         raise BadData(f"{name}: {part} y[{row}] = {int(y[at])} is no label of 0..{classes - 1}.", row=row)
 
 
+def refuse_other_targets(y: Tensor, like: Tensor, where: str, which: str, client: int | None = None) -> None:
+    """Raise BadData for targets y of another form than those of the rows ``which``: a loss would pair them wrongly."""
+    if y.shape[1:] != like.shape[1:]:
+        raise BadData(
+            f"{where} has targets of shape {list(y.shape)}, but {which} of {list(like.shape)}; give both the same "
+            "form, for example y.reshape(-1) for one number a row",
+            client=client,
+        )
+
+
 def check_keys(data: Any) -> None:
     """Raise BadData for keys of a data set that do not have one value per row."""
     for key, values in data.keys.items():

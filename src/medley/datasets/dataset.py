@@ -20,7 +20,7 @@ from ..rows.lazy import in_memory
 from ..rows.sparse import Sparse
 from ..storage.html import facts
 from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, refuse_mixed, text_labels
-from .checks import check_keys, check_kinds, check_rows
+from .checks import check_keys, check_kinds, check_rows, refuse_other_targets
 from .splits import carved, drawn, in_time
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
@@ -124,6 +124,7 @@ class Dataset(Settings):
                         f"{self.name}: a {part} row has shape {described(X)}, "
                         f"a training row {described(self.X)}; both need the same columns in the same order."
                     )
+                refuse_other_targets(y, self.y, f"{self.name}: the {part} set", "the training rows")
             elif X is not None or y is not None:
                 raise BadData(f"{self.name}: the {part} set needs both X and y, or neither.")
         if self.weights is not None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..contract import BadData, Family, RecipeError, with_names
 from ..datasets import Dataset
 from ..datasets.arrays import as_tensor, names_of
+from ..datasets.checks import refuse_other_targets
 from ..datasets.folders import refuse_parts
 from ..datasets.sources import as_key, features_of, is_items, is_table, pair_of
 from ..rows.columns import differ, in_order
@@ -75,7 +76,7 @@ def pooled(
     rows = [_rows(i, given) for i, given in enumerate(clients)]
     _check_alike(rows)
     sizes = [len(r.X) for r in rows]
-    X_test, y_test = _test(canonical, test, classes)
+    X_test, y_test = _test(canonical, test, classes, rows[0].y)
     owner: dict[str, np.ndarray] = {}
     if tested := [i for i, r in enumerate(rows) if r.X_test is not None]:
         if test is not None:
@@ -112,13 +113,14 @@ def _weights(rows: Sequence[OwnRows]) -> Tensor | None:
 
 
 def _check_alike(rows: Sequence[OwnRows]) -> None:
-    """Raise BadData, naming the client, for rows of another shape than the first client's."""
-    for i, (X, *_) in enumerate(rows):
+    """Raise BadData, naming the client, for rows or targets of another shape than the first client's."""
+    for i, (X, y, *_) in enumerate(rows):
         if layout(X) != layout(rows[0].X):
             raise BadData(
                 f"client {i} has rows of shape {described(X)}, but client 0 of {described(rows[0].X)}: all must agree",
                 client=i,
             )
+        refuse_other_targets(y, rows[0].y, f"client {i}", "client 0", i)
 
 
 def _check_bytes(clients: Sequence[Any]) -> None:
@@ -214,7 +216,7 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
         raise RecipeError("Federation(test=...): the data set already has test rows; leave one of them out", "test")
     if isinstance(test, Dataset):
         return _joined(data, test.ordered(data.features, "Federation(test=...)"))
-    rows = _test(problem.canonical, _raw(data, test, key), data.classes)
+    rows = _test(problem.canonical, _raw(data, test, key), data.classes, data.y)
     return replace(data, X_test=rows[0], y_test=rows[1])
 
 
@@ -280,6 +282,7 @@ def _rows(i: int, given: Any) -> OwnRows:
         raise BadData(f"client {i}: pass both X_test and y_test, or None for both", client=i)
     if len(given) > 3 and given[2] is not None and len(given[2]):
         X_test, y_test = _pair(i, given[2], given[3], "_test")
+        refuse_other_targets(y_test, y, f"client {i}'s test set", "its training rows", i)
         if layout(X_test) != layout(X):
             raise BadData(
                 f"client {i} has test rows of shape {described(X_test)}, but rows of {described(X)}: both must agree",
@@ -360,9 +363,9 @@ def _own_tests(
 
 
 def _test(
-    canonical: Canonical, test: tuple[Any, Any] | None, classes: int | None
+    canonical: Canonical, test: tuple[Any, Any] | None, classes: int | None, like: Tensor
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Test rows, checked."""
+    """Test rows, checked; their targets have the form of the training rows' targets ``like``."""
     if test is None:
         return None, None
     if not isinstance(test, tuple | list) or len(test) != 2:
@@ -370,6 +373,7 @@ def _test(
     X, y = (as_tensor(t, f"the test {k}", labels=k == "y") for t, k in zip(test, "Xy", strict=True))
     if not len(X) or not len(y):
         raise BadData("Federation(test=...): there are no rows; leave test= out")
+    refuse_other_targets(y, like, "the test set", "the training rows")
     try:
         return X, canonical(y, classes)
     except BadData as e:

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from ...contract import BadData, Data, Need, Problem, RecipeError
 from ...numerics.initial_weights import redrawn
-from ...rows.fields import Fields, described
+from ...rows.fields import Fields, described, tensors
 from ...rows.lazy import in_memory
 from ...rows.sparse import Sparse
 from ...storage.base import frozen
@@ -198,6 +198,7 @@ class Network(NetworkSpec):
         body = self.shared is not None and BODY in patterns(self.shared)
         p = NetworkProblem(replace(self, shared=None) if body else self, classes, dtype or torch.float32, device)
         p.row = X.shape[1:]
+        p.kinds = tuple(t.is_floating_point() for t, _ in tensors(X, ""))
         rows, out = self._read(p, X)
         self._check_outputs(out, y, classes)
         if self.loss == "mse" and out.shape[1:] != y.shape[1:]:

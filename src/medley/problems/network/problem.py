@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...contract import BadData, Data, Need, RecipeError, Vec, Weights
 from ...numerics.initial_weights import redrawn
-from ...rows.fields import applied, arguments, inputs_of, outputs_of, tensors
+from ...rows.fields import Fields, applied, arguments, inputs_of, outputs_of, tensors
 from ...rows.lazy import Lazy
 from ...runtime.meter import Meter
 from ...storage.modules import OWN
@@ -36,6 +36,7 @@ DRAWING = (_DropoutNd, nn.RNNBase, nn.RReLU, nn.MultiheadAttention, nn.Fractiona
 TRIED = (
     "gives",
     "row",
+    "kinds",
     "allowed",
     "by_rows",
     "changes_inputs",
@@ -95,6 +96,7 @@ class NetworkProblem(NetworkModel):
         gives[Need.ROWS] = self.by_rows and not (self.mixes_rows and not self.running())
         self.gives = frozenset(k for k, v in gives.items() if v)
         self.row: torch.Size | None = None
+        self.kinds: tuple[bool, ...] = ()
         self.seen: tuple[Data, Data] | None = None
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -107,7 +109,18 @@ class NetworkProblem(NetworkModel):
         return NetworkProblem, (self.family, self.classes, self.dtype, self.device), state
 
     def inputs(self, X: Data) -> Data:
-        """Floats in the run's dtype; integers (token ids) unchanged. Raises BadData as `check_ids` does."""
+        """Floats in the run's dtype; integers (token ids) unchanged, unless the training rows were floats.
+
+        Raises BadData as `check_ids` does, and for floats or bytes where the training rows were of the other kind.
+        """
+        for floats, (t, name) in zip(self.kinds, tensors(X, ""), strict=False):
+            if floats != t.is_floating_point() and (not floats or t.dtype == torch.uint8):
+                raise BadData(
+                    f"X{name} is {str(t.dtype).removeprefix('torch.')}, but the training rows' has "
+                    f"{'floats' if floats else 'whole numbers, such as token ids'}; give both in one dtype"
+                )
+        if any(self.kinds) and not X.is_floating_point() and not isinstance(X, Fields):
+            X = X.to(self.dtype)  # as `predict` does
         if self.row is not None and X.shape[1:] == self.row:
             self.check_ids(X)
         return X.to(device=self.device, dtype=self._dtype_of(X))
