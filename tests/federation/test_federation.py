@@ -723,7 +723,7 @@ def test_a_method_for_late_replies_warns_where_none_can_be_late(
 def test_bytes_at_one_client_beside_floats_at_another_are_refused() -> None:
     y = torch.tensor([0, 1])
     whole = (torch.tensor([[0, 255], [255, 0]], dtype=torch.uint8), y)
-    with pytest.raises(md.BadData, match=r"client 1's X is uint8, from 0 to 255, and client 0's float32") as e:
+    with pytest.raises(md.BadData, match=r"client 1's X is uint8, from 0 to 255, and client 0's X has floats") as e:
         md.Federation(md.problems.Softmax(), clients=[(whole[0] / 255, y), whole])
     assert e.value.client == 1
     md.Federation(md.problems.Softmax(), clients=[whole, whole])

@@ -56,3 +56,12 @@ def test_a_client_without_any_target_is_named():
     X, _ = rows(4, 1)
     with pytest.raises(md.BadData, match="client 1: all targets of its rows are ignore_index; leave it out"):
         run([rows(6, 2), (X, torch.full((4, 5), PAD))], rows(5, 3))
+
+
+def test_ignore_index_is_refused_where_it_would_do_nothing():
+    X, y = torch.randn(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    for k in (2, 255):
+        with pytest.raises(md.BadData, match=rf"ignore_index={k}\) is for sequences and maps, and these rows have one"):
+            md.Federation(md.problems.Network(nn.Linear(2, 3), ignore_index=k), clients=[(X, y)], classes=3)
+    with pytest.raises(md.RecipeError, match="needs loss='cross_entropy'; a loss of your own takes it itself"):
+        md.problems.Network(nn.Linear(2, 3), loss=nn.CrossEntropyLoss(), ignore_index=2)

@@ -279,5 +279,5 @@ def test_test_rows_of_whole_numbers_become_floats_and_other_kinds_are_refused() 
     net = md.problems.Network(nn.Linear(3, 2))
     loss = lambda rows: md.run(md.FedAvg(), md.Federation(net, clients=[(X, y)], test=(rows, y)), 1, progress=False)
     assert loss((60 * X).long()).summary["test_loss"] == loss(60 * X).summary["test_loss"]
-    with pytest.raises(md.BadData, match="the test set: X is uint8, but the training rows' has floats"):
+    with pytest.raises(md.BadData, match="the test X is uint8, from 0 to 255, and client 0's X has floats"):
         loss((60 * X).byte())

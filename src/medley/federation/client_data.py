@@ -66,7 +66,7 @@ def pooled(
         raise BadData(f"Federation(clients={clients!r}): give a list of pairs (X, y)")
     if not (clients := list(clients)):
         raise BadData("Federation(clients=[]): there are no clients")
-    _check_bytes(clients)
+    _check_bytes(clients, test)
     features, wanted = _features(clients, test, aside)
     said = called or [f"client {i}" for i in range(len(clients))]
     clients = [_pair_of(i, given, aside, said[i], wanted) for i, given in enumerate(clients)]
@@ -123,19 +123,22 @@ def _check_alike(rows: Sequence[OwnRows]) -> None:
         refuse_other_targets(y, rows[0].y, f"client {i}", "client 0", i)
 
 
-def _check_bytes(clients: Sequence[Any]) -> None:
-    """Raise BadData, naming the client, if one gives bytes and another floats, usually bytes divided by 255."""
-    kinds = [
-        str(getattr(g[0], "dtype", "")).removeprefix("torch.") if isinstance(g, tuple | list) and g else ""
-        for g in clients
-    ]
-    floats = [i for i, kind in enumerate(kinds) if "float" in kind]
-    if floats and "uint8" in kinds:
-        i = kinds.index("uint8")
+def _check_bytes(clients: Sequence[Any], test: Any) -> None:
+    """Raise BadData, naming the client, if some rows are bytes and others floats, usually bytes divided by 255."""
+    pairs = [*enumerate(clients), (None, test)]
+    found: dict[str, tuple[str, int | None]] = {}
+    for i, given in pairs:
+        for k, part in ((0, "X"), (2, "X_test")):
+            if isinstance(given, tuple | list) and len(given) > (3 if k else 0):
+                kind = str(getattr(given[k], "dtype", "")).removeprefix("torch.")
+                whose = "the test" if i is None else f"client {i}'s"
+                found.setdefault("floats" if "float" in kind else kind, (f"{whose} {part}", i))
+    if "floats" in found and "uint8" in found:
+        (what, client), (other, _) = found["uint8"], found["floats"]
         raise BadData(
-            f"client {i}'s X is uint8, from 0 to 255, and client {floats[0]}'s {kinds[floats[0]]}; give all clients' "
-            "rows on one scale and in one dtype, such as (X / 255).astype('float32')",
-            client=i,
+            f"{what} is uint8, from 0 to 255, and {other} has floats; give all rows on one scale and in one dtype, "
+            "such as (X / 255).astype('float32')",
+            client=client,
         )
 
 

@@ -102,7 +102,8 @@ class Network(NetworkSpec):
         class_weights: a factor of cross-entropy for each class; default 1 each. The mean divides by the number of rows;
             torch's divides by the sum of the factors.
         ignore_index: the label in sequences and maps that has no loss, such as padding; default −100, as in torch. A
-            row's loss and its accuracy are means over its other labels.
+            row's loss and its accuracy are means over its other labels. Other values are refused if rows have one label
+            each, and beside a loss of your own.
         transform: a function (rows [b, ...], generator) -> rows, applied to training batches only, such as
             `medley.datasets.augment.crop`. The generator is a named stream of the client and the round.
         shared: names of the parameters that clients share, a pattern such as "backbone.*" or a list of them; "!head.*"
@@ -152,6 +153,12 @@ class Network(NetworkSpec):
             raise RecipeError(f"Network(ignore_index={self.ignore_index!r}): must be a whole number", "ignore_index")
         if not -(2**63) <= self.ignore_index < 2**63:
             raise RecipeError(f"Network(ignore_index={self.ignore_index}): labels are int64", "ignore_index")
+        if self.ignore_index != -100 and self.loss != "cross_entropy":
+            raise RecipeError(
+                f"Network(ignore_index={self.ignore_index}) needs loss='cross_entropy'; a loss of your own takes it "
+                "itself, as in nn.CrossEntropyLoss(ignore_index=...)",
+                "ignore_index",
+            )
         object.__setattr__(self, "ignore_index", int(label))
         if self.transform is not None and not callable(self.transform):
             raise RecipeError(f"Network(transform={self.transform!r}): give a function (rows, generator)", "transform")
@@ -344,6 +351,11 @@ class Network(NetworkSpec):
         Raises BadData with the first bad label, and for binary cross-entropy with the first target outside 0..1.
         """
         if self.loss == "cross_entropy":
+            if self.ignore_index != -100 and y.ndim == 1:
+                raise BadData(
+                    f"Network(ignore_index={self.ignore_index}) is for sequences and maps, and these rows have one "
+                    "label each; leave out the rows without a label, X[y != ignore_index]"
+                )
             return class_labels(y, classes, "Network", self.ignore_index)
         if is_binary(self.loss):
             return binary_targets(y, called(self.loss))
