@@ -157,14 +157,14 @@ SIX: dict[str, Any] = {"clients": [(X[k : k + 2], Y[k : k + 2]) for k in range(0
 """Six clients of one weight: enough for every robust fold."""
 
 FOLDED: dict[str, Mapping[str, Any]] = {
-    "TrimmedMean": {"liars": 0.25},
+    "TrimmedMean": {"liars": 0.15},
     "Median": {},
     "GeometricMedian": {},
-    "Krum": {"liars": 0.25},
-    "MultiKrum": {"liars": 0.25},
+    "Krum": {"liars": 0.15},
+    "MultiKrum": {"liars": 0.15},
     "CentredClipping": {"radius": 1.0},
     "FLTrust": {"root": 0},
-    "Mixed": {"fold": robust.Median(), "liars": 0.25},
+    "Mixed": {"fold": robust.Median(), "liars": 0.15},
 }
 """Robust folds, with arguments that work."""
 

@@ -44,7 +44,8 @@ SEEDS = {fold: range(10 if fold in ("mean", "GeometricMedian", "FLTrust") else 3
 
 
 def method(name: str, share: float) -> md.contract.algorithm.Algorithm[Any, Any]:
-    """FedAvg with this fold, which bears this share of liars."""
+    """FedAvg with this fold, which bears this share of liars: of 21 clients, those that `Attack` makes liars of."""
+    share = int(share * 21 + 1e-9) / 21
     folds = {
         "TrimmedMean": R.TrimmedMean(share),
         "Median": R.Median(),

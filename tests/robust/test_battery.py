@@ -10,11 +10,12 @@ from medley.testing import Check, checks
 from medley.testing.method_runs import Subject
 
 SMALL = ("partial", "nobody", "one client")
-"""Checks with cohorts of one or two clients, which Krum refuses, and FLTrust without a client beside its root."""
+"""Checks with cohorts of one or two clients: too few for a share, for Krum, and for FLTrust beside its root."""
 
 FOLDS: list[tuple[md.robust.Fold, tuple[str, ...]]] = [
-    (md.robust.TrimmedMean(0.2), ()),
+    (md.robust.TrimmedMean(0.2), SMALL),
     (md.robust.Median(), ()),
+    (md.robust.Mixed(md.robust.Median(), 0.2), SMALL),
     (md.robust.GeometricMedian(), ()),
     (md.robust.Krum(0.0), SMALL),
     (md.robust.MultiKrum(0.0), SMALL),

@@ -78,7 +78,7 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.NCCL(),
     md.Private(md.SCAFFOLD(), noise=0.0, clip=50.0),
     md.Robust(md.FedAvg(), fold=md.robust.CentredClipping()),
-    md.Robust(md.FedAvg(), fold=md.robust.Mixed(md.robust.Median(), 0.2)),
+    md.Robust(md.FedAvg(), fold=md.robust.Mixed(md.robust.Median(), 0.0)),
     md.Ringleader(),
     md.SCAFFOLD(),
     md.TARGET(md.models.mlp(4, 4, (5,)), md.models.generator((4,), 3, (8,), -3, 5), 3, rows=6, batch=4, steps=2),

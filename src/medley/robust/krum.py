@@ -50,8 +50,7 @@ class Krum(Fold):
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
         """x_i of the smallest s(i)."""
-        self.check(len(rows))
-        return rows[int(ranked(rows, liars_among(self, len(rows)))[0])]
+        return rows[int(ranked(rows, self.check(len(rows), told))[0])]
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ class MultiKrum(Fold):
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
         """The mean of x_i over the m smallest s(i)."""
-        a, f = len(rows), liars_among(self, len(rows))
-        self.check(a)
+        a = len(rows)
+        f = self.check(a, told)
         m = a - f if self.keep is None else self.keep
         if m > a - f:
             raise TooFewReplies(

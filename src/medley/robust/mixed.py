@@ -12,7 +12,7 @@ import torch
 
 from ..contract.errors import RecipeError
 from ..runtime.handed import handed
-from .rule import NOTHING, Fold, Folded, Rows, Share, Told, liars_among, squared_distances
+from .rule import NOTHING, Fold, Folded, Rows, Share, Told, squared_distances
 
 
 def mix(rows: Rows, f: int) -> Rows:
@@ -36,7 +36,7 @@ class Mixed(Fold):
     fold: Fold
     liars: Share
 
-    remembers, root_client, least = handed("fold", "remembers", "root_client", "least")
+    remembers, root_client = handed("fold", "remembers", "root_client")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,12 +48,16 @@ class Mixed(Fold):
         """ "NNM-" and the rule's name."""
         return f"NNM-{self.fold.name}"
 
+    def least(self, a: int) -> int:
+        """2f + 1, or the other rule's own number if that is larger."""
+        return max(super().least(a), self.fold.least(a))
+
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
         """The rule's vector of y_1, ..., y_a. A root's reply is not mixed, and is nobody's neighbour."""
-        f, root = liars_among(self, len(rows)), told.root
+        root = told.root
         if root is None:
-            return self.fold(mix(rows, f), told)
+            return self.fold(mix(rows, self.check(len(rows), told)), told)
         others = torch.cat([rows[:root], rows[root + 1 :]])
         if len(others):
-            others = mix(others, liars_among(self, len(others)))
+            others = mix(others, self.check(len(others), told))
         return self.fold(torch.cat([others[:root], rows[root : root + 1], others[root:]]), told)

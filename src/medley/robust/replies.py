@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -12,6 +13,8 @@ from ..contract import Algorithm, Cohort, Message, OnLate, RecipeError, Replies,
 from ..runtime.handed import handed
 from .rule import Fold, Told, liars_among
 
+log = logging.getLogger("medley")
+
 U = TypeVar("U", bound=Message)
 
 
@@ -20,8 +23,8 @@ class RobustReplies(Generic[U]):
 
     ids, count, share, asked = handed("_replies", "ids", "count", "share", "asked")
 
-    def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: RobustCohort) -> None:
-        self._replies, self._up, self._exchange, self._clients = replies, up, exchange, clients
+    def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: RobustCohort, of: int) -> None:
+        self._replies, self._up, self._exchange, self._clients, self._of = replies, up, exchange, clients, of
 
     def mean(self) -> U:
         """The rule's result. Raises TooFewReplies if the rule needs more replies."""
@@ -57,7 +60,7 @@ class RobustReplies(Generic[U]):
             )
         others = len(got) - (rule.root_client is not None)
         try:
-            rule.check(others)
+            rule.check(others, Told(asked=self._of))
         except TooFewReplies as e:
             raise TooFewReplies(f"{where}: {e}") from None
         return got
@@ -87,7 +90,7 @@ class RobustReplies(Generic[U]):
             )
         dtype = like.dtype if like.is_floating_point() else torch.float64
         rows = torch.stack([t.to(dtype).flatten() for t in tensors])
-        folded = self._clients.folded(f"{self._exchange}.{name}", rows, [*values]) * weight
+        folded = self._clients.folded(f"{self._exchange}.{name}", rows, [*values], self._of) * weight
         return folded.reshape(like.shape) if isinstance(first, Tensor) else float(folded)
 
 
@@ -123,6 +126,19 @@ class RobustCohort:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def warn(self) -> None:
+        """Log a warning if a draw such as this cohort may have more Byzantine clients than the rule tolerates."""
+        from scipy.stats import hypergeom
+
+        a, n = (len({*ids} - {self.fold.root_client}) for ids in (self.ids, (i for i, p in self.p.items() if p)))
+        f, all_of_them = liars_among(self.fold, a), liars_among(self.fold, n)
+        if a and (more := float(hypergeom.sf(f, n, all_of_them, a))) > 0:
+            log.warning(
+                "%r tolerates %d Byzantine clients of the %d drawn in a round; if %d of all %d clients are Byzantine, "
+                "a round has more of them with probability %.2g: raise participation=, or pass a larger liars=",
+                *(self.fold, f, a, all_of_them, n, more),
+            )
+
     def _with_root(self, ids: Sequence[int]) -> tuple[int, ...]:
         root = self.fold.root_client
         return tuple(ids if root is None else sorted({*ids, root}))
@@ -133,11 +149,11 @@ class RobustCohort:
         remedy = f"; use {other}, whose server reads only sums" if other and "one by one" in what else ""
         raise Unsupported(f"{method.name} cannot be robust: it {what}{remedy}", method=method.name, need="sums")
 
-    def folded(self, key: str, rows: Tensor, ids: Sequence[int]) -> Tensor:
-        """The rule's vector of these rows, one row per client of ``ids``."""
+    def folded(self, key: str, rows: Tensor, ids: Sequence[int], asked: int) -> Tensor:
+        """The rule's vector of these rows, one row per client of ``ids``, a part of ``asked`` clients."""
         root = self.fold.root_client
         at = None if root is None else ids.index(root)
-        v = self.fold(rows, Told(self.before.get(key), at))
+        v = self.fold(rows, Told(self.before.get(key), at, asked))
         if self.fold.remembers:
             self.before = {**self.before, key: v}
         return v
@@ -149,4 +165,6 @@ class RobustCohort:
         up = method.__self__.message_types[method.__name__].up  # type: ignore[attr-defined]
         asked = self._with_root(self.ids if ids is None else ids)
         replies: Replies[Any] = self._clients.ask(method, common, each, ids=asked, late=late)
-        return RobustReplies(replies, up, method.__name__, self)
+        # A later exchange may ask only those that replied to an earlier one: all Byzantine clients may be among them.
+        of = max(len(asked), len(self.ids)) - (self.fold.root_client is not None)
+        return RobustReplies(replies, up, method.__name__, self, of)

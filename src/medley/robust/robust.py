@@ -16,8 +16,9 @@ mean becomes the rule's vector, and a sum that vector times the sum of its weigh
 changes. An invariant over sums and memories, such as SCAFFOLD's c = Σ p_i c_i, then holds up to the distance between
 the rule's vector and the mean.
 
-**Missing replies**: the rule sees the replies that arrived, and f is a share of their number. With fewer replies than
-the rule needs, the run ends with TooFewReplies.
+**Missing replies**: the rule sees the replies that arrived, and f is a share of the clients that were asked, rounded
+up: all Byzantine ones may have replied. With fewer replies than the rule needs, the run ends with TooFewReplies. A
+cohort that is drawn may have more Byzantine clients than its share; a warning says how likely that is.
 
 **Example**
 
@@ -95,6 +96,8 @@ class Robust(Wrapper[RobustServer]):
     def round(self, s: RobustServer, clients: Cohort) -> None:
         """The method's round on a cohort whose means and sums come from the rule."""
         cohort = RobustCohort(clients, self.fold, s.before, self.method)
+        if clients.round == 1:
+            cohort.warn()
         self.method.round(s.inner, cohort)
         s.before = cohort.before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
@@ -33,10 +34,13 @@ class Told(NamedTuple):
         before: the vector that the rule made in the last round, for the same exchange and field; None in the first
             round
         root: the row of the root client; None if there is none
+        asked: the number of clients of which the replies are a part, without the root; None for no others. All
+            Byzantine ones among them may have replied.
     """
 
     before: Folded | None = None
     root: int | None = None
+    asked: int | None = None
 
 
 NOTHING = Told()
@@ -62,17 +66,19 @@ class Fold(Checked, ABC):
         return None
 
     def least(self, a: int) -> int:
-        """The smallest number of replies that the rule accepts from a cohort of ``a``."""
-        del a
-        return 1
+        """The smallest number of replies that the rule accepts if ``a`` clients were asked: an honest majority."""
+        return 2 * liars_among(self, a) + 1
 
-    def check(self, a: int) -> None:
-        """Raise TooFewReplies unless ``a`` replies are enough for the rule's share of Byzantine clients."""
-        if a < (least := self.least(a)):
+    def check(self, a: int, told: Told = NOTHING) -> int:
+        """f, the number of Byzantine clients among ``a`` replies. Raises TooFewReplies if ``a`` is too small for it."""
+        asked = max(a, told.asked or 0)
+        f, least = liars_among(self, asked), self.least(asked)
+        if a < least:
             raise TooFewReplies(
-                f"{self!r} needs {least} replies to tolerate {liars_among(self, a)} Byzantine clients, but got {a}: "
+                f"{self!r} needs {least} replies to tolerate {f} Byzantine clients of the {asked} asked, but got {a}: "
                 "ask more clients, or pass a smaller liars="
             )
+        return f
 
     @abstractmethod
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
@@ -80,9 +86,9 @@ class Fold(Checked, ABC):
 
 
 def liars_among(rule: object, a: int) -> int:
-    """f = ⌊liars·a⌋, how many Byzantine clients among ``a`` a rule tolerates; 0 for a rule without ``liars``."""
-    # 0.29·100 is 28.999999999999996.
-    return int(getattr(rule, "liars", 0.0) * a + 1e-9)
+    """f = ⌈liars·a⌉, how many Byzantine clients among ``a`` a rule tolerates; 0 for a rule without ``liars``."""
+    # 0.07·100 is 7.000000000000001.
+    return math.ceil(getattr(rule, "liars", 0.0) * a - 1e-9)
 
 
 def pieces(rows: Tensor) -> tuple[Tensor, ...]:

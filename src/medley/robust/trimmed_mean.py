@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .rule import NOTHING, Fold, Folded, Rows, Share, Told, liars_among, trimmed
+from .rule import NOTHING, Fold, Folded, Rows, Share, Told, trimmed
 
 
 @dataclass(frozen=True)
 class TrimmedMean(Fold):
-    """The mean of each coordinate without its ⌊βa⌋ smallest and ⌊βa⌋ largest values.
+    """The mean of each coordinate without its ⌈βa⌉ smallest and ⌈βa⌉ largest values.
 
     Attributes:
-        liars: β, the share of Byzantine clients that it tolerates.
+        liars: β, the share of Byzantine clients that it tolerates. It needs a ≥ 2⌈βa⌉ + 1 replies.
     """
 
     liars: Share
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
         """g_k = (1/((1−2β)a)) Σ_{x ∈ U_k} x, where U_k are the values of coordinate k that remain after trimming."""
-        return trimmed(rows, liars_among(self, len(rows)))
+        return trimmed(rows, self.check(len(rows), told))
