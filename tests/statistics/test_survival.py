@@ -14,7 +14,10 @@ import medley as md
 pytest.importorskip("formulaic")
 
 from medley.statistics import Rules, Study, Withheld
-from medley.statistics.survival import merged, partial
+from medley.statistics.analysis import packed, tensor
+from medley.statistics.scoring import BAD, Point, Unfit
+from medley.statistics.study import Sites
+from medley.statistics.survival import curve, merged, partial
 from support.hospitals import patients, sites
 from support.pairs import quick
 
@@ -122,6 +125,67 @@ def test_curves_of_some_of_the_same_rows_are_withheld() -> None:
         study.kaplan_meier("months", "event", unit=0.1, until=20.0, by="ward")
     with pytest.raises(Withheld, match="a curve of some of these rows"):
         study.kaplan_meier("months", "event", unit=0.2, until=20.0, by="sex")
+
+
+ALIKE = "collinear: {}all rows at risk when an event occurs are alike in {}, so that the effect belongs to the baseline"
+
+
+@pytest.mark.parametrize(
+    ("right", "cuts", "match"),
+    [
+        ("age + teaching", (), ALIKE.format("within each site, ", "teaching") + ".*or share one baseline"),
+        ("age + beds + income", (), ALIKE.format("within each site, ", "beds and income")),
+        ("age + C(unit)", (), ALIKE.format("within each site, ", r"C\(unit\)\[T.x\]")),
+        ("age + one", (6.0, 20.0), ALIKE.format("", "one")),
+        ("age + days", (), "collinear: days is a combination of age, up to a constant for each site"),
+        ("days + late", (6.0, 20.0), "collinear: late is a combination of days, up to a constant over all sites"),
+        ("0 + C(sex)", (), r"collinear: C\(sex\)\[M\] is a combination of C\(sex\)\[F\]"),
+    ],
+)
+def test_a_column_without_an_effect_of_its_own_is_refused(right: str, cuts: tuple[float, ...], match: str) -> None:
+    frame = patients()
+    k = np.arange(len(frame)) % 6
+    frame = frame.assign(teaching=1.0 * (k == 0), beds=100.1 + 31 * k, income=61.7 - 3.3 * k, one=61.2)
+    frame = frame.assign(unit=np.where(k == 5, "icu", "x"), days=frame["age"] * 365.25, late=frame["age"] + 1e5)
+    with pytest.raises(Unfit, match=match):
+        Study(sites(frame)).cox(f"months ~ {right}", "event", cuts=cuts)
+
+
+def test_a_column_that_only_a_common_baseline_or_no_site_can_fit() -> None:
+    frame = patients().assign(teaching=1.0 * (np.arange(900) % 6 == 0), days=lambda f: 12 * f["age"])
+    assert "teaching" in Study(sites(frame)).cox("months ~ age + teaching", "event", cuts=[6, 20]).names
+    with pytest.raises(md.BadData, match="no site sent its own fit"):
+        Study(sites(frame)).meta("months ~ age + days", event="event")
+
+
+def test_without_events_there_is_nothing_to_explain() -> None:
+    with pytest.raises(Unfit, match="event is 0 at all sites"):
+        Study(sites(patients().assign(event=0))).cox("months ~ age", "event")
+
+
+@pytest.mark.parametrize("cuts", [(), (6.0, 20.0)])
+def test_a_column_may_be_far_from_0(cuts: tuple[float, ...]) -> None:
+    frame = patients()
+    g = np.random.default_rng(3)
+    year = g.normal(0, 3, len(frame)).round()
+    time, end = g.exponential(6 * np.exp(-0.4 * year)), g.exponential(20, len(frame))
+    frame = frame.assign(event=1 * (time <= end), months=np.minimum(time, end).round(2) + 0.01)
+    ask = lambda v: Study(sites(frame.assign(year=year + v)), rules=OPEN).cox("months ~ year", "event", cuts=cuts)
+    far, near_0 = ask(2015), ask(0)
+    near(*([*fit.params, *fit.bse, fit.llf] for fit in (far, near_0)))
+    if cuts:
+        near(far.zph().to_numpy(), near_0.zph().to_numpy(), 1e-6)
+        at = np.exp(-2015 * far.params["year"])  # the hazard of the year 0
+        near(far.baseline_hazard["hazard"], near_0.baseline_hazard["hazard"] * at)
+
+
+def test_coefficients_that_go_too_far_are_no_numbers_that_are_not_finite() -> None:
+    X, time = np.arange(12.0)[:, None], np.arange(12.0, 0.0, -1)
+    found = partial(X, time, np.ones(12, bool), np.array([1e4]), "efron")
+    assert curve(found, 0.0, 12.0).sums[BAD] == 1
+    cox, me = md.statistics.Cox("months ~ age", "event", cuts=(6.0, 20.0)), Study({"Bern": patients()}, rules=OPEN)
+    point = Point(packed({}), tensor([1e3]), tensor([]), 0.0, 1.0, 900)
+    assert not cox.leaving(Sites(me.sites)(0, 1), point).counts.any()  # the server sees that rows are missing
 
 
 def test_events_and_times_that_are_none_are_refused() -> None:

@@ -27,7 +27,10 @@ class Unfit(BadData):
 
 
 class Point(Message):
-    """Down: categories, β [p], the inverse information [t] for leverages, the outcome's mean, α, all sites' rows."""
+    """Down: categories, β [p], the inverse information [t] for leverages, the outcome's mean, α, all sites' rows.
+
+    ``centre`` is subtracted from the columns, for Cox's model with one baseline.
+    """
 
     terms: Json
     b: Float[Tensor, " p"]
@@ -35,6 +38,7 @@ class Point(Message):
     mean: float
     alpha: float
     rows: int
+    centre: Float[Tensor, " c"] = tensor([0.0])
 
 
 class Curve(Message):
@@ -84,11 +88,15 @@ class Descent:
         bread = tensor([] if bread is None else upper(bread))
         return self.ask(Point(b=tensor(b), alpha=alpha, bread=bread, **self.point))
 
-    def fit(self, b: np.ndarray) -> Fitted:
-        """Newton's steps from b until the decrement is small, each halved while it makes the fit worse."""
+    def fit(self, b: np.ndarray, up: Curve | None = None) -> Fitted:
+        """Newton's steps from b until the decrement is small, each halved while it makes the fit worse.
+
+        Args:
+            up: the curve at b, if it is known
+        """
         n, alpha, shaped = self.point["rows"], self.glm.alpha or 1e-6, not self.free
         enough, before, decrement = min(max(3e-9 * float(np.sqrt(n)), 1e-9), 3e-7), math.inf, math.inf
-        x, up = b, self.at(b, alpha)
+        x, up = b, up or self.at(b, alpha)
         if up.sums[BAD] > 0.5:  # the mean alone, then
             x = np.array(
                 [float(LINKS[self.glm.uses].link(self.point["mean"])) * (v == "Intercept") for v in self.names]

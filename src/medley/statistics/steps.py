@@ -15,6 +15,9 @@ import numpy as np
 from .fit import Test
 from .formulas import needed
 
+ROUNDING = 1e-12
+"""A column's information at β = 0, if it is below this share of its squares, is only rounding."""
+
 
 class Steps(NamedTuple):
     """Sums over the rows that leave at each of k times.
@@ -23,6 +26,7 @@ class Steps(NamedTuple):
         leave, tied: Σ r Z Zᵀ of all rows, and of rows with the event [k, p + 1, p + 1]
         n, d: the numbers of these rows [k]
         dead: Σ x of rows with the event [k, p]
+        shift: what has been subtracted from xβ of each row
     """
 
     leave: np.ndarray
@@ -30,13 +34,15 @@ class Steps(NamedTuple):
     n: np.ndarray
     d: np.ndarray
     dead: np.ndarray
+    shift: float = 0.0
 
     @classmethod
     def of(cls, X: np.ndarray, place: np.ndarray, event: np.ndarray, b: np.ndarray, k: int) -> Steps:
         """The sums of rows X [n, p] with these places among k times."""
         Z = np.column_stack([np.ones(len(X)), X])
         ZZ = np.exp(X @ b)[:, None, None] * Z[:, :, None] * Z[:, None, :]
-        out = cls(*(np.zeros((k, *v)) for v in (ZZ.shape[1:], ZZ.shape[1:], (), (), X.shape[1:])))
+        leave, tied, n, d, dead = (np.zeros((k, *v)) for v in (ZZ.shape[1:], ZZ.shape[1:], (), (), X.shape[1:]))
+        out = cls(leave, tied, n, d, dead)
         for to, at, what in (
             (out.leave, place, ZZ),
             (out.tied, place[event], ZZ[event]),
@@ -58,16 +64,21 @@ class Steps(NamedTuple):
     def likelihood(self, b: np.ndarray, ties: str) -> tuple[float, np.ndarray, np.ndarray]:
         """The log partial likelihood at β, its gradient [p], and minus its Hessian [p, p]."""
         value, g, H = float(self.dead.sum(0) @ b), self.dead.sum(0), np.zeros((len(b), len(b)))
+        squares = np.zeros(len(b))
         for _, S in self.each(ties):
-            mean = S[0, 1:] / S[0, 0]
-            value, g, H = value - float(np.log(S[0, 0])), g - mean, H + S[1:, 1:] / S[0, 0] - np.outer(mean, mean)
+            mean, second = S[0, 1:] / S[0, 0], S[1:, 1:] / S[0, 0]
+            value, g, H = value - float(np.log(S[0, 0])), g - mean, H + second - np.outer(mean, mean)
+            squares += np.diag(second)
+        if not b.any():  # the server refuses such columns then
+            same = np.diag(H) <= ROUNDING * squares
+            H[same], H[:, same] = 0.0, 0.0
         return value, g, H
 
     def baseline(self, times: Any, ties: str) -> Any:
         """A frame by time: the hazard of a row with x = 0, its sum so far, and the survival exp(−sum)."""
         hazard = np.zeros(len(self.d))
         for k, S in self.each(ties):
-            hazard[k] += 1 / S[0, 0]
+            hazard[k] += np.exp(-self.shift) / S[0, 0]
         whole, index = np.cumsum(hazard), needed("pandas").Index(times, name="time")
         columns = {"hazard": hazard, "cumulative": whole, "survival": np.exp(-whole)}
         return needed("pandas").DataFrame(columns, index)

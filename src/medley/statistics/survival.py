@@ -12,6 +12,7 @@ mean, in steps of its least number of rows.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -27,9 +28,12 @@ from .fit import Coefficients, Cost, Test, probability
 from .formulas import design, needed, parsed, texts, within
 from .glm import design_names
 from .rules import Withheld
-from .scoring import DEVIANCE, LLF, NULL, Curve, Descent, Fitted, Point
+from .scoring import BAD, DEVIANCE, LLF, NULL, Curve, Descent, Fitted, Point, Unfit, dependent
 from .site import Site
 from .steps import Steps
+
+FAR = 1e4
+"""If the square of a column's mean exceeds its variance by this factor, sums with cuts begin again with it centred."""
 
 
 class Leaving(Message):
@@ -89,23 +93,49 @@ class Cox(Analysis):
 
         With cuts, ``last`` has the sums of the last exchange.
         """
-        names, point = design_names(self.formula, levels), {"terms": packed(levels), "rows": n, "mean": 0.0}
-        names, null = [name for name in names if name != "Intercept"], list[float]()
+        names = [name for name in design_names(self.formula, levels) if name != "Intercept"]
+        zero, null = np.zeros(len(names)), list[float]()
+        point: dict[str, Any] = {"terms": packed(levels), "rows": n, "mean": 0.0, "centre": tensor(zero)}
 
         def pooled(at: Point) -> Curve:
             """The likelihood of all sites' rows, from their sums at each time."""
-            up = ask(self.leaving, at)
+            up, centre, b = ask(self.leaving, at), at.centre.numpy(), at.b.numpy()
             leave, tied = (np.array([lower(v) for v in t]) for t in (up.leave, up.tied))
             n, d = np.rint(up.counts.numpy()).T
-            steps = Steps(leave, tied if len(tied) else 0 * leave, n, d, up.dead.numpy())
-            value, g, H = steps.likelihood(at.b.numpy(), self.ties)
+            steps = Steps(leave, tied if len(tied) else 0 * leave, n, d, up.dead.numpy(), float(centre @ b))
+            if not null and not centre.any():  # the first sums, at β = 0, have the columns' means
+                S = leave.sum(0) / leave[:, 0, 0].sum()
+                point["centre"] = tensor(mean := S[0, 1:])
+                if (mean**2 > FAR * (np.diag(S)[1:] - mean**2)).any():
+                    return descent.at(zero, at.alpha)
+            value, g, H = steps.likelihood(b, self.ties)
             null.append(value)
             if last is not None:
                 last[:] = [steps]
-            return curve((value, g, H), null[0], float(n.sum()))
+            return curve((value if n.sum() > at.rows - 0.5 else math.nan, g, H), null[0], float(n.sum()))
 
         way = pooled if self.cuts else functools.partial(ask, self.score)
-        return Descent(self, way, sites, names, point, np.ones(len(names))).fit(np.zeros(len(names)))
+        descent = Descent(self, way, sites, names, point, np.ones(len(names)))
+        self._refuse(names, start := descent.at(zero, 1e-6))
+        return descent.fit(zero, start)
+
+    def _refuse(self, names: list[str], start: Curve) -> None:
+        """Raise Unfit, naming columns, if β is not determined: the information at 0 says so for each β."""
+        if not start.sums[LLF]:  # the null model explains all
+            raise Unfit(f"{self.event} is 0 at all sites in the rows that others outlive: there is nothing to explain")
+        H = lower(start.H)
+        if flat := [name for name, v in zip(names, np.diag(H), strict=True) if v <= 0]:
+            within, rest = ("", "") if self.cuts else ("within each site, ", ", or share one baseline: cox(cuts=[...])")
+            raise Unfit(
+                f"collinear: {within}all rows at risk when an event occurs are alike in {' and '.join(flat)}, so that "
+                f"the effect belongs to the baseline; leave the column out{rest}"
+            )
+        if found := dependent(H):
+            of = " and ".join(names[k] for k in found[1])
+            raise Unfit(
+                f"collinear: {names[found[0]]} is a combination of {of}, up to a constant "
+                f"{'over all sites' if self.cuts else 'for each site'}; leave one of them out"
+            )
 
     @on_client
     def score(self, me: Client[Any], got: Point) -> Curve:
@@ -128,7 +158,10 @@ class Cox(Analysis):
             for part in (at & event, at & ~event) if self.ties == "efron" else ():  # these sums leave, too
                 if part.any():
                     site.effective(np.exp(risk[part] - risk[part].max()), Z[part], "events")
-        s = Steps.of(X, place, event, got.b.numpy(), len(self.cuts))
+        with np.errstate(all="ignore"):
+            s = Steps.of(X - got.centre.numpy(), place, event, got.b.numpy(), len(self.cuts))
+        if not np.isfinite(s.leave).all():  # the site sends only this fact
+            s = Steps._make(map(np.zeros_like, s))
         leave, tied = (tensor([upper(A) for A in sums]) for sums in (s.leave, s.tied))
         tied = tied if self.ties == "efron" else tied[:0]
         return Leaving(leave, tied, tensor(np.stack([s.n, s.d], 1)), tensor(s.dead))
@@ -175,6 +208,8 @@ class Cox(Analysis):
 def curve(found: tuple[float, np.ndarray, np.ndarray], null: float, rows: float) -> Curve:
     """A likelihood, its gradient and minus its Hessian at β, and its value at 0, as the descent reads them."""
     (value, g, H), sums, nothing = found, np.zeros(11), tensor([])
+    if not np.isfinite(value) or not np.isfinite(H).all():
+        value, g, H, sums[BAD] = 0.0, np.zeros_like(g), np.zeros_like(H), 1.0
     sums[0], sums[DEVIANCE], sums[LLF], sums[NULL + 1] = rows, -2 * value, value, null
     return Curve(tensor(g), tensor(upper(H)), nothing, nothing, nothing, tensor(sums))
 
@@ -188,7 +223,9 @@ def check_times(site: Site, name: str, time: np.ndarray, column: str, event: np.
 def partial(X: np.ndarray, time: np.ndarray, event: np.ndarray, b: np.ndarray, ties: str) -> Any:
     """Cox's log partial likelihood of these rows at β, its gradient [p], and minus its Hessian [p, p]."""
     times, place = np.unique(time, return_inverse=True)
-    return Steps.of(X, place.ravel(), event, b, len(times)).likelihood(b, ties)
+    X = X - X[(X @ b).argmax()]  # leaves the likelihood as it is, and no risk exceeds 1
+    with np.errstate(all="ignore"):
+        return Steps.of(X, place.ravel(), event, b, len(times)).likelihood(b, ties)
 
 
 class CoxFit(Coefficients):
