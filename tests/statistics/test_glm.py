@@ -220,8 +220,19 @@ def test_collinearity_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("family", "value", "terms"),
+    [("binomial", 1, "age + C(sex)"), ("gaussian", 0, "age"), ("gaussian", 7.3, "age + C(sex)"), ("gamma", 3, "age")],
+)
+def test_an_outcome_of_one_value_is_said_first(family: Any, value: float, terms: str) -> None:
+    with pytest.raises(md.BadData, match="^stay has one value at all sites: there is nothing to explain$"):
+        Study(sites(patients().assign(stay=value))).glm(f"stay ~ {terms}", family)
+
+
+@pytest.mark.parametrize(
     ("formula", "how", "error", "match"),
     [
+        ("sex ~ age", {}, md.BadData, "^Bern: sex is not a number; recode it there as numbers, an event as 0 and 1$"),
+        ("C(sex) ~ age", {}, md.RecipeError, r"one column; compute 'C\(sex\)' in each site's data$"),
         ("died ~ agee", {}, md.BadData, "Bern has no column 'agee'. Did you mean 'age'"),
         ("died ~ age + sex", {}, md.BadData, r"Bern: sex is not a number.*write C\(sex\)"),
         ("died + age", {}, md.RecipeError, "write the outcome, ~"),

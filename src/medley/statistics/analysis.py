@@ -106,8 +106,8 @@ class Analysis(Algorithm[Report]):
         if mixed := split.keys() - {*categorical}:
             name = min(mixed)
             raise RecipeError(
-                f"{name} is text at {split[name]} of {len(clients.ids)} sites and numbers at the others; write "
-                f"C({name}) for categories, or recode it there"
+                f"{name} is text at {split[name]} of {len(clients.ids)} sites and numbers at the others; recode it "
+                f"there, or write C({name}) for categories, which an outcome or an event cannot be"
             )
         tables = zip(categorical, up.levels, strict=True)
         return {c: named_by(t, c, len(clients.ids)) for c, t in tables}, np.rint(up.rows.numpy())

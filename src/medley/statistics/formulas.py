@@ -80,7 +80,7 @@ def parsed(formula: str) -> Parsed:
         raise RecipeError(f"formula {formula!r} cannot be read: {e}") from None
     response = left.strip().strip("`")
     if not response.isidentifier() and f"`{response}`" != left.strip():
-        raise RecipeError(f"formula {formula!r}: the outcome is one column; compute {response!r} at the sites first")
+        raise RecipeError(f"formula {formula!r}: the outcome is one column; compute {response!r} in each site's data")
     numeric, categorical = dict[str, None](), dict[str, None]()
     for term in terms:
         for factor in term.factors:
@@ -133,11 +133,11 @@ def is_numeric(column: Any) -> bool:
     return bool(needed("pandas").api.types.is_numeric_dtype(column.dtype))
 
 
-def numbers(frame: Any, name: str, site: str) -> np.ndarray:
-    """A column as floats, missing as NaN. Raises BadData for text and infinities."""
+def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for categories") -> np.ndarray:
+    """A column as floats, missing as NaN. Raises BadData with this remedy for text, and for infinities."""
     column = frame[name]
     if not is_numeric(column) or column.dtype.kind == "c":
-        raise BadData(f"{site}: {name} is not a number; write C({name}) for categories")
+        raise BadData(f"{site}: {name} is not a number; {remedy.format(name)}")
     values: np.ndarray = column.to_numpy(dtype=float, na_value=np.nan)
     if np.isinf(values).any():
         raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")

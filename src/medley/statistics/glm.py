@@ -141,13 +141,17 @@ class GLM(Analysis):
         nothing = tensor([])
         begun = ask(self.begin, Point(b=nothing, bread=nothing, mean=0.0, alpha=self.alpha or 1e-6, **point))
         x, H, (weight, total) = begun.x.numpy(), lower(begun.H), begun.sums.tolist()
-        self._refuse(names, x, H)
+        same = Unfit(f"{parsed(self.formula).response} has one value at all sites: there is nothing to explain")
         if (abs(total) < 1e-9 and self.family != "gaussian") or (
             self.family == "binomial" and abs(weight - total) < 1e-9
         ):
-            raise Unfit(f"{parsed(self.formula).response} has one value at all sites: there is nothing to explain")
+            raise same
+        self._refuse(names, x, H)
         size, point["mean"] = np.sqrt(x[1] / n), total / weight
-        return Descent(self, partial(ask, self.score), sites, names, point, size).fit(np.linalg.solve(H, x[4]))
+        fitted = Descent(self, partial(ask, self.score), sites, names, point, size).fit(np.linalg.solve(H, x[4]))
+        if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= 1e-20 * total**2 / weight:
+            raise same
+        return fitted
 
     def _refuse(self, names: list[str], x: np.ndarray, H: np.ndarray) -> None:
         """Raise Unfit, naming the column, for a combination of others, and Stalled for one with a single outcome."""

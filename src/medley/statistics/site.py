@@ -72,7 +72,8 @@ class Site:
 
     def column(self, used: np.ndarray, name: str, default: float) -> np.ndarray:
         """A column of numbers on these rows; ``default`` if it has no name."""
-        return numbers(self.frame[used], name, self.name) if name else np.full(int(used.sum()), default)
+        remedy = "recode it there as numbers, an event as 0 and 1"  # these columns cannot be categories
+        return numbers(self.frame[used], name, self.name, remedy) if name else np.full(int(used.sum()), default)
 
     def least(self, count: int, what: str, kind: str = "rows") -> None:
         """Raise Withheld for a figure of ``count`` rows, fewer than the least number of this kind."""
