@@ -305,6 +305,22 @@ def test_labels_of_a_frame_that_are_one_text_or_one_number() -> None:
     assert md.datasets.frame(made(["01", "1"]), "y").labels == ("01", "1")
 
 
+def test_whole_numbers_that_floats_round_are_kept_apart_or_refused() -> None:
+    large = [2**55 + k for k in range(6)]
+    table = pd.DataFrame(
+        {"a": RNG.normal(size=6), "id": large, "y": pd.Series([2**55, 2**55 + 1, 3.0] * 2, dtype=object)}
+    )
+    d = md.datasets.frame(table, "y", client="id")
+    assert (d.keys["id"].tolist(), d.labels) == (large, (3, 2**55, 2**55 + 1))
+    for column in (large, pd.Series(large, dtype=object), [str(k) for k in large]):
+        said = "column 'id' has 36028797018963969 in row 1, a whole number with too many digits for a float; subtract"
+        with pytest.raises(md.BadData, match=said):
+            md.datasets.frame(table.assign(id=column), "y")
+    assert float(md.datasets.frame(table.assign(id=2**60), "y").X[0, 1]) == 2**60
+    with pytest.raises(md.BadData, match="'y' is infinite in row 2"):
+        md.datasets.frame(table.assign(y=[0, 1, np.inf, 0, 1, 0]), "y", "id")
+
+
 @pytest.mark.parametrize(
     ("column", "said"),
     [

@@ -214,6 +214,8 @@ def test_csv_classes_are_ordered_by_value(tmp_path: Path) -> None:
         ("x,x,y\n1,2,0\n", "names 'x' twice", None, 1),
         ("x,z,y\n", "0 rows", None, None),
         ("y\n1\n", "0 features", None, None),
+        ("x,y\n1,0\n2,1\n3,inf\n", "row 2, column 'y' holds 'inf', which is no class", 2, 1),
+        ("x,y\n1,0\n36028797018963969,1\n", "row 1, column 'x' holds '36028797018963969', a whole number with", 1, 0),
         ("x,y\n1,0.5\n", "pass regression=True", 0, None),
         ("x,y\n1,3\n2,3\n", "all rows have the same label, 3; name another target", None, None),
         ("x,y\n1,no\n2,no\n", "all rows have the same label, 'no'", None, None),
@@ -288,7 +290,7 @@ def test_csv_with_another_delimiter_names_it(tmp_path: Path, other: str, shown: 
     assert datasets.csv(file, "label", delimiter=other).X.shape == (2, 2)
 
 
-def test_npz_reads_arrays_by_name(tmp_path: Path) -> None:
+def test_npz_reads_arrays_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     X = RNG.normal(size=(6, 2, 3))
     file = tmp_path / "a.npz"
     np.savez(file, X=X, y=np.array([5, 7, 7, 5, 9, 9]), Xt=X[:2], yt=np.array([9, 5]), who=np.array(list("aabbcc")))
@@ -297,13 +299,21 @@ def test_npz_reads_arrays_by_name(tmp_path: Path) -> None:
     assert torch.equal(d.X, torch.from_numpy(X.astype(np.float32)))
     assert (d.y.tolist(), d.y_test.tolist(), d.labels) == ([0, 1, 1, 0, 2, 2], [2, 0], (5, 7, 9))
     assert "".join(d.keys["who"]) == "aabbcc"
+    assert not caplog.text
     assert datasets.npz(file, regression=True).y.tolist() == [5, 7, 7, 5, 9, 9]
+    assert "does not read Xt, yt, who; name a test set's arrays in X_test=" in caplog.text
     with pytest.raises(RecipeError, match=r"has no 'whom'\. Did you mean 'who'"):
         datasets.npz(file, keys=["whom"])
     with pytest.raises(RecipeError, match="or neither"):
         datasets.npz(file, X_test="Xt")
     with pytest.raises(BadData, match="<U1 where numbers"):
         datasets.npz(file, X="who")
+    np.savez(file, X=np.array([[1, 2**55 + 1]]), y=np.array([0.0, np.inf]))
+    with pytest.raises(BadData, match="has 36028797018963969 in row 0, column 1, a whole number with too many digits"):
+        datasets.npz(file, regression=True)
+    np.savez(file, X=X, y=np.array([0.0, np.inf, 1, 0, 0, 0]))
+    with pytest.raises(BadData, match="target inf in row 1 is no class"):
+        datasets.npz(file)
 
 
 def test_npz_never_unpickles_and_refuses_damage(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_collinearity_is_named() -> None:
     [("binomial", 1, "age + C(sex)"), ("gaussian", 0, "age"), ("gaussian", 7.3, "age + C(sex)"), ("gamma", 3, "age")],
 )
 def test_an_outcome_of_one_value_is_said_first(family: Any, value: float, terms: str) -> None:
-    with pytest.raises(md.BadData, match="^stay has one value at all sites: there is nothing to explain$"):
+    with pytest.raises(md.BadData, match=r"^stay has one value at all sites: there is nothing to explain$"):
         Study(sites(patients().assign(stay=value))).glm(f"stay ~ {terms}", family)
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from ..contract.errors import BadData, RecipeError
-from ..rows.columns import no_number
+from ..rows.columns import ROUNDED, inexact, no_number
 from .table_cells import bad_cell, is_number
 
 log = logging.getLogger("medley")
@@ -70,10 +70,12 @@ def cells_of(
         try:
             if "_" in "".join(cells) and any("_" in cells[j] for j in numeric):
                 raise ValueError  # Python reads "2024_01" as a number
-            numbers.extend([float(cells[j]) for j in numeric])
+            numbers.extend(found := [float(cells[j]) for j in numeric])
         except ValueError:
             bad = next(j for j in numeric if not is_number(cells[j]))
             raise _no_number([cells, *lines], bad, row, header, numeric, call) from None
+        if found and max(max(found), -min(found)) > 2**53 and (odd := [j for j in numeric if inexact(cells[j])]):
+            raise bad_cell(call, cells[odd[0]], row, odd[0], header, f", {ROUNDED}")
         for values, j in zip(texts, named, strict=True):
             values.append(cells[j].strip())
     return numbers, texts

@@ -5,16 +5,19 @@ from __future__ import annotations
 import difflib
 import gzip
 import io
+import logging
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ..contract.errors import BadData, RecipeError
+
+log = logging.getLogger("medley")
 
 Place = str | os.PathLike[str]
 
@@ -211,6 +214,16 @@ def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarra
         raise
     except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise BadData(f"{call}: {path} cannot be read as an npz file of plain arrays ({error}).") from None
+
+
+def warn_of_unread(path: Path, names: Collection[str], call: str) -> None:
+    """Say in the log which arrays of an npz file are not among these names."""
+    with np.load(path, allow_pickle=False) as archive:
+        if rest := [name for name in archive.files if name not in names]:
+            log.warning(
+                "%s does not read %s; name a test set's arrays in X_test= and y_test=, and columns of clients in keys=",
+                call, ", ".join(rest),
+            )  # fmt: skip
 
 
 def find_folder(call: str, name: str, pattern: str, folder: Place | None = None, inside: Sequence[str] = ()) -> Path:

@@ -317,7 +317,7 @@ def frame(
         return Dataset(X, torch.from_numpy(y), keys=keys, name=name, features=names, scaling=scaling)
     given = _names(table, target)
     if given.dtype.kind == "O" and all(isinstance(v, int | float) for v in given.tolist()):
-        given = np.array(given.tolist())  # 1 and 1.0 are one label
+        given = np.array([v if isinstance(v, bool) or v % 1 else int(v) for v in given.tolist()])  # 1 is 1.0
     texts = given.astype(str) if given.dtype.kind in "OUS" else given
     kinds, first, y = np.unique(texts, return_index=True, return_inverse=True)
     if (odd := np.array([type(a) is not type(b) for a, b in zip(given, given[first][y], strict=True)], bool)).any():
@@ -383,12 +383,13 @@ def _names(table: Any, column: str) -> np.ndarray:
     found = cells(table, columns_of(table, CALL)[column])
     if found.dtype.kind in "OU":
         found = np.array([v.strip() or None if isinstance(v, str) else v for v in found.tolist()], object)
-    missing = np.array([v is None or v != v for v in found.tolist()], bool)
+    missing = np.array([v is None or v != v or v in (np.inf, -np.inf) for v in found.tolist()], bool)
     if missing.any():
         row = int(missing.argmax())
+        said = "infinite" if found[row] in (np.inf, -np.inf) else "missing"
         raise BadData(
-            f"{CALL}: {column!r} is missing in row {row} (counted from 0), and in {int(missing.sum())} in "
-            f"all: fill it in, or frame.dropna(subset=[{column!r}])",
+            f"{CALL}: {column!r} is {said} in row {row} (counted from 0), and in {int(missing.sum())} in all: "
+            f"fill it in, or frame.dropna(subset=[{column!r}])",
             row=row,
         )
     return found

@@ -176,7 +176,13 @@ def check_target(values: np.ndarray, regression: bool, call: str, column: int, h
     """
     if values.dtype.kind in "iufb":
         if regression:
+            table.refuse_inexact(values, f"{call}: column {header[column]!r}")
             refuse_nonfinite(values[:, None].astype(float), [column], header, call, NUMBER)
+        elif (bad := ~np.isfinite(values)).any():
+            row = int(bad.argmax())
+            raise bad_cell(
+                call, str(values[row]), row, column, header, ", which is no class; fill it in or drop the row"
+            )
         return
     cells = [str(v) for v in values]
     text = [not is_number(c) for c in cells]

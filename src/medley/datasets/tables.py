@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from ..contract import BadData, RecipeError, checked
-from ..rows.columns import kept_apart
+from ..rows.columns import kept_apart, refuse_inexact
 from ..rows.sparse import Sparse, is_sparse
 from .arrays import given_labels
 from .dataset import Dataset
 from .delimited import cells_of, names_of_columns
-from .files import Place, called, check_delimiter, find, locate, read_npz, reencode
+from .files import Place, called, check_delimiter, find, locate, read_npz, reencode, warn_of_unread
 from .prepared import of_texts, places, preparation, refuse_special
 from .splits import counted_from
 from .table_cells import (
@@ -207,12 +207,13 @@ def npz(
         regression: Whether targets are values; default False: classes are renumbered 0..C-1 in ascending order.
         folder: The folder to look in first; default none.
 
-    Raises RecipeError if the file lacks a name, or one of ``X_test`` and ``y_test`` is missing, and BadData where
-    the file is damaged or holds Python objects.
+    The log names arrays that are not used. Raises RecipeError if the file lacks a name, or one of ``X_test`` and
+    ``y_test`` is missing, and BadData if the file is damaged or holds Python objects.
     """
     call = called("npz", path, X=X, y=y, X_test=X_test, y_test=y_test)
     file = locate(path, folder, (), call)
     got = read_npz(file, [n for n in (X, y, X_test, y_test, *keys) if n is not None], call)
+    warn_of_unread(file, got, call)
     if (X_test is None) != (y_test is None):
         raise RecipeError(f"{call}: give both X_test= and y_test=, or neither.", "X_test")
     test = (got[X_test], got[y_test]) if X_test is not None and y_test is not None else None
@@ -250,8 +251,10 @@ def parquet(
         if not number and (j in numeric or (regression and header[j] == target)):
             remedy = "for classes leave regression=True out" if header[j] == target else "name it in keys="
             raise BadData(f"{call}: column {header[j]!r} holds {kind}, not numbers; {remedy}.", column=j)
-    values: list[np.ndarray] = [table.column(j).to_numpy().astype(np.float64) for j in numeric]
-    X = np.stack(values, axis=1) if values else np.empty((table.num_rows, 0))
+    values: list[np.ndarray] = [table.column(j).to_numpy() for j in numeric]
+    for j, column in zip(numeric, values, strict=True):
+        refuse_inexact(column, f"{call}: column {header[j]!r}")
+    X = np.stack([v.astype(np.float64) for v in values], axis=1) if values else np.empty((table.num_rows, 0))
     text = {name: [cell_text(v, call, name) for v in table.column(j).to_pylist()] for name, j in named.items()}
     return _of_columns((X, numeric), (text, named), header, file.stem, call, regression)
 
@@ -365,14 +368,16 @@ def _table(
         raise BadData(
             f"{call}: there are {X.shape[0]} rows of {math.prod(X.shape[1:])} features; at least one of each is needed."
         )
+    for values in (X, *(test or ())[:1], *([y, *(test or ())[1:]] if regression else ())):
+        refuse_inexact(values, call)
     X_test = None if test is None else _float(test[0])
     if regression:
         y_test = None if test is None else _float(test[1])
         return Dataset(_float(X), _float(y), X_test, y_test, keys=keys or {}, name=name, features=features)
     parts = [y] if test is None else [y, test[1]]
     for part in parts:
-        if part.dtype.kind == "f" and (part != np.round(part)).any():
-            row = int(np.argmax(part != np.round(part)))
+        if part.dtype.kind == "f" and (odd := (part != np.round(part)) | np.isinf(part)).any():
+            row = int(odd.argmax())
             raise BadData(
                 f"{call}: target {part[row]} in row {row} is no class; pass regression=True for values.", row=row
             )

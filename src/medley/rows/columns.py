@@ -34,6 +34,12 @@ PLAIN = {"1": "L", "P": "RGB", "PA": "RGBA"}
 WHOLE = 2.0**24
 """The largest number up to which float32 holds all whole numbers."""
 
+ROUNDED = (
+    "a whole number with too many digits for a float; subtract a constant from the column, or leave it out, or name it "
+    "in client= or keys= if it says whose a row is"
+)
+"""What such a cell is, and its remedy."""
+
 TIME = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?|\d{1,2}:\d\d(:\d\d.*)?)\s*")
 """Texts that are dates or times of day."""
 
@@ -106,13 +112,15 @@ def differ(names: Collection[str], wanted: Collection[str]) -> str:
 def numbers(column: np.ndarray, place: str, remedy: str) -> np.ndarray:
     """A column's cells as float64.
 
-    Raises BadData, naming the row, for dates, for cells that are not numbers, and for nan and infinity.
+    Raises BadData, naming the row, for dates, for cells that are not numbers, for nan and infinity, and for
+    whole numbers that no float64 holds.
     """
     # pandas gives dates with a time zone, and Python's own, as objects.
     times = column.dtype.kind == "O" and any(isinstance(v, date | time | timedelta) for v in column.tolist())
     kind = "M" if times else column.dtype.kind
     if (said := REMEDIES.get(kind)) and kind not in "US":  # texts may be numbers
         raise BadData(f"{place} {said}, or leave it out by features=")
+    refuse_inexact(column, place)
     try:
         if column.dtype.kind in "OU" and any(isinstance(v, str) and "_" in v for v in column.tolist()):
             raise ValueError  # Python reads "2024_01" as a number
@@ -124,6 +132,31 @@ def numbers(column: np.ndarray, place: str, remedy: str) -> np.ndarray:
         row = int(np.flatnonzero(bad)[0])
         raise BadData(f"{place} has {values[row]} in row {row}; fill it in or drop the row", row=row)
     return values
+
+
+def refuse_inexact(values: Any, place: str) -> None:
+    """Raise BadData, naming the row, for a whole number [n, ...] that no float64 holds, so that it would be rounded."""
+    if is_sparse(values):  # its file has floats
+        return
+    if values.dtype.kind in "OU":
+        bad = np.array([inexact(v) for v in values.ravel().tolist()], bool).reshape(values.shape)
+    elif values.dtype.kind in "iu" and values.itemsize == 8:
+        big = (values > 2**53) | (values < -(2**53))
+        bad = np.zeros(values.shape, bool)
+        bad[big] = [inexact(v) for v in values[big].tolist()]
+    else:
+        return
+    if bad.any():
+        row, *rest = (int(k) for k in np.argwhere(bad)[0])
+        where = "".join(f", column {k}" for k in rest[:1])
+        raise BadData(f"{place} has {values[(row, *rest)]} in row {row}{where}, {ROUNDED}", row=row)
+
+
+def inexact(value: Any) -> bool:
+    """Whether a value, or a text, is a whole number that no float64 holds."""
+    if isinstance(value, str):
+        value = int(value) if len(value) > 15 and re.fullmatch(r"\s*[-+]?\d{1,300}\s*", value) else 0
+    return isinstance(value, int) and abs(value) > 2**53 and (value.bit_length() > 1000 or int(float(value)) != value)
 
 
 def no_number(value: Any, remedy: str) -> str:
