@@ -192,6 +192,8 @@ def test_slips_with_own_test_rows_name_the_client() -> None:
         make((X, y, X, y), test=(X, y))
     with pytest.raises(md.RecipeError, match=r"own_test=True.*there are no test rows"):
         make((X, y), own_test=True)
+    with pytest.raises(md.RecipeError, match=r"^Federation\(own_test='no'\): must be True or False$"):
+        make((X, y), own_test="no")
     weights = torch.ones(4)
     assert make((X, y, X, y, weights)).data.weights is not None
 

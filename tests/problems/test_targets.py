@@ -169,8 +169,8 @@ def test_of_an_object_with_logits_those_are_the_outputs(kind: Any) -> None:
 
 
 def test_class_weights_have_an_order() -> None:
-    for wrong in ({0: 1.0, 1: 5.0}, {1.0, 5.0}, "15", torch.ones(2, 2)):
-        with pytest.raises(md.RecipeError, match=r"class_weights=.* a list, in the order of the classes"):
+    for wrong in ({0: 1.0, 1: 5.0}, {1.0, 5.0}, "15", torch.ones(2, 2), [0, 0.0]):
+        with pytest.raises(md.RecipeError, match=r"class_weights=.* a list, in the order of the classes.* not all 0"):
             Network(nn.Linear(6, 2), class_weights=wrong)  # type: ignore[arg-type]
     for same in (np.array([1, 5]), torch.tensor([1.0, 5.0]), (1, 5)):
         assert Network(nn.Linear(6, 2), class_weights=same).class_weights == (1.0, 5.0)  # type: ignore[arg-type]

@@ -92,6 +92,15 @@ def test_labels_gives_exactly_that_many_labels_to_everyone(case, per_client):
         assert by_label[c] == 0 or m[m > 0].max() - m[m > 0].min() <= 1
 
 
+def test_labels_that_no_client_takes_are_left_out_and_the_log_says_so(caplog):
+    rule, y = Labels(2, per_client=1), np.arange(24) % 3
+    assert sum(map(len, rule.split(y, 24, 0))) == 16
+    assert f"{rule!r} leaves out 8 of the 24 rows: no client takes their labels; use more clients" in caplog.text
+    caplog.clear()
+    assert sum(map(len, Labels(3, per_client=1).split(y, 24, 0))) == 24
+    assert not caplog.text
+
+
 def test_seeds_differ_and_a_seed_does_not():
     for rule in (IID(20), Dirichlet(20, 0.5), Dirichlet(20, 0.5, balanced=True), Shards(20), Labels(20, 2)):
         assert same(rule.split(TEN, 1000, 3), rule.split(TEN, 1000, 3))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..contract import Algorithm, BadData, Family, RecipeError, ReplayPolicy, Settings, Tuned, integer
+from ..contract.settings import check_flag
 from ..datasets import Dataset
 from ..datasets.facts import recorded
 from ..datasets.sources import by_client, only_key
@@ -98,7 +99,7 @@ class Federation(Settings):
     ) -> None:
         scenario = Scenario.of(problem, pace, participation, devices, weights, f_star, stream, replay)
         data, clients, partition = _sources(data, clients, partition)
-        classes = _checked(validation, classes)
+        classes = _checked(validation, classes, own_test)
         data = whole_data(problem, data, test, classes, partition.key if isinstance(partition, ByKey) else None)
         expect(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
         expect(partition, Partition, "Federation(partition=...)", "scenarios.IID(clients=10)", "partition")
@@ -368,8 +369,10 @@ def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
     return data, clients, partition
 
 
-def _checked(validation: object, classes: object) -> int | None:
-    """``classes`` as a Python int. Raises RecipeError for an invalid share or number."""
+def _checked(validation: object, classes: object, own_test: object) -> int | None:
+    """``classes`` as a Python int. Raises RecipeError for an invalid share, number or switch."""
+    if own_test is not None:
+        check_flag(own_test, "Federation", "own_test")
     if not is_number(validation) or not 0 <= validation < 1:  # type: ignore[operator]
         raise RecipeError(f"Federation(validation={validation!r}): must be a share in [0, 1)", "validation")
     number = integer(classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol, runtime_checkable
@@ -26,6 +27,8 @@ from .dealing import (
     top_up,
 )
 from .laws import Number
+
+log = logging.getLogger("medley")
 
 
 @runtime_checkable
@@ -146,7 +149,7 @@ class Labels(Checked):
 
     Each client takes the labels taken least so far, at random among equals. So label counts differ by at most one, and
     all labels are covered if clients * per_client is at least their number. Rows of a label that no client takes are
-    left out.
+    left out, and the log says how many.
     """
 
     clients: Annotated[int, at_least(1)]
@@ -179,6 +182,9 @@ class Labels(Checked):
                 )
             if holders[c]:
                 owner[rows] = np.resize(holders[c], len(rows))
+        if out := int((owner < 0).sum()):
+            why = "no client takes their labels; use more clients or a larger per_client"
+            log.warning("%r leaves out %d of the %d rows: %s", self, out, n, why)
         return parts(owner, self.clients)
 
 

@@ -141,10 +141,11 @@ class Network(NetworkSpec):
             except (TypeError, ValueError, RuntimeError):
                 weights = [math.nan]
             ordered = not isinstance(self.class_weights, Mapping | Set | str)
-            if self.loss != "cross_entropy" or not ordered or not all(0 <= w < math.inf for w in weights):
+            fit = ordered and all(0 <= w < math.inf for w in weights) and any(weights)
+            if self.loss != "cross_entropy" or not fit:
                 raise RecipeError(
                     "Network(class_weights=...): want a list, in the order of the classes, of a "
-                    "finite number from 0 for each, and loss='cross_entropy'",
+                    "finite number from 0 for each, not all 0, and loss='cross_entropy'",
                     "class_weights",
                 )
             object.__setattr__(self, "class_weights", tuple(weights))
