@@ -178,7 +178,7 @@ def test_a_data_set_with_a_key_is_pointed_to_its_natural_clients() -> None:
 def test_a_misspelt_label_is_named_with_all_labels_and_their_rows() -> None:
     y = np.array(["alive"] * 4 + ["died"] * 3 + ["Died "])
     data = md.datasets.Dataset(X, y, name="patients")
-    said = r"patients has 3 labels: 'Died ' \(1 rows\), 'alive' \(4 rows\), 'died' \(3 rows\)"
+    said = r"patients has 3 labels: 'Died' \(1 rows\), 'alive' \(4 rows\), 'died' \(3 rows\)"
     with pytest.raises(md.BadData, match=said):
         md.Federation(LOGISTIC, data=data, partition=md.scenarios.IID(2))
     md.Federation(SOFTMAX, data=data, partition=md.scenarios.IID(2))

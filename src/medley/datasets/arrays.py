@@ -124,9 +124,14 @@ def as_column(values: Any, what: str) -> np.ndarray:
 
 
 def text_labels(targets: Iterable[Any]) -> tuple[str, ...]:
-    """All texts among targets, in the order of the alphabet; none where no targets are texts."""
-    texts = [np.unique(np.asarray(y).astype(str)) for y in targets if is_text(y) and len(y)]
+    """All texts among targets, without spaces at their ends, in the order of the alphabet; none without texts."""
+    texts = [np.unique(_stripped(y)) for y in targets if is_text(y) and len(y)]
     return tuple(map(str, np.unique(np.concatenate(texts)))) if texts else ()
+
+
+def _stripped(values: Any) -> np.ndarray:
+    """Texts without spaces at their ends, as in a table's cells."""
+    return np.char.strip(np.asarray(values).astype(str))
 
 
 def given_labels(values: np.ndarray, texts: Sequence[str]) -> tuple[Label, ...]:
@@ -143,7 +148,7 @@ def numbered(values: Any, names: Sequence[str], what: str) -> np.ndarray:
         raise BadData(
             f"{what} has labels that are not texts, but the other targets are texts; give texts, y.astype(str)"
         )
-    texts, at = np.unique(np.asarray(values).astype(str), return_inverse=True)
+    texts, at = np.unique(_stripped(values), return_inverse=True)
     if unknown := [k for k, text in enumerate(texts.tolist()) if text not in names]:
         row = int(np.isin(at, unknown).reshape(-1).argmax())
         raise BadData(f"{what}, row {row}: {texts[at.reshape(-1)[row]]!s} is not among labels={(*names,)}", row=row)

@@ -170,7 +170,7 @@ class Dataset(Settings):
         for part, y in targets.items():
             refuse_mixed(y, f"{self.name}: {PARTS[part]}")
         if names := text_labels(targets.values()):
-            names = tuple(map(str, self.labels)) or names
+            names = tuple(str(label).strip() for label in self.labels) or names
             for part, y in targets.items():
                 object.__setattr__(self, part, numbered(y, names, f"{self.name}: {PARTS[part]}"))
             object.__setattr__(self, "labels", self.labels or names)

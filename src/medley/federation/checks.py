@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -69,8 +70,15 @@ def check_labels(problem: Family, data: Dataset, sizes: list[int] | None = None)
     These are: values for a classification problem; class numbers for a regression problem; and more than two text
         labels for a problem of two classes. With ``sizes``, the rows of each client, the error names the client if only
         it has the rarest label.
+
+    Logs a warning for labels that differ only in capitals or in spaces at their ends.
     """
     _check_task(problem, data)
+    spelt = [str(label).strip().casefold() for label in data.labels]
+    times = Counter(spelt)
+    if odd := [label for label, s in zip(data.labels, spelt, strict=True) if times[s] > 1][:8]:
+        shown = ", ".join(map(repr, odd))
+        log.warning("the labels %s are different classes; if two are spellings of one, correct them in the data", shown)
     if not isinstance(problem, Logistic) or len(data.labels) <= 2:
         return
     counts = torch.bincount(data.y[data.y >= 0], minlength=len(data.labels)).tolist()

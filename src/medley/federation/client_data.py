@@ -169,11 +169,12 @@ def named_clients(clients: Any) -> tuple[Any, tuple[str, ...]]:
     """The clients' data as a list, and the clients' names; no names if ``clients`` is not a mapping."""
     if not isinstance(clients, Mapping):
         return clients, ()
-    names = tuple(map(str, clients))
+    names = tuple(str(name).strip() for name in clients)  # as in a column of names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadData(
-            f"Federation(clients=...): two clients are called {twice!r}; names are compared as text, so rename one"
+            f"Federation(clients=...): two clients are called {twice!r}; names are "
+            "compared as text without spaces at their ends, so rename one"
         )
     return list(clients.values()), names
 
