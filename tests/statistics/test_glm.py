@@ -36,6 +36,8 @@ FITS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "negative binomial, α = 1": ("falls ~ age + C(sex)", "negative_binomial", {"alpha": 1.0}),
 }
 
+OPEN = Rules(rows=1, events=1, parameters=1.0)
+
 FIGURES = ("llf", "deviance", "null_deviance", "pearson_chi2", "aic", "bic", "df_resid", "scale")
 
 
@@ -85,6 +87,21 @@ def test_few_clusters_are_warned_of() -> None:
         Study(sites(patients())).glm("pressure ~ age", cov="cluster")
 
 
+@pytest.mark.parametrize("how", [{}, {"sites": "fixed"}])
+def test_clusters_whose_scores_are_0_are_refused(how: Any) -> None:
+    made = sites(patients()) if how else {"Bern": patients()}
+    with pytest.raises(md.RecipeError, match=r"glm\(cov='cluster'\): .*single site.*give cov='HC1' or 'HC3'"):
+        Study(made).glm("pressure ~ 1" if how else "pressure ~ age", cov="cluster", **how)
+
+
+def test_an_error_names_the_site_and_not_its_number() -> None:
+    made = sites(patients())
+    made["Basel"] = made["Basel"].assign(age=made["Basel"]["age"] * 1e100)
+    said = "^client 'Basel' sent numbers that are not finite.*; scale the columns$"
+    with np.errstate(all="ignore"), pytest.raises(md.Diverged, match=said):
+        Study(made, rules=OPEN).glm("pressure ~ age")
+
+
 @pytest.mark.slow
 def test_effects_of_sites() -> None:
     frame = patients()
@@ -106,6 +123,36 @@ def test_the_likelihood_ratio_test(reference: Any) -> None:
     assert found.df == 2
     with pytest.raises(md.RecipeError, match="want the larger one first"):
         smaller.lr_test(larger)
+
+
+@pytest.mark.parametrize(
+    ("how", "match"),
+    [
+        ({"where": "sex == 'F'"}, "they differ in where, rows; give both the same; a study's complete="),
+        ({"weights": "weight"}, "they differ in weights; give"),
+        ({"offset": "weight"}, "they differ in offset; give"),
+        ({"exposure": "years"}, "they differ in exposure; give"),
+        ({"link": "identity"}, "they differ in link; give"),
+        ({"family": "negative_binomial", "alpha": 1.0}, "they differ in family, alpha; give"),
+        ({"formula": "falls ~ age"}, "they differ in outcome; give"),
+        ({"formula": "visits ~ bmi"}, "they differ in rows; give"),  # 1 row lacks the age, another the bmi
+        ({"formula": "visits ~ sqrt(years)"}, "'visits ~ sqrt.years.' explains more than 'visits ~ age"),
+        (
+            {"data": lambda frame: frame.assign(visits=frame["visits"] + (frame["age"] > 60))},
+            "differ in the data; give",
+        ),
+        ({"data": lambda frame: frame[frame["ward"] != "a"]}, "they differ in rows; give"),
+    ],
+)
+def test_a_likelihood_ratio_of_what_cannot_be_compared_is_refused(how: Any, match: str) -> None:
+    frame = patients()
+    if how.get("formula") == "visits ~ bmi":
+        frame.loc[frame.index[0], "age"] = frame.loc[frame.index[6], "bmi"] = np.nan
+    other = how.pop("data", lambda frame: frame)(frame)
+    larger = Study(sites(frame), rules=OPEN).glm("visits ~ age + C(ward)", "poisson")
+    smaller = Study(sites(other), rules=OPEN).glm(**{"formula": "visits ~ age", "family": "poisson", **how})
+    with pytest.raises(md.RecipeError, match=match):
+        larger.lr_test(smaller)
 
 
 def test_tables_of_a_fit() -> None:

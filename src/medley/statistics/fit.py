@@ -142,6 +142,7 @@ class GLMFit(Coefficients):
         super().__init__(names, b, cov)
         self.glm, self.sites, self.rows, self.k, self.cov_type = glm, sites, rows, len(fitted.b), glm.cov
         self.exchanges, self.bytes_down, self.bytes_up = cost
+        self._mean = figures["mean"]
         plain = not (glm.offset or glm.exposure) and "Intercept" in names
         figures |= {} if plain else {"null_deviance": math.nan, "llnull": math.nan}
         self.llf, self.llnull, self.scale, self.nobs = (figures[k] for k in ("llf", "llnull", "scale", "nobs"))
@@ -176,20 +177,40 @@ class GLMFit(Coefficients):
     def lr_test(self, smaller: GLMFit) -> Test:
         """The likelihood-ratio test of this fit against a smaller one on the same rows.
 
-        Raises RecipeError if the fits differ in rows or outcome, or if their numbers show that they are not nested.
+        Raises RecipeError if the fits differ in rows, outcome or settings, or if their numbers show that they are not
+        nested.
         """
         from scipy.stats import chi2
 
-        df = self.k - smaller.k
-        same = self.glm.family == smaller.glm.family and self.nobs == smaller.nobs
-        if not same or df < 1 or parsed(self.glm.formula).response != parsed(smaller.glm.formula).response:
+        df, own, other = self.k - smaller.k, self._explained, smaller._explained
+        unlike = [key for key in own if own[key] != other[key]]
+        columns = {*smaller.glm.reads[0]} - {*self.glm.reads[0]}  # if missing in a row, it is in one of the fits only
+        if "rows" not in unlike and columns and (self.rows[:, 1].any() or smaller.rows[:, 1].any()):
+            unlike.append("rows")
+        if not unlike and not math.isclose(self._mean, smaller._mean, rel_tol=1e-6, abs_tol=1e-9):
+            unlike = ["the data"]
+        if unlike or df < 1:
+            said = f"they differ in {', '.join(unlike)}; give both the same" if unlike else "want the larger one first"
             raise RecipeError(
                 f"lr_test: {self.glm.formula!r} of {self.nobs} rows with {self.k} parameters, against "
-                f"{smaller.glm.formula!r} of {smaller.nobs} with {smaller.k}: want the larger one first, and the same "
-                "rows, outcome and family; a study's complete=[...] drops rows with missing values from the start"
+                f"{smaller.glm.formula!r} of {smaller.nobs} with {smaller.k}: {said}"
+                + ("; a study's complete=[...] drops rows with missing values from the start" * ("rows" in unlike))
             )
         statistic = 2 * (self.llf - smaller.llf)
+        if statistic < -1e-7 * (1 + abs(self.llf)):
+            raise RecipeError(
+                f"lr_test: {smaller.glm.formula!r} explains more than {self.glm.formula!r}, so that it is no special "
+                "case of it; compare fits of which one has all columns of the other"
+            )
+        statistic = max(statistic, 0.0)
         return Test(statistic, df, float(chi2.sf(statistic, df)))
+
+    @property
+    def _explained(self) -> dict[str, Any]:
+        """What the likelihoods of two fits have to share, by name."""
+        g, keys = self.glm, ("where", "family", "alpha", "weights", "offset", "exposure")
+        same = {"sites": self.sites, "outcome": parsed(g.formula).response, "link": g.uses}
+        return same | {key: getattr(g, key) for key in keys} | {"rows": self.rows[:, 0].tolist()}
 
     def summary(self) -> str:
         """A text table as statsmodels prints it."""

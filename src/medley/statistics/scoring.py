@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract import BadData, Diverged, Message, Stalled
+from ..contract import BadData, Diverged, Message, RecipeError, Stalled
 from .analysis import Json, lower, tensor, upper
 from .families import LINKS, llf
 
@@ -179,11 +179,17 @@ class Descent:
             bread = only if joint or glm.canonical else np.linalg.inv(lower(up.O))
             many = self.sites / max(self.sites - 1, 1) * (n - 1) / (n - p)
             cov = {"HC1": n / (n - p), "cluster": many}.get(glm.cov, 1.0) * bread @ lower(up.meat) @ bread
+            if glm.cov == "cluster" and (np.diag(cov) < 1e-7 * np.diag(inverse * scale)).any():
+                raise RecipeError(
+                    "glm(cov='cluster'): the standard errors are 0, because each site's score is 0, as that of a "
+                    "single site always is; give cov='HC1' or 'HC3'",
+                    "cov",
+                )
         alpha = math.exp(b[-1]) if joint else alpha
         likely, null = (llf(glm.family, sums[k : k + 2], n, scale) for k in (LLF, NULL + 1))
         of = {"deviance": DEVIANCE, "null_deviance": NULL, "pearson_chi2": CHI2}
         figures = {name: float(sums[k]) for name, k in of.items()}
-        figures |= {"llf": likely, "llnull": null, "scale": scale, "nobs": n}
+        figures |= {"llf": likely, "llnull": null, "scale": scale, "nobs": n, "mean": self.point["mean"]}
         return Fitted(self.names, b, cov, figures, alpha if glm.family == "negative_binomial" else None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from ..clients.host import ClientHost
-from ..contract import BadData, Client, Need, Pace, RecipeError, State, TooFewReplies
+from ..contract import BadData, Client, Diverged, MedleyError, Need, Pace, RecipeError, State, TooFewReplies, with_names
 from ..contract.errors import named
 from ..secure import SecureSum
 from ..secure.connection import SecureConnection
@@ -127,7 +127,7 @@ class Study:
             raise RecipeError(analysis.alone, "secure")
         host, ids = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites)), tuple(range(len(self.names)))
         round = max((e.round for e in self.ledger), default=0) + 1
-        with contextlib.closing((self.transport or Local()).open(host)) as connection:
+        with self._naming(), contextlib.closing((self.transport or Local()).open(host)) as connection:
             carried: Any = connection if self.secure is None else SecureConnection(self.secure, connection, host)
             shares = dict.fromkeys(ids, 1 / len(ids))
             cohort = LiveCohort(ids, shares, round, carried, self.books, observe=self._refuse_silence)
@@ -137,6 +137,16 @@ class Study:
         mine = [e for e in self.ledger if e.round == round]
         cost = Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
         return RESULTS[type(analysis)](analysis, self.names, report.found, cost)
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """A context in which errors name sites instead of giving the numbers of clients."""
+        try:
+            yield
+        except MedleyError as e:
+            rest = "; scale the columns" if isinstance(e, Diverged) and e.unexplained else ""
+            e.args = (with_names(str(e), self.names) + rest, *e.args[1:])
+            raise
 
     def _refuse_silence(self, e: ExchangeEvent) -> None:
         """Raise TooFewReplies unless all sites answered this exchange."""
