@@ -255,6 +255,8 @@ def test_separable_data_have_no_minimiser_and_are_named(method):
 
 
 def test_one_class_and_a_free_intercept_have_no_minimiser():
-    fed = md.Federation(md.problems.Logistic(mu=0.1, intercept=True), clients=[(torch.eye(3).double(), torch.ones(3))])
+    fed = md.Federation(
+        md.problems.Logistic(mu=0.1, intercept=True), clients=[(torch.eye(3).double(), torch.ones(3))], classes=2
+    )
     with pytest.raises(md.Stalled, match="one class"):
         md.run(md.Newton(), fed, 30, progress=False)

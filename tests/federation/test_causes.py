@@ -262,6 +262,12 @@ def test_text_labels_of_pairs_reach_the_problem_that_they_fit() -> None:
     for problem in (SQUARES, md.problems.Network(nn.Linear(3, 1), loss="mse")):
         with pytest.raises(md.BadData, match="fits values, but the targets of own data are the classes 'no', 'yes'"):
             md.Federation(problem, clients=[(X, text)])
+    for same in (np.zeros(len(X), int), np.ones(len(X), int)):
+        with pytest.raises(
+            md.BadData, match=f"^all labels are {same[0]}; there must be at least two: pass classes= if"
+        ):
+            md.Federation(md.problems.Logistic(), clients=[(X, same), (X, same)])
+    assert md.Federation(md.problems.Logistic(), clients=[(X, np.ones(len(X), int))], classes=2).data.classes == 2
     with pytest.raises(md.BadData, match="all labels are 'no'; there must be at least two"):
         md.Federation(LOGISTIC, clients=[(X, ["no"] * 8)])
 

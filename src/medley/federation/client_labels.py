@@ -120,7 +120,7 @@ def all_labels(canonical: Canonical, y: Tensor, sizes: list[int], classes: int |
 def counted(
     y: Tensor, y_test: Tensor | None, sizes: list[int], owner: np.ndarray | None, ignored: int | None = None
 ) -> int:
-    """The number of classes. Each class from 0 to the largest label must have rows, except if all labels are 1.
+    """The number of classes. Each class from 0 to the largest label must have rows, and there are two at least.
 
     Args:
         sizes: rows of each client
@@ -134,6 +134,9 @@ def counted(
         kept = together if ignored is None else together.masked_fill(together == ignored, 0)
         return max(2, int(kept.max()) + 1)
     found = torch.unique(together)
+    if len(found) == 1:
+        others = "pass classes= if the others have no rows here"
+        raise BadData(f"all labels are {int(found[0])}; there must be at least two: {others}")
     low, high, gaps = int(found[0]), int(found[-1]), (found != torch.arange(len(found))).nonzero()
     if low > 0 and high > 1:
         raise BadData(
