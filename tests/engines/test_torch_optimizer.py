@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,54 @@ def by_hand(make: Any, rounds: int, kept: bool, steps: int = 3) -> torch.Tensor:
             nn.functional.cross_entropy(model(X), y).backward()
             opt.step()
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+class Heads(nn.Module):
+    """A head for each task: a batch uses that of its first row's task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 5)
+        self.heads = nn.ModuleList([nn.Linear(5, 3), nn.Linear(5, 3)])
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        z: torch.Tensor = self.heads[int(X[0, 0] > 0)](torch.tanh(self.body(X)))
+        return z
+
+
+sgd = functools.partial(torch.optim.SGD, weight_decay=0.1)
+
+
+@pytest.mark.parametrize(
+    ("pace", "make"),
+    [
+        ({"weight_decay": 0.1}, sgd),
+        ({"momentum": 0.9, "weight_decay": 0.1}, functools.partial(sgd, momentum=0.9)),
+        ({"optimizer": "adam", "weight_decay": 0.1}, functools.partial(torch.optim.Adam, weight_decay=0.1)),
+        ({"optimizer": torch.optim.AdamW}, torch.optim.AdamW),
+    ],
+)
+@pytest.mark.parametrize("clients", [1, 6])  # from five on the engine is stacked, where it can be
+def test_a_parameter_that_a_batch_does_not_use_takes_no_step(pace: Any, make: Any, clients: int) -> None:
+    X, y = rows(40)
+    X[:20, 0], X[20:, 0] = -1.0, 1.0  # one head, then the other
+    net = Heads().to(F64)
+    fed = md.Federation(
+        md.problems.Network(net, start="module"),
+        clients=[(X[:20], y[:20])] + [(X[20:], y[20:])] * (clients - 1),
+        pace=Pace(lr=0.05, epochs=3, batch=None, **pace),
+    )
+    wanted = []
+    for part in [slice(20)] + [slice(20, 40)] * (clients - 1):
+        model = copy.deepcopy(net)
+        opt = make(model.parameters(), lr=0.05)
+        for _ in range(3):
+            opt.zero_grad()
+            nn.functional.cross_entropy(model(X[part]), y[part]).backward()
+            opt.step()
+        wanted.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    got = md.run(md.FedAvg(), fed, 1, dtype=F64).x
+    torch.testing.assert_close(got, torch.stack(wanted).mean(0))
 
 
 MAKERS = [

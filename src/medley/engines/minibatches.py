@@ -72,7 +72,8 @@ def supports(me: Client[Any], how: Descent) -> bool:
     """Whether these clients can be trained together.
 
     That requires dense rows of one input in memory, without weights, transforms and rows of another objective; batches
-    that use every row; the problem's loss, no correction, and one of Medley's own optimizers. If rows are read from
+    that use every row; the problem's loss, no correction, and one of Medley's own optimizers; and a gradient for every
+    parameter, if there is weight decay, momentum or Adam. If rows are read from
     files, clients are trained one after the other: a group's steps are gathered from all of its clients, and tables of
     rows hold one client's rows at a time.
     """
@@ -82,7 +83,10 @@ def supports(me: Client[Any], how: Descent) -> bool:
     dropping = any(c.pace.drop_last and c.cuts[-1].stop < c.problem.n for c in me.members)
     own = not isinstance(how.optimizer, str)
     drawn = any(read_from_files(getattr(f, "X", None)) or getattr(f, "transform", None) for f in objectives)
-    return how.loss is None and how.correct is None and not (weighed or sparse or drawn or dropping or own)
+    # A batched gradient is 0 for a parameter without one; weight decay and moments would move it.
+    moving = how.optimizer == "adam" or any(c.pace.weight_decay or c.pace.momentum for c in me.members)
+    skipping = moving and any(getattr(f, "partial", False) for f in objectives)
+    return not (how.loss or how.correct or weighed or sparse or drawn or dropping or own or skipping)
 
 
 def read_from_files(X: Any) -> bool:

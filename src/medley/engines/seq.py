@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..contract import Client, Descent, Engine, LocalUpdate, Objective, Pace, Rows, Vec
+from ..contract.pace import Optimizer
 from .minibatches import simulated_time
 from .torch_optimizer import TorchOptimizer
 
@@ -35,10 +37,10 @@ def one_by_one(engine: Engine, clients: Client[Any], x: Vec, how: Descent) -> Lo
     return LocalUpdate(step, columns[:, :1], columns[:, 1:], updates[0].engine, torch.stack(firsts) if firsts else None)
 
 
-def bounded(u: Vec, w: Vec, pace: Pace) -> Vec:
-    """The gradient u at w with the pace's weight decay, then clipped, in place."""
+def bounded(u: Vec, w: Vec, pace: Pace, idle: Tensor | None = None) -> Vec:
+    """The gradient u at w with the pace's weight decay, not of coordinates ``idle``, then clipped, in place."""
     if pace.weight_decay:
-        u = u.add_(w, alpha=pace.weight_decay)
+        u = u.add_(w if idle is None else w.masked_fill(idle, 0.0), alpha=pace.weight_decay)
     if pace.clip is not None:
         norm = float(u.norm())
         if norm > pace.clip:
@@ -62,7 +64,8 @@ class Seq:
             m ← ρ m + scale·g + shift,    w ← w − lr·(m + mu·(w − anchor)),
 
         and Adam's gradient is scale·g + shift + mu·(w − anchor), which a factory's optimizer gets too. T is the
-        `simulated_time`; with a vector mu it is the time without pull.
+        `simulated_time`; with a vector mu it is the time without pull. As in torch, a parameter without a gradient is
+        not decayed, and it stays where it is unless the method itself moves it by a shift, a pull or a correction.
         """
         if len(me.members) > 1:
             return one_by_one(self, me, x, how)
@@ -74,12 +77,14 @@ class Seq:
         w = me.problem.workspace(x) if correct is None else x.clone()
         moving: Tensor | None = None
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
+        skips, optimizer = self._skipping(me, how)
         own = None if isinstance(optimizer, str) else TorchOptimizer(optimizer, me, w)
         steps = 0
         first: Vec | None = None
         for objective, rows, names in self.batches(me, want_names=correct is not None):
             steps += 1
-            u = bounded(objective.grad(w, rows, loss, copy=correct is not None), w, pace)
+            u = objective.grad(w, rows, loss, copy=correct is not None)
+            u = bounded(u, w, pace, idle := getattr(objective, "idle", None))
             if correct is not None:
                 u = correct(w, u, names).clone()  # it may belong to the method; from here on it is changed in place
             if scale != 1.0:
@@ -87,7 +92,8 @@ class Seq:
             if shift is not None:
                 u = u.add_(shift)
             if own is not None:
-                own.step(u if pull is None else u + pull[0] * (w - pull[1]))
+                own.step(u if pull is None else u + pull[0] * (w - pull[1]), idle if skips else None)
+                first = u * -lr if how.first and rho and steps == 1 else first
                 continue
             if optimizer == "adam":
                 if pull is not None:
@@ -109,6 +115,16 @@ class Seq:
         if own is not None and pace.optimizer_state == "kept":
             me.optimizer_state = own.state()
         return LocalUpdate(w - x, simulated_time(pace, steps, mu, how), steps, self.name, first)
+
+    def _skipping(self, me: Client[Any], how: Descent) -> tuple[bool, Optimizer]:
+        """Whether steps skip parameters without a gradient, and the optimizer: then torch's in place of Medley's."""
+        added = (how.pull, how.shift, how.correct)
+        if not getattr(me.problem, "partial", False) or any(v is not None for v in added):
+            return False, how.optimizer
+        if how.optimizer == "adam":
+            return True, partial(torch.optim.Adam, betas=self.betas, eps=self.eps)
+        plain = how.optimizer != "sgd" or not me.pace.momentum
+        return True, how.optimizer if plain else partial(torch.optim.SGD, momentum=me.pace.momentum)
 
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """(objective, its rows, the same rows by the client's own numbers) for every step of this round.

@@ -42,10 +42,11 @@ class TorchOptimizer:
         sizes = [shape.numel() for shape in self.shapes]
         return [part.view(shape) for part, shape in zip(torch.split(v, sizes), self.shapes, strict=True)]
 
-    def step(self, gradient: Vec) -> None:
-        """One step with this gradient [d]."""
-        for p, g in zip(self.params, self.views(gradient), strict=True):
-            p.grad = g
+    def step(self, gradient: Vec, idle: Tensor | None = None) -> None:
+        """One step with this gradient [d]; parameters ``idle`` [d] have none, so that torch skips them."""
+        skipped = [False] * len(self.params) if idle is None else [bool(v.any()) for v in self.views(idle)]
+        for p, g, skip in zip(self.params, self.views(gradient), skipped, strict=True):
+            p.grad = None if skip else g
         for optimizer in self.optimizers:
             optimizer.step()
 

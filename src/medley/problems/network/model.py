@@ -56,6 +56,7 @@ class NetworkModel:
         changes_inputs: whether the module changes its inputs in place, and so gets copies. True until
             `NetworkProblem.works_in_place` has seen that it does not.
         counting: whether a pass changes numbers of the module that are not buffers.
+        reached: indices of the parameters that backward passes reached since it was emptied, if ``partial``.
         noisy: whether outputs in evaluation mode depend on random draws, as a VAE's may.
         allowed: row y marks the classes with which a row of label y is compared; None for all.
     """
@@ -89,6 +90,7 @@ class NetworkModel:
         self.changes_inputs = True
         self.allowed: Bool[Tensor, "c c"] | None = None
         self.noisy, self.counting, self.numbers, self.maps = False, False, 1, True
+        self.reached, self.partial = set[int](), False
         self.mixes_rows = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.by_rows = not callable(family.loss)
         self.decision: Decision = None if family.loss == "mse" else "argmax"
@@ -111,6 +113,25 @@ class NetworkModel:
         self._moving = [(m._buffers, n, b) for m, n, b in owners]
         self.floats = [b for b in moving if b.is_floating_point()]
         self.ints = [b for b in moving if not b.is_floating_point()]
+
+    @property
+    def partial(self) -> bool:
+        """Whether a backward pass may leave some parameters without a gradient, as heads of other tasks."""
+        return self._partial
+
+    @partial.setter
+    def partial(self, value: bool) -> None:
+        self._partial = value
+        for i, p in enumerate(trainable(self.module, self.family.shared)[0] if value else []):
+            p.register_post_accumulate_grad_hook(lambda _, i=i: self.reached.add(i))  # type: ignore[no-untyped-call]
+
+    @property
+    def idle(self) -> Bool[Tensor, " d"] | None:
+        """Coordinates that the last gradient did not reach, whose ``.grad`` torch leaves None; None if not known."""
+        if not self.partial:
+            return None
+        there = [torch.full((n,), i not in self.reached) for i, n in enumerate(self.sizes)]
+        return torch.cat(there).to(self.flat.device)
 
     @property
     def head(self) -> nn.Linear | None:

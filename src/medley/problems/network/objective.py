@@ -63,7 +63,7 @@ class NetworkObjective:
     n: int = field(init=False)
     d: int = field(init=False)
     (work,) = handed("meter", "rows")
-    shapes, adapters = handed("problem", "shapes", "adapters")
+    shapes, adapters, partial, idle = handed("problem", "shapes", "adapters", "partial", "idle")
 
     def __post_init__(self) -> None:
         self.n, self.d = len(self.X), self.problem.d
@@ -119,6 +119,7 @@ class NetworkObjective:
         p.load(x)
         p.mode(True)
         p.gradient.zero_()
+        p.reached.clear()
         if self.transform is not None and self.rng is not None:
             X = several(self.transform(inputs_of(X.clone()), self.rng))  # it may work in place
         now = Labelled(X, y, self._weights(rows))

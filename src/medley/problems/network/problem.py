@@ -47,6 +47,7 @@ TRIED = (
     "still",
     "numbers",
     "maps",
+    "partial",
 )
 """What `Network.ready` finds out from rows of the data; processes without rows get it from there."""
 
@@ -210,11 +211,12 @@ class NetworkProblem(NetworkModel):
         """A trained parameter on which these rows' outputs depend in the user's module, but not in this copy.
 
         A function that was made with the module, such as a lambda over `self`, uses the first module's parameters in
-        every copy.
+        every copy. Sets ``partial`` if the outputs do not depend on every parameter.
         """
         parts = [v.detach().requires_grad_() for v in self.split(self.flat)]
         here = self._reached(self.module, {path: parts[i] for path, i in self.places}, X)
-        if all(here.values()):
+        self.partial = not all(here.values())
+        if not self.partial:
             return None
         there: dict[str, bool] = {}
         with contextlib.suppress(Exception):

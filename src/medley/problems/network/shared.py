@@ -161,8 +161,8 @@ class PartObjective:
     n: int = field(init=False)
     d: int = field(init=False)
     y: Data = field(init=False)
-    transform, counts, convexity, smoothness, factor, rng, work = handed(
-        "joint", "transform", "counts", "convexity", "smoothness", "factor", "rng", "work"
+    transform, counts, convexity, smoothness, factor, rng, work, partial = handed(
+        "joint", "transform", "counts", "convexity", "smoothness", "factor", "rng", "work", "partial"
     )
 
     def __post_init__(self) -> None:
@@ -179,6 +179,11 @@ class PartObjective:
         """The shapes of the parameters of this part."""
         count, shapes = self.problem.joint.shared_count, self.problem.joint.shapes
         return shapes[:count] if self.part.start == 0 else shapes[count:]
+
+    @property
+    def idle(self) -> Bool[Tensor, " d"] | None:
+        """Coordinates of this part that the last gradient did not reach; None if it is not known."""
+        return None if (idle := self.joint.idle) is None else idle[self.part]
 
     def padded(self, v: Vec) -> Whole:
         """A direction of this part [d] as a direction of all parameters, 0 elsewhere."""
