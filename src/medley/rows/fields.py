@@ -54,6 +54,11 @@ class Fields(Tensor):
         """The tensors as they were given, by name or by place."""
         return self.parts if self.names is None else dict(zip(self.names, self.parts, strict=True))
 
+    def ordered(self, names: Sequence[str] | None) -> Fields:
+        """The same inputs in the order of these names; in their own if they have only places."""
+        held = dict(zip(self.names or (), self.parts, strict=bool(self.names)))
+        return self if names is None else Fields([held[name] for name in names], names)
+
     def over(self, f: Callable[[Tensor], Tensor]) -> Fields:
         """``f`` of each tensor."""
         return Fields([f(t) for t in self.parts], self.names)
@@ -144,10 +149,10 @@ def outputs_of(made: Any) -> Tensor:
 
 
 def layout(X: Tensor) -> Any:
-    """The shape of one row; for several inputs, each name or place with its shape."""
+    """The shape of one row; for several inputs, each name, in the alphabet's order, or place, with its shape."""
     if not isinstance(X, Fields):
         return tuple(X.shape[1:])
-    return tuple((k, tuple(t.shape[1:])) for k, t in zip(X.names or range(len(X.parts)), X.parts, strict=True))
+    return tuple(sorted((k, tuple(t.shape[1:])) for k, t in zip(X.names or range(len(X.parts)), X.parts, strict=True)))
 
 
 def described(X: Tensor) -> str:
@@ -202,7 +207,7 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> Fields:
     first = parts[0]
     if not isinstance(first, Fields) or dim != 0 or any(layout(t) != layout(first) for t in parts):
         raise BadData(f"rows of several inputs must have the same ones: {'; '.join({described(t) for t in parts})}")
-    each = zip(*(t.parts for t in parts if isinstance(t, Fields)), strict=True)
+    each = zip(*(t.ordered(first.names).parts for t in parts if isinstance(t, Fields)), strict=True)
     return Fields([joined(ts) for ts in each], first.names)
 
 
