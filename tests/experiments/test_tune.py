@@ -79,6 +79,7 @@ def test_accuracy_is_that_of_the_validation_rows():
         ({}, {}, "give settings to try"),
         ({"lr": []}, {}, "give a list of values"),
         ({"lr": "12"}, {}, "give a list of values"),
+        ({"lr": ["1"]}, {}, "has '1'; give numbers above 0"),
         ({"lr": [1, 1]}, {}, "the same value occurs twice"),
         ({"lr": [1]}, {"metric": "los"}, "Did you mean 'loss'"),
         ({"lr": [1]}, {"seeds": []}, "give a number from 1"),

@@ -14,6 +14,7 @@ from ..contract import Algorithm, Diverged, Pace, RecipeError, Tuned, Wrapper
 from ..federation.federation import Federation
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
+from ..scenarios.laws import is_number
 from ..storage.directions import directions_of, higher_is_better
 from ..storage.history import Row
 from ..storage.result import Result
@@ -113,6 +114,8 @@ def points_of(algorithm: Algorithm[Any, Any], grid: Grid) -> list[Point]:
             raise RecipeError.unknown(key, keys, f"tune(grid=...) of {algorithm.name}")
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise RecipeError(f"tune(grid={{{key!r}: {values!r}}}): give a list of values to try", key)
+        if key == "lr" and (bad := [v for v in values if not is_number(v) or v <= 0]):
+            raise RecipeError(f"tune(grid={{'lr': ...}}) has {bad[0]!r}; give numbers above 0, factors of lr", key)
     if not grid:
         raise RecipeError("tune(grid={}): give settings to try, e.g. {'lr': [0.3, 1, 3]}", "grid")
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
