@@ -78,8 +78,8 @@ class Pace(Settings):
         batch: Rows of a mini-batch; None is the full batch. Default 32.
         momentum: Momentum of the client's descent, in [0, 1); default 0.
         weight_decay: Weight decay, part of the local gradient; default 0.
-        clip: Bound on the norm of the local gradient; default None, no bound. The gradient includes ``weight_decay``. It
-            does not include the weight decay of a factory's optimizer, as with torch's ``clip_grad_norm_``.
+        clip: Bound on the norm of the local gradient; default None, no bound. The gradient includes ``weight_decay``,
+            but not the weight decay of a factory's optimizer, as with torch's ``clip_grad_norm_``.
         optimizer: "sgd" (default), "adam", or a factory (parameters, lr=...) -> torch.optim.Optimizer: a class of
             ``torch.optim``, or ``functools.partial(torch.optim.AdamW, betas=(0.9, 0.99))``.
         optimizer_state: "fresh" (default) starts a factory's optimizer again in every round, "kept" continues with the

@@ -194,7 +194,16 @@ class NetworkProblem(NetworkModel):
             return not all(map(torch.equal, before, after))
 
     def note_layers(self, X: Data) -> Layers:
-        """The layers that run last in the forward pass of these rows, noted in ``head_at`` and ``gives``."""
+        """The layers that run last in the forward pass of these rows, noted in ``head_at`` and ``gives``.
+
+        Logs the run's dtype if the module has another one.
+        """
+        for kind in {t.dtype for t in self.family.module.parameters() if t.requires_grad} - {self.dtype}:
+            name, taken = (str(t).removeprefix("torch.") for t in (kind, self.dtype))
+            keep = f"pass run(dtype={name!r})" if kind == torch.float64 else f"convert it, result.model.to({kind})"
+            log.info(
+                "Network: the module is %s, but trains and comes back in %s; to keep %s, %s", name, taken, name, keep
+            )
         self.mode(False)
         with self.forked():
             rows = self.given(inputs_of(X))
