@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import medley as md
 from medley.contract.algorithm import Algorithm
@@ -727,3 +729,57 @@ def test_bytes_at_one_client_beside_floats_at_another_are_refused() -> None:
         md.Federation(md.problems.Softmax(), clients=[(whole[0] / 255, y), whole])
     assert e.value.client == 1
     md.Federation(md.problems.Softmax(), clients=[whole, whole])
+
+
+class Both(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 2)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        z: torch.Tensor = self.a(a) + b[:, None]
+        return z
+
+
+def test_inputs_go_by_name_in_any_order() -> None:
+    a, b, y = torch.randn(8, 3), torch.randn(8), torch.arange(8) % 2
+    of = lambda second: md.Federation(md.problems.Network(Both()), clients=[({"a": a, "b": b}, y), (second, y)])
+    same, turned = (md.run(md.FedAvg(), of(X), 2) for X in ({"a": a, "b": b}, {"b": b, "a": a}))
+    assert torch.equal(same.x, turned.x)
+    assert np.array_equal(turned.predict({"b": b, "a": a}), turned.predict({"a": a, "b": b}))
+
+
+X_Y = torch.ones(8, 3), torch.arange(8) % 2
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        (
+            (X_Y[0], torch.full((8, 2), 0.25)),
+            r"^client 0, row 0: .* 0\.25\. If they are soft labels .* of your own",
+        ),
+        (
+            TensorDataset(*X_Y, torch.full((8,), 0.5)),
+            r"^client 0, row 0: .* Of the 3 tensors the last .* label, .* as \(X, y, weights\)$",
+        ),
+        ((X_Y[0].numpy()[0], X_Y[1].numpy()[0]), r"^client 0: X is \[3\] .* so \(X\[None\], y\[None\]\) for one row$"),
+    ],
+)
+def test_labels_that_are_none_are_refused_with_a_remedy(client: Any, said: str) -> None:
+    with pytest.raises(md.BadData, match=said) as caught:
+        md.Federation(md.problems.Network(nn.Linear(3, 2)), clients=[client])
+    assert "ignore_index" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [(torch.float64, r"float32; to keep float64, pass run\(dtype='float64'\)"), (torch.float16, r"model.to\(.*16\)")],
+)
+def test_the_log_says_in_which_dtype_a_module_trains(
+    dtype: torch.dtype, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "medley"):
+        fed = md.Federation(md.problems.Network(nn.Linear(3, 2).to(dtype)), clients=[X_Y])
+        md.run(md.FedAvg(), fed, 0)
+    assert len(re.findall(said, caplog.text)) == 1

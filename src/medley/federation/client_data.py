@@ -83,7 +83,7 @@ def pooled(
             raise BadData("Federation(test=...): clients have their own test rows; pass either those or test=")
         X_test, y_test, owner = _own_tests(canonical, rows, tested, classes)
     given = joined([r.y for r in rows])
-    y = all_labels(canonical, given, sizes, classes)
+    y = all_labels(canonical, given, sizes, classes, rows[0].X)
     numbered: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
     if classes is None and (names or numbered(y)):
         classes = counted(y, y_test, sizes, owner.get("client"), getattr(problem, "ignore_index", None))
@@ -337,10 +337,11 @@ def _check_index(i: int | None, given: Sequence[Any], called: str) -> None:
 def _pair(i: int, X: Any, y: Any, part: str) -> tuple[Tensor, Tensor]:
     """Client i's inputs and targets as tensors, checked; ``part`` is the suffix of their names."""
     X, y = as_tensor(X, f"client {i}'s X{part}", i), as_tensor(y, f"client {i}'s y{part}", i, labels=True)
-    if X.ndim < 2 or len(X) != len(y):
+    if X.ndim < 2 or not y.ndim or len(X) != len(y):
+        remedy = "X[:, None] for one feature" if X.numel() == y.numel() else "(X[None], y[None]) for one row"
         raise BadData(
             f"client {i}: X{part} is {list(X.shape)} and y{part} is {list(y.shape)}; give one row per sample in both"
-            f"{', so X[:, None] for one feature' if X.ndim == 1 else ''}",
+            f"{f', so {remedy}' if X.ndim == 1 else ''}",
             client=i,
         )
     if 0 in X.shape[1:]:

@@ -13,6 +13,7 @@ from ..contract import BadData, Family
 from ..datasets import Dataset
 from ..datasets.arrays import is_text, numbered, refuse_mixed, text_labels
 from ..problems import Logistic
+from ..rows.fields import Fields
 
 Canonical = Callable[[Tensor, int | None], Tensor]
 """(labels y, number of classes or None) -> the labels as data sets store them; for example `Family.canonical`."""
@@ -34,7 +35,7 @@ def numbered_labels(clients: Sequence[Any], test: Any) -> tuple[list[Any], Any, 
         for i, g in enumerate(whole)
         if isinstance(g, tuple | list)
         for k in PLACES
-        if k < len(g) and g[k] is not None and len(g[k]) > 0
+        if k < len(g) and hasattr(g[k], "__len__") and getattr(g[k], "shape", None) != () and len(g[k]) > 0
     }
     for (i, k), y in given.items():
         refuse_mixed(y, f"{called[i]}'s {'y_test' if k == PLACES[1] else 'y'}", i if i < len(clients) else None)
@@ -107,11 +108,20 @@ def recorded_labels(problem: Family, data: Dataset) -> dict[str, Any]:
     return {"classes": classes, **({"labels": list(labels)} if labels else {})}
 
 
-def all_labels(canonical: Canonical, y: Tensor, sizes: list[int], classes: int | None) -> Tensor:
-    """All clients' labels as data sets store them. Raises BadData, naming the client and its row."""
+def all_labels(canonical: Canonical, y: Tensor, sizes: list[int], classes: int | None, X: Tensor) -> Tensor:
+    """All clients' labels as data sets store them. Raises BadData, naming the client and its row.
+
+    Args:
+        X: rows of one client; if they have several inputs by place, the error says which tensor counted as the label
+    """
     try:
         return canonical(y, classes)
     except BadData as e:
+        if isinstance(X, Fields) and X.names is None:
+            e.args = (
+                f"{e}. Of the {len(X.parts) + 1} tensors the last was taken as the label, the others as inputs; if it "
+                "has weights of rows, pass the client as (X, y, weights)",
+            )
         if e.row is None:
             raise
         raise in_rows(e, e.row, sizes) from None

@@ -59,12 +59,17 @@ def class_labels(y: Data, classes: int | None, where: str, ignored: int | None =
         at = tuple(bad.nonzero()[0].tolist())
         row = at[0]
         known = f"0..{classes - 1}" if classes else "0, 1, ..."
-        padding = "" if y.ndim == 1 or ignored is None else f", or say ignore_index={y[at].item():g} if it is padding"
-        raise BadData(
-            f"{where} wants labels {known}; row {row} has {y[at].item():g}. Give classes= if there "
-            f"are more, or number the labels from 0{padding}",
-            row=row,
-        )
+        remedy = "Give classes= if there are more, or number the labels from 0"
+        if y[at] % 1 != 0 and y.ndim > 1:
+            remedy = (
+                "If they are soft labels (probabilities), pass a loss of your own, "
+                "Network(loss=torch.nn.functional.cross_entropy); if they are values, loss='mse'"
+            )
+        elif y[at] % 1 != 0:
+            remedy = "If they are values, use LeastSquares, or Network(loss='mse')"
+        elif y.ndim > 1 and ignored is not None:
+            remedy += f", or say ignore_index={y[at].item():g} if it is padding"
+        raise BadData(f"{where} wants labels {known}; row {row} has {y[at].item():g}. {remedy}", row=row)
     return whole
 
 
