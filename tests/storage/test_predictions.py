@@ -211,3 +211,10 @@ def test_inputs_beside_their_targets_are_refused_with_the_way_to_the_inputs_alon
         with pytest.raises(md.BadData, match=rf"predict\(X\): X is .*{remedy}"):
             result.predict(X)
         assert (result.predict(rows) == want).all()
+
+
+def test_rows_of_another_rank_than_the_training_rows_are_refused() -> None:
+    r = run(Network(nn.Linear(4, 2)), X, Y)
+    for rows in (X[None], X[:, None], (X,)):
+        with pytest.raises(md.BadData, match="of 3 dimensions, but the training rows have 2"):
+            r.predict(rows)

@@ -18,7 +18,7 @@ from ..datasets.facts import recorded
 from ..datasets.sources import by_client, only_key
 from ..problems import Network
 from ..rows.columns import is_frame
-from ..rows.fields import integers
+from ..rows.fields import Fields, integers
 from ..rows.lazy import joined
 from ..runtime import streams
 from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Partition, Stream, Tasks, describe
@@ -303,9 +303,11 @@ class Federation(Settings):
         own = f"{len(self.sizes or [])} clients' own data"
         partition = without_addresses(repr(self.partition)) if self.partition else own
         tests = {} if self.own_test is None else {"own_test": self.own_test}
-        named = {"client_names": list(names)} if (names := self.client_names) else {}
+        named: dict[str, Any] = {"client_names": list(names)} if (names := self.client_names) else {}
         if isinstance(self.problem, Network) and (ids := integers(self.data.X)):
             named["integers"] = ids
+        if not isinstance(self.data.X, Fields):
+            named["dimensions"] = self.data.X.ndim
         return {
             **recorded_labels(self.scenario.problem, self.data),
             **named,

@@ -37,10 +37,11 @@ PART = 1 << 28
 """Bytes of clients' memories in one file."""
 
 DESCRIBING = frozenset(
-    {"features", "scaling", "test_rows", "test_majority", "classes", "labels", "integers", "decision"}
+    {"features", "scaling", "test_rows", "test_majority", "classes", "labels", "integers", "dimensions", "decision"}
 )
 """Settings that describe data: names and scaling of its features; number of test rows and their commonest label; number
-and names of its classes and the outputs that stand for them; and which inputs are whole numbers."""
+and names of its classes and the outputs that stand for them; which inputs are whole numbers; and the number of
+dimensions of X."""
 
 
 def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:

@@ -129,13 +129,16 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:5]) + more
 
 
-def outputs_of(module: nn.Module, X: Any, batch: int, integers: Sequence[str] | None) -> Tensor:
+def outputs_of(
+    module: nn.Module, X: Any, batch: int, integers: Sequence[str] | None, dimensions: int | None = None
+) -> Tensor:
     """The module's outputs for rows X in evaluation mode, on the CPU; afterwards its mode is as before.
 
     Args:
         X: rows [n, ...]: a tensor, an array, a SciPy sparse matrix, or a dict or tuple of such; numbers in any dtype
         integers: names or places of inputs that are whole numbers; None: all whole-number inputs, if the module embeds
             some
+        dimensions: of the training rows X; None if they are not known, or if rows have several inputs
 
     Raises BadData if the module cannot read the rows, and if the outputs of one row lack the row dimension.
     """
@@ -143,6 +146,11 @@ def outputs_of(module: nn.Module, X: Any, batch: int, integers: Sequence[str] | 
     rows = _tensor(X) if several is None else several
     if rows.ndim < 2:
         raise BadData(f"predict(X): X has shape {list(rows.shape)}; give rows [n, ...], one row as X[None]")
+    if dimensions is not None and rows.ndim != dimensions:
+        raise BadData(
+            f"predict(X): X has shape {list(rows.shape)}, of {rows.ndim} dimensions, but the training rows have "
+            f"{dimensions}; give rows [n, ...] of the same form, one row as X[None]"
+        )
     if integers is None:
         embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules())
         integers = whole(rows) if embeds else ()

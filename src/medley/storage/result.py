@@ -292,7 +292,7 @@ class Result:
             )
         module = model if client is None else self.client_model(client)
         rows = rows_of(X, self.features, self.settings.get("scaling"))
-        return outputs_of(module, rows, batch, self.settings.get("integers"))
+        return outputs_of(module, rows, batch, self.settings.get("integers"), self.settings.get("dimensions"))
 
     def predict(self, X: Any, batch: int = 256, client: int | str | None = None) -> np.ndarray:
         """The model's predictions for rows X: class labels [n], or the outputs if there are no classes.
