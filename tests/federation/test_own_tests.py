@@ -192,8 +192,11 @@ def test_slips_with_own_test_rows_name_the_client() -> None:
         make((X, y, X, y), test=(X, y))
     with pytest.raises(md.RecipeError, match=r"own_test=True.*there are no test rows"):
         make((X, y), own_test=True)
-    with pytest.raises(md.RecipeError, match=r"^Federation\(own_test='no'\): must be True or False$"):
-        make((X, y), own_test="no")
+    for wrong in ("no", 0):
+        with pytest.raises(
+            md.RecipeError, match=rf"^Federation\(own_test={wrong!r}\): must be True or False, or None$"
+        ):
+            make((X, y), own_test=wrong)
     weights = torch.ones(4)
     assert make((X, y, X, y, weights)).data.weights is not None
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from ..contract import Algorithm, BadData, Family, RecipeError, ReplayPolicy, Settings, Tuned, integer
-from ..contract.settings import check_flag
 from ..datasets import Dataset
 from ..datasets.facts import recorded
 from ..datasets.sources import by_client, only_key
@@ -373,8 +372,8 @@ def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
 
 def _checked(validation: object, classes: object, own_test: object) -> int | None:
     """``classes`` as a Python int. Raises RecipeError for an invalid share, number or switch."""
-    if own_test is not None:
-        check_flag(own_test, "Federation", "own_test")
+    if not isinstance(own_test, bool | None):
+        raise RecipeError(f"Federation(own_test={own_test!r}): must be True or False, or None", "own_test")
     if not is_number(validation) or not 0 <= validation < 1:  # type: ignore[operator]
         raise RecipeError(f"Federation(validation={validation!r}): must be a share in [0, 1)", "validation")
     number = integer(classes)
