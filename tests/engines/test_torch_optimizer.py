@@ -188,7 +188,7 @@ def test_batchnorm_survives_a_batch_of_one_row_in_every_seed() -> None:
         assert r.model is not None
         assert r.model.training is False
     # The last row trains the layers behind BatchNorm with its running statistics, and leaves these as they were.
-    one = md.Federation(md.problems.Network(norm), clients=[(X[:1].float(), y[:1])])
+    one = md.Federation(md.problems.Network(norm), clients=[(X[:1].float(), y[:1])], classes=3)
     alone = md.run(md.FedAvg(), one, 2)
     assert alone.summary["loss"] < alone.history[0]["loss"]
     assert alone.model is not None
