@@ -102,8 +102,6 @@ class Descent:
                 [float(LINKS[self.glm.uses].link(self.point["mean"])) * (v == "Intercept") for v in self.names]
             )
             up = self.at(x, alpha)
-        if not up.H.any() and self.glm.family == "cox":
-            raise Unfit(f"{self.glm.event} has no 1 at any site: there is nothing to explain")
         if up.sums[BAD] > 0.5:
             raise Stalled(f"glm: the first guess gives impossible means under link={self.glm.uses!r}; give link='log'")
         for k in range(STEPS.get(self.glm.family, 25)):
