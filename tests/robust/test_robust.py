@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,6 @@ class State:
 def reading(read: Callable[[Any], Any], fold: R.Fold, rows: list[float], **given: Any) -> Any:
     """The message that a method reads by ``read`` off clients that send their row's value in every field."""
     out: list[Any] = []
-
-    from dataclasses import dataclass
 
     @dataclass
     class Server:
@@ -258,3 +257,36 @@ def test_a_reply_of_nan_ends_the_run_or_is_left_out() -> None:
     kept = run(method, fed, reply_policy=md.ReplyPolicy(faulty="drop"))
     assert kept.status.ok
     assert kept.history[-1]["accuracy"] > 0.8
+
+
+@dataclass(frozen=True)
+class Own(R.Fold):
+    """A user's own rule."""
+
+    made: Callable[[torch.Tensor], Any]
+
+    def __call__(self, rows: torch.Tensor, told: Any = None) -> Any:
+        return self.made(rows)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (
+            lambda rows: rows.mean(),
+            r"Own\(.* made a tensor \[\] of the replies \[10, 640\] to train.delta; return one vec",
+        ),
+        (lambda rows: rows[:1], r"made a tensor \[1, 640\] .*a tensor \[640\], as rows.mean\(0\) is"),
+        (lambda rows: None, "made a NoneType of"),
+    ],
+)
+def test_a_rule_of_ones_own_makes_one_vector(made: Callable[[torch.Tensor], Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        run(md.Robust(md.FedAvg(), fold=Own(made)), rounds=1)
+
+
+def test_a_rule_of_ones_own_may_compute_by_numpy_in_double_precision() -> None:
+    net = md.problems.Network(torch.nn.Linear(64, 10))
+    fed = md.Federation(net, data=md.datasets.digits(), partition=md.scenarios.IID(4), weights="uniform")
+    made = Own(lambda rows: rows.double().mean(0).numpy())
+    assert run(md.Robust(md.FedAvg(), fold=made), fed).x.dtype == torch.float32

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy import stats
 
 from medley.contract.errors import RecipeError
 from medley.scenarios import Availability, Bernoulli, Everyone, Fixed, Fraction, Participation, participation
+from medley.scenarios.participation import drawn
 
 SIZES = np.array([1, 2, 3, 4, 10])
 
@@ -132,3 +134,30 @@ def test_one_cohort_that_is_no_list_of_cohorts_is_refused():
 def test_cohorts_of_other_things_than_ids_are_refused(ids):
     with pytest.raises(RecipeError, match=r"cohort 0 is .*: client ids are 0, 1, ..., each once"):
         Fixed([ids])
+
+
+@pytest.mark.parametrize("ids", [[3, 1], np.array([1, 3], np.int32), (3, 1), []])
+def test_a_rule_of_ones_own_may_return_lists_and_any_order(ids):
+    assert drawn(SimpleNamespace(draw=lambda *_: ids), 1, SIZES, 0).tolist() == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([1, 1, 2], r"Own\.draw\(\) of round 3 names client 1 more than once; name each client once"),
+        ([1, 9], r"Own\.draw\(\) of round 3 names client 9, but ids go from 0 to 4"),
+        ([-1, 2], "names client -1, but ids go from 0 to 4"),
+        ([1.0, 2.0], r"returns float64 \[2\]; return the clients' ids"),
+        (np.arange(5) % 2 == 0, r"returns bool \[5\].*np\.flatnonzero\(mask\)"),
+        (None, r"returns object \[\]"),
+    ],
+    ids=str,
+)
+def test_what_is_no_cohort_is_refused(ids, said):
+    class Own:
+        def draw(self, round, sizes, seed):
+            return ids
+
+    with pytest.raises(RecipeError, match=said) as caught:
+        drawn(Own(), 3, SIZES, 0)
+    assert caught.value.key == "participation"

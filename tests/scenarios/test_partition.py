@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medley import Federation, datasets
+from medley import FedAvg, Federation, datasets, run
 from medley.contract.errors import BadData, MedleyError, RecipeError, WireError
 from medley.problems import Softmax
 from medley.scenarios import IID, ByKey, Dirichlet, Labels, Partition, Quantity, Saved, Shards, describe, load, save
@@ -394,3 +394,17 @@ def test_rows_that_a_users_partition_cannot_mean_are_refused(parts, said):
 
 def test_lists_and_small_integers_are_rows_too():
     assert same(Parts.of([[2, 0], [], np.array([1], np.uint8)], 3), [[2, 0], [], [1]])
+
+
+def test_a_rule_of_ones_own_deals_to_as_many_clients_as_it_says():
+    class Own:
+        clients = 6
+
+        def split(self, y, n, seed, keys=None):
+            return np.array_split(np.arange(n), 5)
+
+    fed = Federation(Softmax(mu=1e-3), data=datasets.digits(), partition=Own())
+    with pytest.raises(
+        BadData, match=r"Own\.split\(\) deals rows to 5 clients, but its clients is 6; return that many"
+    ):
+        run(FedAvg(), fed, 0, progress=False)

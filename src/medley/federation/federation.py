@@ -24,6 +24,7 @@ from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Pa
 from ..scenarios.dealing import Parts, dealt_alike
 from ..scenarios.description import Description
 from ..scenarios.laws import is_number
+from ..scenarios.partition import dealt
 from ..server.options import HeldOut
 from ..storage.as_json import without_addresses
 from ..storage.html import facts
@@ -227,7 +228,7 @@ class Federation(Settings):
                 data = data.split(test=0.0, validation=self.validation)
             if self.partition is not None:
                 y = data.y.numpy() if data.classes and data.y.ndim == 1 else None
-                parts = Parts.of(self.partition.split(y, n := len(data.X), streams.key(seed, "task", s), data.keys), n)
+                parts = dealt(self.partition, y, len(data.X), streams.key(seed, "task", s), data.keys)
             else:
                 parts = Parts.of(np.flatnonzero(data.keys["client"] == i) for i in range(len(self.sizes or [])))
             tests = self._tests(data, parts, streams.rng(seed, "partition", "test", s))
@@ -281,7 +282,7 @@ class Federation(Settings):
         if self.sizes is None:
             assert self.partition is not None
             labels = self._labels()
-            parts = Parts.of(self.partition.split(labels, n := len(self.data.X), seed, self.data.keys), n)
+            parts = dealt(self.partition, labels, len(self.data.X), seed, self.data.keys)
             return parts, Parts(parts.rows[:0], np.zeros_like(parts.starts))
         starts = np.cumsum([0, *self.sizes], dtype=np.int64)
         whole = Parts(np.arange(starts[-1]), starts)

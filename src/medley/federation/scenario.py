@@ -14,7 +14,7 @@ from ..problems import Network
 from ..scenarios import Attack, Devices, Everyone, Fixed, Members, Membership, Pace, Participation, Stream, Tasks
 from ..scenarios import participation as participation_rule
 from ..scenarios.laws import is_number
-from ..scenarios.participation import sampling_of
+from ..scenarios.participation import drawn, sampling_of
 from ..storage.as_json import without_addresses
 from .checks import expect
 
@@ -173,14 +173,14 @@ class Scenario:
     def cohort(self, round: int, sizes: np.ndarray, seed: int) -> tuple[int, ...]:
         """Ids of the clients that take part: the drawn members that have rows."""
         if self.membership is None:
-            drawn = self.participation.draw(round, sizes, seed)
+            ids = drawn(self.participation, round, sizes, seed)
         else:
             members = np.array(self.members(round, len(sizes)), dtype=np.int64)
             if isinstance(self.participation, Fixed):  # it names clients
-                drawn = np.intersect1d(self.participation.draw(round, sizes, seed), members)
+                ids = np.intersect1d(drawn(self.participation, round, sizes, seed), members)
             else:
-                drawn = members[self.participation.draw(round, sizes[members], seed)]
-        return tuple(i for i in drawn.tolist() if sizes[i])
+                ids = members[drawn(self.participation, round, sizes[members], seed)]
+        return tuple(i for i in ids.tolist() if sizes[i])
 
     @property
     def parts(self) -> dict[str, Any]:

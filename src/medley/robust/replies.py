@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NoReturn, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -153,7 +154,16 @@ class RobustCohort:
         """The rule's vector of these rows, one row per client of ``ids``, a part of ``asked`` clients."""
         root = self.fold.root_client
         at = None if root is None else ids.index(root)
-        v = self.fold(rows, Told(self.before.get(key), at, asked))
+        made: Any = self.fold(rows, Told(self.before.get(key), at, asked))  # a user's own rule may return anything
+        made = torch.from_numpy(made) if isinstance(made, np.ndarray) else made
+        if not isinstance(made, Tensor) or made.shape != rows.shape[1:]:
+            what = f"a tensor {[*made.shape]}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+            raise RecipeError(
+                f"{self.fold!r} made {what} of the replies {[*rows.shape]} to {key}; return one vector, a tensor "
+                f"[{rows.shape[1]}], as rows.mean(0) is",
+                "fold",
+            )
+        v = made.to(rows)
         if self.fold.remembers:
             self.before = {**self.before, key: v}
         return v

@@ -82,7 +82,7 @@ class Fold(Checked, ABC):
 
     @abstractmethod
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
-        """The rule's vector. Raises TooFewReplies, as `check` does."""
+        """The rule's vector, a tensor [d] for rows [a, d]. Raises TooFewReplies, as `check` does."""
 
 
 def liars_among(rule: object, a: int) -> int:

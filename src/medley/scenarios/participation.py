@@ -25,13 +25,35 @@ class Participation(Protocol):
     """A participation rule. A cohort depends only on the seed, the round (1, 2, ...) and the sizes."""
 
     def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
-        """The ids of a cohort [a], ascending.
+        """The ids of a cohort [a], each once. Medley sorts them.
 
         Args:
             round: From 1.
             sizes: Rows of each client [n].
             seed: Seed of the run; the stream is (seed, round, "cohort").
         """
+
+
+def drawn(rule: Participation, round: int, sizes: Sizes, seed: int) -> Ids:
+    """The cohort of any rule, a user's own too: a list or an array of ids, which are sorted here.
+
+    Raises RecipeError, naming the rule, for anything else, for a client that occurs twice, and for one that does not
+    exist.
+    """
+    got, n = np.asarray(rule.draw(round, sizes, seed)), len(sizes)
+    where = f"{type(rule).__name__}.draw() of round {round}"
+    if got.ndim != 1 or (got.size and got.dtype.kind not in "iu"):
+        raise RecipeError(
+            f"{where} returns {got.dtype} {list(got.shape)}; return the clients' ids, whole numbers such as [0, 7]; "
+            "np.flatnonzero(mask) makes them from a mask",
+            "participation",
+        )
+    ids, times = np.unique(got.astype(np.int64), return_counts=True)
+    if odd := [*ids[(ids < 0) | (ids >= n)].tolist()]:
+        raise RecipeError(f"{where} names client {odd[0]}, but ids go from 0 to {n - 1}", "participation")
+    if twice := ids[times > 1].tolist():
+        raise RecipeError(f"{where} names client {twice[0]} more than once; name each client once", "participation")
+    return ids
 
 
 def sampling_of(rule: Participation, clients: int) -> Sampling | None:

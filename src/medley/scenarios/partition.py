@@ -52,6 +52,17 @@ class Partition(Protocol):
         """
 
 
+def dealt(partition: Partition, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> Parts:
+    """The rows that any rule deals, a user's own too. Raises BadData for another number of clients; see `Parts.of`."""
+    out = Parts.of(partition.split(y, n, seed, keys), n)
+    if partition.clients not in (None, len(out)):
+        raise BadData(
+            f"{type(partition).__name__}.split() deals rows to {len(out)} clients, but its clients is "
+            f"{partition.clients}; return that many arrays of rows"
+        )
+    return out
+
+
 @dataclass(frozen=True)
 class IID(Checked):
     """Rows dealt at random, in sizes that differ by at most one."""
