@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +14,9 @@ from medley.cli import app
 from medley.cli.node import ALLOWED
 from medley.contract.errors import RecipeError
 from medley.flower import client_app
+from medley.flower.client import ClientSide
+from medley.flower.client_rows import report
+from medley.flower.daemon import data_function
 from medley.flower.fleet import FleetNode
 
 pytest.importorskip("flwr")
@@ -105,9 +110,15 @@ def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(t
     recipe.write_text(RECIPE + '[clients]\nfeatures = ["age", "sex"]\nlabels = ["dead", "home"]\n')
     assert check()[0] == 0
     data.write_text(NAMED.replace("home", "went home"))
-    assert check() == (2, "Error: client 1 has as label 1 'went home', the recipe's [clients] 'home'")
+    code, said = check()
+    assert code == 2
+    assert said.startswith(
+        "Error: client 1 has as label 1 'went home', the recipe's [clients] 'home': write classes alike"
+    )
     data.write_text(NAMED.replace("pandas.DataFrame(", "pandas.DataFrame(columns=['sex', 'age'], data="))
-    assert check() == (2, "Error: client 1 has as column 0 sex, the recipe's [clients] age")
+    assert check()[1].startswith(
+        "Error: client 1 has as column 0 sex, the recipe's [clients] age: give all clients the"
+    )
     data.write_text(NAMED.replace('"home"])', '"home"]).standardise()'))
     code, said = check()
     assert code == 2
@@ -117,6 +128,16 @@ def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(t
     code, said = check()
     assert code == 0, said
     assert "scaled by the numbers " in said
+    # A node may lack a class that the recipe names.
+    recipe.write_text(RECIPE + '[clients]\nlabels = ["dead", "moved", "home"]\n')
+    for own, there in (("home", "[[0, 1], [2, 2]]"), ("dead", "[[0, 3]]")):
+        data.write_text(NAMED.replace("home", own))
+        code, said = check()
+        assert code == 0, said
+        assert "labels: 'dead', 'moved', 'home'" in said
+        side = ClientSide(recipe, data_function(data), None)
+        context: Any = SimpleNamespace(run_config={}, node_config={"partition-id": 1})
+        assert str(report(side.lots(context), 1).tasks[0].support) == there
 
 
 CALL = "subprocess:getoutput"

@@ -97,6 +97,38 @@ def test_errors_and_lines_of_the_log_have_names(
     assert "no answer of client 'Basel'" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("says", ["columns", "unread", "missing", "twice"])
+def test_errors_before_round_1_have_names(path: Path, says: str) -> None:
+    def data(context: Context) -> Any:
+        i = int(context.node_config["partition-id"])
+        if says == "unread" and i == 1:
+            raise RuntimeError("patient Meier")
+        features = ("dose", "age") if says == "columns" and i == 1 else ("age", "dose")
+        return md.datasets.Dataset([[0.0, 1.0], [1.0, 0.0]], [0, 1], classes=2, features=features)
+
+    app, config = client_app(path, data), {"clients": 3, "save": str(path.parent / "run"), "timeout": 2}
+
+    def called(message: Any, context: Context) -> Any:
+        i = int(context.node_config["partition-id"])
+        context.node_config["name"] = NAMES[i]
+        if says == "twice" and i == 1:
+            context.node_config["partition-id"] = 0
+        return app(message, context)
+
+    apps: list[Any] = [called] * (2 if says == "missing" else 3)
+    with pytest.raises(md.MedleyError):
+        server_app(path)(
+            grid=Bench(apps, config, memory=str(path.parent / "memory")),
+            context=Context(7, 0, {}, RecordDict(), config),
+        )
+    assert {
+        "columns": "client 'Basel' has as column 0 dose, client 'Bern' age: give all clients the same columns, in one",
+        "unread": "client 'Basel': its data cannot be read, RuntimeError",
+        "missing": "2 of 3 clients are there after 2 s, Bern and Basel, but not clients [2]: start their nodes",
+        "twice": " have the same client number, 0: give each its own, by medley node --client",
+    }[says] in events.read(path.parent / "run")[-1]["message"]
+
+
 def test_two_nodes_of_one_name_are_told_apart_before_the_run(path: Path) -> None:
     with pytest.raises(md.BadData, match="clients 0 and 2 are both called 'Bern': give each node its own --name"):
         deploy(path, ("Bern", "Basel", "Bern"))

@@ -559,7 +559,9 @@ def test_clients_that_do_not_fit_are_named(app: Path, tmp_path: Path, monkeypatc
         deploy(app, other)
     assert e.value.client == 1
     monkeypatch.setattr(messenger, "SOON", 0.5)
-    with pytest.raises(md.MedleyError, match=r"2 of 3 clients are there after 3 s, \[0, 1\]; \[2\] are missing"):
+    with pytest.raises(
+        md.MedleyError, match=r"2 of 3 clients are there after 3 s, clients \[0, 1\], but not clients \[2\]"
+    ):
         deploy(app, clients=2, timeout=3, save=str(tmp_path / "missing"))
     said = [e["message"] for e in events.read(tmp_path / "missing") if e["event"] == "log"]
     assert said == ["waiting for clients [2], at most 3 s"]

@@ -198,7 +198,8 @@ def named(ids: Sequence[int], names: Mapping[int, str]) -> str:
     return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
-def with_names(message: str, names: Sequence[str]) -> str:
+def with_names(message: str, names: Sequence[str] | Mapping[int, str]) -> str:
     """The message with clients' names instead of their numbers, if they have names."""
-    name = lambda m: f"client {names[int(m[1])]!r}" if int(m[1]) < len(names) else m[0]
+    known = names if isinstance(names, Mapping) else dict(enumerate(names))
+    name = lambda m: f"client {known[int(m[1])]!r}" if int(m[1]) in known else m[0]
     return re.sub(r"\bclient (\d+)\b", name, message)

@@ -134,6 +134,10 @@ def _stripped(values: Any) -> np.ndarray:
     return np.char.strip(np.asarray(values).astype(str))
 
 
+SOME_LABELS = "if these are one client's rows, with only some of the classes, name all: Dataset(X, y, labels=(...))"
+"""The remedy for rows of one class."""
+
+
 def given_labels(values: np.ndarray, texts: Sequence[str]) -> tuple[Label, ...]:
     """Labels as results give them back: booleans and numbers as such, whole ones as int; otherwise ``texts``."""
     found = values.tolist() if values.dtype.kind in "biufO" else []

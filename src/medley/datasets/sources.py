@@ -26,7 +26,7 @@ from ..rows.columns import (
 )
 from ..rows.fields import Fields
 from ..rows.lazy import Lazy, Mapped
-from .arrays import as_column, given_labels, names_of, refuse_mixed
+from .arrays import SOME_LABELS, as_column, given_labels, names_of, refuse_mixed
 from .dataset import Dataset
 from .loaders import item_of, loaded, plain_tensors
 from .prepared import preparation, refuse_special
@@ -324,7 +324,7 @@ def frame(
         row = int(odd.argmax())
         raise BadData(f"{CALL}: {target!r} is {given[row]!r} in row {row} and also {given[first][y][row]!r}", row=row)
     if len(kinds) < 2:
-        raise BadData(f"{CALL}: all rows have the same {target!r}, {kinds[0]!r}")
+        raise BadData(f"{CALL}: all rows have the same {target!r}, {kinds.tolist()[0]!r}; {SOME_LABELS}")
     labels = given_labels(given[first], tuple(map(str, kinds)))
     targets = torch.from_numpy(y.astype(np.int64))
     return Dataset(X, targets, None, None, len(labels), keys, name, labels, features=names, scaling=scaling)

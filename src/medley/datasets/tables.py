@@ -21,7 +21,7 @@ from torch import Tensor
 from ..contract import BadData, RecipeError, checked
 from ..rows.columns import kept_apart, refuse_inexact
 from ..rows.sparse import Sparse, is_sparse
-from .arrays import given_labels
+from .arrays import SOME_LABELS, given_labels
 from .dataset import Dataset
 from .delimited import cells_of, names_of_columns
 from .files import Place, called, check_delimiter, find, locate, read_npz, reencode, warn_of_unread
@@ -385,8 +385,7 @@ def _table(
     if len(kinds) < 2:
         raise BadData(
             f"{call}: all rows have the same label, {kinds[0].item()!r}; name another target, or pass "
-            "regression=True for values. If these are the rows of one client, which has only some of the "
-            "labels, use Dataset(X, y, classes=...)."
+            f"regression=True for values; {SOME_LABELS}"
         )
     codes = [torch.from_numpy(np.searchsorted(kinds, part).astype(np.int64)) for part in parts]
     labels = given_labels(kinds, tuple(map(str, kinds.tolist())))

@@ -127,6 +127,15 @@ class Names:
 
 UNNAMED = "without names"
 
+REMEDIES = {
+    "column": ": give all clients the same columns, in one order",
+    "label": ": write classes alike, and name all under [clients] labels = [...] in the server's and nodes' recipe",
+}
+
+
+def _remedy(fact: str) -> str:
+    return REMEDIES.get(fact.removeprefix("as ").split()[0].removesuffix("s"), "")
+
 
 def differing(mine: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str] | None:
     """The first fact that is not the same on both sides, as each states it."""
@@ -229,11 +238,7 @@ class ClientReport:
         """A sentence on the first fact on which this client differs from another one; empty if they agree."""
         if (said := differing(self.facts, other.facts)) is None:
             return ""
-        remedy = (
-            ": give all clients the same, or state them once, for all, in the recipe's [clients] features = [...], "
-        )
-        tail = f"{remedy}labels = [...]" if self.names != other.names else ""
-        return f"client {self.client} has {said[0]}, client {other.client} {said[1]}{tail}"
+        return f"client {self.client} has {said[0]}, client {other.client} {said[1]}{_remedy(said[0])}"
 
     def namesake(self, others: Iterable[ClientReport], clients: int) -> str:
         """A sentence if another client has this one's name, or its name is another's number; empty otherwise."""
@@ -386,7 +391,7 @@ def agreed(r: ClientReport, limits: ClientLimits) -> str:
         [*named] or wanted.features, [*map(repr, limits.labels)] or wanted.labels, _digest(scaling) or wanted.scaling
     )
     said = r.names.differs(wanted)
-    return f"client {r.client} has {said[0]}, the recipe's [clients] {said[1]}" if said else ""
+    return f"client {r.client} has {said[0]}, the recipe's [clients] {said[1]}{_remedy(said[0])}" if said else ""
 
 
 def _digest(scaling: Scaling | None) -> str:

@@ -85,15 +85,28 @@ def share(r: Recipe, i: int) -> list[Lot]:
     return out
 
 
+def _numbered(d: Any, names: tuple[str, ...]) -> Any:
+    """A data set whose labels have their places among all clients' ``names``; unchanged if it has others, or none."""
+    if not isinstance(d, Dataset) or not d.labels or d.labels == names or not {*d.labels} <= {*names}:
+        return d
+    at = torch.tensor([names.index(str(label)) for label in d.labels])
+    # Ignored targets have a number that is no label's.
+    ys: dict[str, Any] = {part: y for part in ("y", "y_test", "y_validation") if (y := getattr(d, part)) is not None}
+    for part, y in ys.items():
+        ys[part] = torch.where((y >= 0) & (y < len(at)), at[y.clamp(0, len(at) - 1)], y)
+    return replace(d, classes=len(names), labels=names, **ys)
+
+
 def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
     """A client's own data, task by task. A task of Split has the labels that occur in it; any other task has all
-    labels.
+    labels. Labels that the recipe's [clients] names have their places there.
 
     Raises BadData if the data is not an `Own`, does not fit the recipe's stream, has weights in some tasks only, names
     columns or labels differently between tasks, is scaled by its own mean and deviation, or has a task without any
     target.
     """
-    stream, tasks = r.tables.get("stream"), list(own) if isinstance(own, list | tuple) else [own]
+    stream, names = r.tables.get("stream"), r.limits().labels
+    tasks = [_numbered(d, names) for d in own] if isinstance(own, list | tuple) else [_numbered(own, names)]
     if isinstance(own, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
         want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of Datasets, one for each task"
         raise BadData(f"client {i}'s data function returns a {type(own).__name__}; it must return {want}", client=i)

@@ -114,10 +114,7 @@ class Messenger:
                     if is_last(answer) and not self._awaited(node, i, ids):
                         continue
                     if (other := self.nodes.setdefault(i, node)) != node:
-                        raise MedleyError(
-                            f"the nodes {other} and {node} are both client {i}: give every SuperNode its "
-                            "own partition-id in its --node-config"
-                        )
+                        raise _doubled(i, _called(other, accounts.get(i, {})), _called(node, account))
                     self.bound[i], accounts[i] = node, account
                 except Moved as e:  # the client's own node may still come
                     self._put_aside(node, e)
@@ -131,8 +128,8 @@ class Messenger:
             if waited > self.timeout:
                 raise MedleyError(
                     f"{len(accounts)} of {number} clients are there after {self.timeout:g} s, "
-                    f"{sorted(accounts)}; {missing} are missing: start their nodes, or set clients= in the "
-                    "app's pyproject.toml to the right number"
+                    f"{named(sorted(accounts), self.names)}, but not {named(missing, self.names)}: start their nodes, "
+                    "or set clients= in the app's pyproject.toml to the right number"
                 )
             if not told and (told := waited > SOON and len(missing) > len(refused)):
                 tell(f"waiting for {named(missing, self.names)}, at most {self.timeout:g} s")
@@ -159,18 +156,19 @@ class Messenger:
         and Moved if another node has this client's number in this run; ``known`` has the nodes by client.
         """
         words = Words.read(f"node {node}'s account of itself", opened(answer, f"node {node}"))
+        who = _called(node, words.said)
         if (i := words.whole("client", 0, 1 << 30)) >= clients:
             raise MedleyError(
-                f"node {node} says that it is client {i}, but the app has clients = {clients}, with ids from 0: "
+                f"{who} says that it is client {i}, but the app has clients = {clients}, with ids from 0: "
                 f"start the node with --client 0 to {clients - 1}"
             )
         if (before := known.get(i, node)) != node:
             remedy = "" if self.file is None else f", take it out of {self.file} and resume"
             raise Moved(
-                f"node {node} says that it is client {i}, which is node {before} in this run, so the server refuses "
+                f"{who} says that it is client {i}, which is node {before} in this run, so the server refuses "
                 f"it. A number belongs to a node's key; if the client's owner has a new key{remedy or ', start again'}"
             )
-        if words.said.get("name"):
+        if words.said.get("name") and self.nodes.get(i, node) == node:
             self.names[i] = Words(f"client {i}'s account of itself", words.said).text("name")
         return words.said
 
@@ -323,6 +321,18 @@ class Messenger:
         took.append(time.monotonic() - begun)
         if not hello:
             self.silent |= away | set(waiting.values())
+
+
+def _called(node: int, account: Mapping[str, Any]) -> str:
+    """A node in words: by its name, if it has one, and by Flower's number."""
+    return f"node {node}" + (f" ({name!r:.100})" if (name := account.get("name")) else "")
+
+
+def _doubled(client: int, *nodes: str) -> MedleyError:
+    return MedleyError(
+        f"{' and '.join(nodes)} have the same client number, {client}: give each its own, by medley node --client, or "
+        "partition-id in the --node-config of a stock SuperNode"
+    )
 
 
 def _read(file: Path) -> dict[int, int]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..clients.memories import Memories
 from ..contract import pytree
-from ..contract.errors import RecipeError, WireError
+from ..contract.errors import RecipeError, WireError, with_names
 from ..contract.message import is_finite
 from ..recipe import Recipe
 from ..runtime import streams
@@ -276,7 +276,7 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
                     approved(recipe, context)
                 out = sealed(handler(letter, context), last=_leaves(context))
             except Exception as e:
-                out = sealed_error(e)
+                out = refused(e, owner)
             try:
                 if recipe is not None:
                     about = {"run": str(context.run_id), "kind": kind, "recipe": (begun or [record.digest(recipe)])[0]}
@@ -285,12 +285,20 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
             except Exception:
                 log.exception("the record cannot be written")
                 said = "its record cannot be written, so it sends no answer; see the log of its node"
-                return sealed_error(WireError(f"client {owner.get('partition-id')}: {said}"))
+                return refused(WireError(f"client {owner.get('partition-id')}: {said}"), owner)
             return out
 
         return reply
 
     return flwr_api.client_app({kind: guarded(kind, handler) for kind, handler in handlers.items()})
+
+
+def refused(e: Exception, owner: Mapping[str, Any]) -> bytes:
+    """The answer to a request that failed: the server may not know the node's name yet, so the error says it."""
+    name, i = owner.get("name"), owner.get("partition-id")
+    if name and isinstance(i, int):
+        e.args = tuple(with_names(a, {i: name}) if isinstance(a, str) else a for a in e.args)
+    return sealed_error(e)
 
 
 def record_of(config: Mapping[str, Any], name: str = record.LEFT) -> record.Record:

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from secrets import randbits
@@ -80,7 +80,9 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
 class Naming(logging.Filter):
     """Replaces clients' numbers with their names in log lines, once the names are known."""
 
-    names: Sequence[str] = ()
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[int, str] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the line, and let it pass."""
@@ -105,8 +107,8 @@ def _run(
     """
     folder, name = place
     try:
-        fed, ours, r = _gathered(grid, context, recipe, method, events.add, folder)
-        naming.names = fed.census.names
+        fed, ours, r = _gathered(grid, context, recipe, method, events.add, folder, naming)
+        naming.names |= {c.client: c.name for c in fed.census.reports if c.name}
         events.add("data", clients={str(c.client): [asdict(task) for task in c.tasks] for c in fed.census.reports})
         terms = Terms.of(r, ours).digest
         goes_on = bool(context.run_config.get("resume")) and holds_run(folder)
@@ -144,13 +146,19 @@ def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
 
 
 def _gathered(
-    grid: Grid, context: Context, recipe: str | Path, method: Method | None, note: Callable[..., object], folder: Path
+    grid: Grid,
+    context: Context,
+    recipe: str | Path,
+    method: Method | None,
+    note: Callable[..., object],
+    folder: Path,
+    naming: Naming,
 ) -> tuple[RemoteFederation, Method, Recipe]:
-    """The clients, once they are connected and agree; the method; and the recipe."""
+    """The clients, once they are connected and agree; the method; and the recipe. ``naming`` learns clients' names."""
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
     messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
-    messenger.events = note
+    messenger.events, naming.names = note, messenger.names
     options, start, n = r.options(), int(context.run_config.get("open", 0) or 0), clients_of(r, context)
     if start:
         _refuse_open(split(ours)[0], options)
