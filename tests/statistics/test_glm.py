@@ -279,7 +279,7 @@ def test_an_outcome_of_one_value_is_said_first(family: Any, value: float, terms:
     ("formula", "how", "error", "match"),
     [
         ("sex ~ age", {}, md.BadData, "^Bern: sex is not a number; recode it there as numbers, an event as 0 and 1$"),
-        ("C(sex) ~ age", {}, md.RecipeError, r"one column; compute 'C\(sex\)' in each site's data$"),
+        ("C(sex) ~ age", {}, md.RecipeError, r"instead of 'C\(sex\)', compute .*, and recode text to 0 and 1$"),
         ("died ~ agee", {}, md.BadData, "Bern has no column 'agee'. Did you mean 'age'"),
         ("died ~ age + sex", {}, md.BadData, r"Bern: sex is not a number.*write C\(sex\)"),
         ("died + age", {}, md.RecipeError, "write the outcome, ~"),

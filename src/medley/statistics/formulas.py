@@ -80,7 +80,8 @@ def parsed(formula: str) -> Parsed:
         raise RecipeError(f"formula {formula!r} cannot be read: {e}") from None
     response = left.strip().strip("`")
     if not response.isidentifier() and f"`{response}`" != left.strip():
-        raise RecipeError(f"formula {formula!r}: the outcome is one column; compute {response!r} in each site's data")
+        remedy = f"instead of {response!r}, compute it in each site's data, and recode text to 0 and 1"
+        raise RecipeError(f"formula {formula!r}: the outcome is one column of numbers; {remedy}")
     numeric, categorical = dict[str, None](), dict[str, None]()
     for term in terms:
         for factor in term.factors:
