@@ -68,6 +68,13 @@ def test_tau_has_the_largest_restricted_likelihood(seed: int) -> None:
     near(p.knapp_se**2, e @ e / (k - 1) * np.linalg.inv(one.T @ W @ one)[0, 0])
 
 
+@pytest.mark.parametrize("se", [0.3, 1.092, 1.634])
+def test_one_estimate_is_its_own_pool(se: float) -> None:
+    """Rounding gave its restricted likelihood a slope for some errors, and the search for τ² did not end."""
+    found = pool(np.array([0.3]), np.array([se]))
+    near([found.random, found.random_se, found.tau2], [0.3, se, 0.0])
+
+
 def test_fixed_effects_and_heterogeneity_are_statsmodels() -> None:
     meta = pytest.importorskip("statsmodels.stats.meta_analysis")
     y, se = risks()
@@ -151,11 +158,34 @@ def test_sites_without_a_fit_of_their_own_are_named() -> None:
     assert {name: why.partition(":")[0] for name, why in found.left_out.items()} == {
         name: "it has no fit" for name in ("Chur", "Thun", "Zug")
     }
-    assert "left out: Zug: it has no fit: its rows are separated or collinear, or lack the base" in found.summary()
+    assert "left out: Zug: it has no fit: its columns are collinear, its outcomes are separated or" in found.summary()
+    assert found.left_out["Thun"] == "it has no fit: none of its rows has the base of a category"
     assert np.isnan(found.own.loc["Genf", "C(ward)[T.c]"])
     assert found.heterogeneity["sites"].to_dict() == {"Intercept": 3, "age": 3, "C(ward)[T.b]": 3, "C(ward)[T.c]": 2}
     alone = Study({"Genf": made["Genf"]}).glm("died ~ age + C(ward)", "binomial")
     near([*found.own.loc["Genf"].dropna()], [*alone.params])
+
+
+@pytest.mark.parametrize(
+    ("right", "lacking"),
+    [
+        ("C(ward)", ["a"]),
+        ("C(ward, contr.treatment('b'))", ["b"]),
+        ("age + C(ward, contr.treatment(base='c'))", ["c"]),
+        ("0 + C(ward)", []),
+        ("0 + C(sex) + C(ward)", ["a"]),
+        ("age:C(ward)", []),
+        ("age*C(ward)", ["a"]),
+    ],
+)
+def test_only_a_site_without_the_base_of_the_formula_is_left_out(right: str, lacking: list[str]) -> None:
+    frame = patients()
+    made = {f"without {v}": frame[frame["ward"] != v] for v in "abc"}
+    found = Study(made, rules=OPEN).meta(f"pressure ~ {right}")
+    assert [*found.left_out] == [f"without {v}" for v in lacking]
+    for name in made.keys() - found.left_out.keys():
+        alone = Study({name: made[name]}, rules=OPEN).glm(f"pressure ~ {right}")
+        near([*found.own.loc[name].dropna().sort_index()], [*alone.params.sort_index()])
 
 
 @pytest.mark.slow

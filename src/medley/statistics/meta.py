@@ -7,7 +7,7 @@ Statistics in Medicine 20, 2001.
 **One round sends** (floats per site, p parameters): the categories, as `GLM`; then (2p + 2) · sites.
 
 **Departures**: none; coefficients are combined one by one. A site in which a category does not occur has no coefficient
-for it, and one without a base category has no fit.
+for it; one without a row of a category's base, where there is one, has no fit.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from torch import Tensor
 from ..contract import Client, Cohort, Diverged, Message, RecipeError, Stalled, on_client, positive
 from .analysis import Analysis, Report, packed, site_of, tensor, unpacked
 from .fit import Coefficients, Cost
-from .formulas import in_sequence, needed, texts
+from .formulas import design, in_sequence, needed, parsed, texts
 from .glm import GLM, FamilyName, design_names
 from .rules import Withheld
 from .scoring import Unfit
+from .site import Site
 from .survival import Cox
 
 LEFT_OUT = (
     "",
     "its rules withhold its own fit",
-    "it has no fit: its rows are separated or collinear, or lack the base category",
+    "it has no fit: its columns are collinear, its outcomes are separated or all alike, or its rows are too few",
+    "it has no fit: none of its rows has the base of a category",
 )
 """Why a site is not in a meta-analysis, by the state that it reports."""
 
@@ -114,17 +116,27 @@ class Meta(Analysis):
             used, _ = site.rows(self.reads[0], self.where)
             there = {c: {*texts(site.frame[used], c)} for c in levels}
             mine = {c: in_sequence([v for v in levels[c] if v in there[c]]) for c in levels}
-            if any(mine[c][0] != levels[c][0] for c in levels):
-                raise Unfit("no base")
-            fitted = model.fitted(lambda method, got: method(me, got), mine, int(used.sum()), 1)
-            at, p = [names.index(name) for name in fitted.names], len(fitted.names)
-            told[me.id, at] = np.stack([fitted.b[:p], np.sqrt(np.diag(fitted.cov)[:p])], 1)
-            rows[me.id] = used.sum(), 0
+            if self._rebased(site, used, levels, mine):
+                rows[me.id] = 0, 3
+            else:
+                fitted = model.fitted(lambda method, got: method(me, got), mine, int(used.sum()), 1)
+                at, p = [names.index(name) for name in fitted.names], len(fitted.names)
+                told[me.id, at] = np.stack([fitted.b[:p], np.sqrt(np.diag(fitted.cov)[:p])], 1)
+                rows[me.id] = used.sum(), 0
         except Withheld:
             rows[me.id] = 0, 1
-        except (Unfit, Stalled, Diverged, RecipeError, np.linalg.LinAlgError):
+        except (Unfit, Stalled, Diverged, np.linalg.LinAlgError):
             rows[me.id] = 0, 2
         return Own(tensor(told), tensor(rows))
+
+    def _rebased(self, site: Site, used: np.ndarray, levels: dict[str, list[str]], mine: dict[str, list[str]]) -> bool:
+        """Whether coefficients under the site's own categories would have another base than those of all sites."""
+        try:
+            own = design_names(self.formula, mine)
+        except RecipeError:  # of the base that contr.treatment names
+            return True
+        names, X = design(parsed(self.formula), site.frame[used], levels, site.name)
+        return any(x.any() and name not in own for name, x in zip(names, X.T, strict=True))
 
 
 class Pool(NamedTuple):
@@ -152,7 +164,7 @@ def pool(y: np.ndarray, se: np.ndarray) -> Pool:
         mean = float(w @ y / w.sum())
         return w, mean, float(w**2 @ (y - mean) ** 2 - w.sum() + w @ w / w.sum())
 
-    if at(0.0)[2] > 0:
+    if len(y) > 1 and at(0.0)[2] > 0:  # of one estimate, rounding alone decides
         high = float(np.var(y))
         while at(high)[2] > 0:
             high *= 2
