@@ -285,3 +285,8 @@ def test_coefficients_with_impossible_means_are_told_nothing() -> None:
     up = fit.score(me, Point(packed({}), tensor([-3720.0, 40.0]), tensor([]), 0.5, 1.0, 80))
     assert float(up.g.abs().max() + up.H.abs().max()) == 0
     assert up.sums[BAD] > 70
+
+
+def test_secure_of_another_kind_is_refused() -> None:
+    with pytest.raises(md.RecipeError, match=r"Study\(secure=True\): pass md.SecureSum\(\), or None"):
+        Study({"A": pd.DataFrame({"y": [0.0]})}, secure=True)  # type: ignore[arg-type]

@@ -103,6 +103,9 @@ class Study:
                 file = None if folder is None else Path(folder) / f"{name}.jsonl"
                 self.sites[i] = Site.of(str(name), frame, rules, tuple(self.complete), file)
         if self.secure is not None:
+            given: object = self.secure
+            if not isinstance(given, SecureSum):
+                raise RecipeError(f"Study(secure={given!r}): pass md.SecureSum(), or None", "secure")
             self.secure.needed(len(self.names))
 
     @property
