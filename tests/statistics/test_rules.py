@@ -289,4 +289,4 @@ def test_coefficients_with_impossible_means_are_told_nothing() -> None:
 
 def test_secure_of_another_kind_is_refused() -> None:
     with pytest.raises(md.RecipeError, match=r"Study\(secure=True\): pass md.SecureSum\(\), or None"):
-        Study({"A": pd.DataFrame({"y": [0.0]})}, secure=True)  # type: ignore[arg-type]
+        Study({"A": frame()}, secure=True)
