@@ -252,7 +252,7 @@ def test_targets_whose_index_has_the_rows_in_another_order_are_refused(part: str
     pd = pytest.importorskip("pandas")
     X, y = pd.DataFrame({"a": [0.0, 1.0, 2.0]}, index=[7, 8, 9]), pd.Series([0, 1, 0], index=[7, 8, 9])
     given = {"y": (X, y[::-1]), "the weights": (X, y, y[::-1] + 1.0), "y_test": (X[:2], y[:2], X, y[::-1])}[part]
-    with pytest.raises(BadData, match=rf"client 1: row 0 of X has the index 7, but that of {part[:1]}.* 9; .*y.loc"):
+    with pytest.raises(BadData, match=rf"client 1: row 0 of X has the index 7, but row 0 of {part[:1]}.* has 9; "):
         md.Federation(md.problems.Softmax(), clients=[(X, y), given])
     others = [(X, y.reset_index(drop=True)), (X, np.array([0, 1, 0])), (X[::-1], y[::-1])]
     md.Federation(md.problems.Softmax(), clients=others)

@@ -107,7 +107,7 @@ def _is_message(hint: object) -> bool:
 
 
 def _with_card(cls: type) -> str | None:
-    """The class's docstring, followed by its module's card without the card's first sentence."""
+    """The class's docstring, combined with its module's docstring if that is a card."""
     own, card = cls.__doc__, getattr(sys.modules.get(cls.__module__), "__doc__", None)
     if not own or "**One round sends**" not in (card or "") or "**One round sends**" in own:
         return own

@@ -143,7 +143,7 @@ class TrialRound(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The rounds of a trial in order, its result, and the mean bytes of a client's newest memory."""
+    """A trial's rounds in order, its result, and the bytes of a client's newest memory, as a mean over clients."""
 
     rounds: list[TrialRound]
     result: Result

@@ -326,9 +326,9 @@ def _check_index(i: int | None, given: Sequence[Any], called: str) -> None:
         if Counter(X.index) == Counter(v.index):
             row = int(np.flatnonzero(X.index != v.index)[0])
             raise BadData(
-                f"{called}: row {row} of X has the index {X.index[row]}, but that of "
-                f"{'y' if k in (1, 3) else 'the weights'} {v.index[row]}; Medley pairs rows by position, so pass "
-                "y.loc[X.index], or reset_index(drop=True) of both if the positions are right",
+                f"{called}: row {row} of X has the index {X.index[row]}, but row {row} "
+                f"of {'y' if k in (1, 3) else 'the weights'} has {v.index[row]}; Medley pairs rows by position, so "
+                "pass y.loc[X.index], or reset_index(drop=True) of both if the positions are right",
                 client=i,
                 row=row,
             )

@@ -137,7 +137,7 @@ class ClientSide:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe, as its file was at the first message. It imports only what is allowed."""
+        """The recipe, as its file was at the first message; it may import only the names in ``code``."""
         r = recipes.load(self._file)
         return replace(r, code=names(r.tables) if self.code is None else frozenset(self.code))
 

@@ -83,5 +83,5 @@ def binary_targets(y: Data, where: str) -> Data:
     bad = (y < 0) | (y > 1)
     if bad.any():
         at = tuple(bad.nonzero()[0].tolist())
-        raise BadData(f"{where} wants targets from 0 to 1; row {at[0]} has {y[at].item():g}", row=at[0])
+        raise BadData(f"{where} needs targets from 0 to 1, but row {at[0]} has {y[at].item():g}", row=at[0])
     return y if y.is_floating_point() else y.float()

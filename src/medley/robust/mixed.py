@@ -49,7 +49,7 @@ class Mixed(Fold):
         return f"NNM-{self.fold.name}"
 
     def least(self, a: int) -> int:
-        """2f + 1, or the other rule's own number if that is larger."""
+        """The fewest replies: 2f + 1, or what the inner rule needs if that is more."""
         return max(super().least(a), self.fold.least(a))
 
     def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:

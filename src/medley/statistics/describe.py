@@ -221,7 +221,7 @@ class Describe(Analysis):
         return (int(here.sum()), 0) if site.may(f"{c} missing", here) else (0, 1)
 
     def _groups(self, site: Site, levels: dict[str, list[str]]) -> list[np.ndarray]:
-        """All rows, and the rows of each group, bool [n]."""
+        """Masks [n]: of the rows used, then of each group's. With ``by``, rows without a group are left out."""
         used, _ = site.rows((), self.where)
         if not self.by:
             return [used]

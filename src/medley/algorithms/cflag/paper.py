@@ -72,8 +72,8 @@ class Rates:
 
         Γ_i = (L/2)·c·s²‖u‖² − (1 − Lα)·s·⟨f, u⟩ with c = p_i in the average case and N·p_i in the worst.
 
-        At an exact minimum f and u are rounding errors, and the sign of ⟨f, u⟩ chooses the case. Both cases give
-        displacements of that size: ‖s_i u‖ ≤ ‖f‖/(L c) and ‖(α_i − α) f‖ ≤ ‖u‖.
+        At an exact minimum f and u are rounding errors, and the sign of ⟨f, u⟩ chooses the case. In both
+        cases the displacements are no larger than these errors: ‖s_i u‖ ≤ ‖f‖/(L c) and ‖(α_i − α) f‖ ≤ ‖u‖.
 
         Args:
             u: β Σ_k g′_i [d].
