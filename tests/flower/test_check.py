@@ -131,7 +131,7 @@ def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(t
     # A node may lack a class that the recipe names.
     recipe.write_text(RECIPE + '[clients]\nlabels = ["dead", "moved", "home"]\n')
     for own, there in (("home", "[[0, 1], [2, 2]]"), ("dead", "[[0, 3]]")):
-        data.write_text(NAMED.replace("home", own))
+        data.write_text(f"{NAMED.replace('home', own)}  # {there}")  # of another size, or Python would read its cache
         code, said = check()
         assert code == 0, said
         assert "labels: 'dead', 'moved', 'home'" in said
