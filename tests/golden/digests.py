@@ -40,7 +40,8 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 
 DEGENERATE = ("FedNL", "SHED", "MontDec")
 """Methods that send eigenvectors. Those of a softmax's equal eigenvalues are the processor's choice, and what a codec
-leaves of them differs with it: their values there are compared to a tenth."""
+leaves of them differs with it: their values there are compared to a fifth. (An Intel and an AMD were .13 of
+the norm apart.)"""
 
 NAMES = {
     "Cast": ("medley.wire.codecs", "medley.core.wire"),
@@ -287,7 +288,7 @@ def compare(found: Iterable[tuple[str, Callable[[], md.Result]]]) -> Iterator[st
     for name, run in found:
         now, old = reading(run), entry(values, name)
         if name.startswith(DEGENERATE) and " / softmax" in name:
-            now = now._replace(tolerance=0.1)
+            now = now._replace(tolerance=0.2)
         if not now.agrees(old):
             yield f"{name}: {now.kept()} where values.json has {old}"
         elif here and kept["digests"].get(name, "") not in (now.word, None):
