@@ -37,6 +37,8 @@ q = md.problems.quadratics(clients=3, d=4)
 def stop(row):
     if row["round"] == kill:
         os.kill(os.getpid(), signal.SIGKILL)
+    if row["round"] == kill - 100:
+        raise KeyboardInterrupt  # as Flower interrupts its app when the SuperLink ends
     if row["round"] == -kill:
         raise md.BadData("client 1: row 3 is empty", client=1)
 where = {"resume": folder, "readmit": readmit} if resume else {"checkpoint": folder}
@@ -49,10 +51,11 @@ class Local(Deployment):
 
     kills: list[int]
     started: list[tuple[bool, str]]
+    state = ""
 
     def _flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         if words[0] != "run":
-            return subprocess.CompletedProcess(words, 0, "", "")
+            return subprocess.CompletedProcess(words, 0, self.state, "")
         said = dict(re.findall(r'(\w+)="([^"]*)"', words[-1]))
         folder, resume = said.get("save") or said["resume"], "resume" in said
         self.started.append((resume, said.get("readmit", "")))
@@ -94,6 +97,16 @@ def test_a_killed_app_goes_on_by_itself_to_the_digest_of_the_undisturbed_run(tmp
     q = md.problems.quadratics(clients=3, d=4)
     whole = md.run(md.SCAFFOLD(), md.Federation(q.problem, clients=q.clients), 8)
     assert md.Result.load(tmp_path / "run").digest == whole.digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_app_that_flower_interrupts_goes_on_unless_somebody_stopped_the_run(tmp_path: Path, stopped: bool) -> None:
+    local, said = deployment(tmp_path / "project", 103)
+    local.state = '{"status": "finished:stopped"}' if stopped else ""
+    status = local.run(tmp_path / "run", {}, restarts=2)
+    assert status.outcome == ("interrupted" if stopped else "finished"), said
+    assert local.started == [(False, ""), (True, "")][: 1 if stopped else 2]
 
 
 @pytest.mark.slow

@@ -38,10 +38,10 @@ VALUES = Path(__file__).with_name("values.json")
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Of the values, by the dtype of x: other kernels of torch and MKL changed them by a tenth of it at most."""
 
-DEGENERATE = ("FedNL", "SHED", "MontDec")
+DEGENERATE = {"FedNL 2 / softmax stream": 0.2, "FedNL": 0.1, "SHED": 0.1, "MontDec": 0.1}
 """Methods that send eigenvectors. Those of a softmax's equal eigenvalues are the processor's choice, and what a codec
-leaves of them differs with it: their values there are compared to a fifth. (An Intel and an AMD were .13 of
-the norm apart.)"""
+leaves of them differs with it: their values there are compared to these tolerances. (In a stream the
+values of FedNL 2 on an Intel and an AMD are .13 of the norm apart.)"""
 
 NAMES = {
     "Cast": ("medley.wire.codecs", "medley.core.wire"),
@@ -287,8 +287,8 @@ def compare(found: Iterable[tuple[str, Callable[[], md.Result]]]) -> Iterator[st
     here = kept["machine"] == machine()
     for name, run in found:
         now, old = reading(run), entry(values, name)
-        if name.startswith(DEGENERATE) and " / softmax" in name:
-            now = now._replace(tolerance=0.2)
+        if " / softmax" in name and (known := [t for start, t in DEGENERATE.items() if name.startswith(start)]):
+            now = now._replace(tolerance=known[0])
         if not now.agrees(old):
             yield f"{name}: {now.kept()} where values.json has {old}"
         elif here and kept["digests"].get(name, "") not in (now.word, None):

@@ -161,7 +161,7 @@ class Deployment:
             except BaseException:
                 self._stop(save, number, began)
                 raise
-            if status.outcome != "failed" or final or not left:
+            if final or not left or not self._ended_by_fault(status, number):
                 return status
             left, again = left - 1, (save / "flower.json").exists()
             if _last_round(save) > before:
@@ -222,6 +222,10 @@ class Deployment:
                     said = f"Flower ended the run before its first line ({state}): see Flower's log"
                     return Status("failed", said), False
             time.sleep(LOOK)
+
+    def _ended_by_fault(self, status: Status, number: str) -> bool:
+        """Whether a run failed, or was interrupted though nobody stopped it: Flower does so if the SuperLink ends."""
+        return status.outcome == "failed" or (status.outcome == "interrupted" and "stopped" not in self._state(number))
 
     def _state(self, number: str) -> str:
         """Flower's status of the run; empty if the SuperLink does not answer."""

@@ -102,8 +102,8 @@ class Network(NetworkSpec):
         class_weights: a factor of cross-entropy for each class; default 1 each. The mean divides by the number of rows;
             torch's divides by the sum of the factors.
         ignore_index: the label in sequences and maps that has no loss, such as padding; default −100, as in torch. A
-            row's loss and its accuracy are means over its other labels. Other values are refused if rows have one label
-            each, and beside a loss of your own.
+            row's loss and its accuracy are means over its other labels. Medley refuses other values if rows have one
+            label each, and with a loss of your own.
         transform: a function (rows [b, ...], generator) -> rows, applied to training batches only, such as
             `medley.datasets.augment.crop`. The generator is a named stream of the client and the round.
         shared: names of the parameters that clients share, a pattern such as "backbone.*" or a list of them; "!head.*"

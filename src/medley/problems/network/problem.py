@@ -117,7 +117,7 @@ class NetworkProblem(NetworkModel):
         for floats, (t, name) in zip(self.kinds, tensors(X, ""), strict=False):
             if floats != t.is_floating_point() and (not floats or t.dtype == torch.uint8):
                 raise BadData(
-                    f"X{name} is {str(t.dtype).removeprefix('torch.')}, but the training rows' has "
+                    f"X{name} is {str(t.dtype).removeprefix('torch.')}, but in the training rows it has "
                     f"{'floats' if floats else 'whole numbers, such as token ids'}; give both in one dtype"
                 )
         if any(self.kinds) and not X.is_floating_point() and not isinstance(X, Fields):
