@@ -1,0 +1,381 @@
+"""Every door for data by codings of labels, of values, and kinds of inputs: one table says what all must answer.
+
+The rule is the paragraph in docs/own.md. ``LABELS``, ``VALUES`` and ``INPUTS`` have one answer for all doors, and an
+exception only with a sentence that says why the door must differ. `support.door_differences` has the cells that do not
+hold yet; a cell that holds and stands there fails, so take it out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+import medley as md
+from medley.contract import MedleyError
+from support import door_differences
+from support.doors import DOORS, NODES, WHOSE, Joined, Rows, inputs_for, reported, trained
+
+KNOWN = door_differences.read()
+
+N = 24
+BIG = 2**53 + 1
+KIND = np.arange(N) % 3
+TWO = np.arange(N) % 2
+
+
+class Says(NamedTuple):
+    """A refusal: what its sentence must match, in one line."""
+
+    pattern: str
+
+
+class But(NamedTuple):
+    """An exception: the answer of some doors (", " between), and why they must differ; None: no such rows there."""
+
+    doors: str
+    why: str
+    answer: Any = None
+
+
+class Coding(NamedTuple):
+    """Labels as a user writes them.
+
+    Attributes:
+        y: the labels of 24 rows
+        answer: the labels that ``predict`` gives back for these rows, or the sentence of a refusal
+        test: labels of six test rows; default those of the first rows
+    """
+
+    y: Callable[[], Any]
+    answer: Any
+    but: tuple[But, ...] = ()
+    test: Callable[[], Any] | None = None
+
+
+def of(*values: Any) -> Any:
+    """These labels in turn, as many as there are rows."""
+    return [values[k % len(values)] for k in range(N)]
+
+
+def objects(values: Any) -> Any:
+    out = np.empty(N, object)
+    out[:] = values
+    return out
+
+
+ROW = r"row 5\b"
+DATE = r"(date|time)\b.*timedelta64"
+NUMBERS_ONLY = "a file of svmlight has numbers only"
+NO_TYPES = "a CSV file has no types, so a cell is what it looks like"
+FRAMES = "frame, data=frame, clients=frame, frames, named frames, node, named node"
+RECIPE = "a node sees its own rows only, so the recipe has to name codes that do not begin at 0, and texts"
+NEEDS_NAMES = But("node", RECIPE, Says(r"\[clients\] labels"))
+
+
+def dates(zone: Any = None) -> Any:
+    days = [datetime(2024, 1, 1 + k, tzinfo=zone) for k in range(N)]
+    return objects(days) if zone else np.array(days, "datetime64[s]")
+
+
+LABELS: dict[str, Coding] = {
+    "0, 1, 2": Coding(lambda: KIND, of(0, 1, 2)),
+    "1, 2, 3": Coding(lambda: KIND + 1, of(1, 2, 3), (NEEDS_NAMES,)),
+    "a gap, 0, 2": Coding(lambda: 2 * TWO, of(0, 2), (NEEDS_NAMES,)),
+    "floats 1., 2., 3.": Coding(lambda: KIND + 1.0, of(1, 2, 3), (NEEDS_NAMES,)),
+    "-1, 1": Coding(lambda: 2 * TWO - 1, of(-1, 1), (NEEDS_NAMES,)),
+    "True, False": Coding(
+        lambda: TWO == 1, of(False, True),
+        (But("svmlight", NUMBERS_ONLY),),
+    ),
+    "text with spaces": Coding(
+        lambda: objects([" a", "b", "a "] * 8), of("a", "b", "a"), (But("svmlight", NUMBERS_ONLY), NEEDS_NAMES)
+    ),
+    "text '01', '02'": Coding(
+        lambda: objects(of("01", "02")), of("01", "02"),
+        (But("svmlight", NUMBERS_ONLY), NEEDS_NAMES),
+    ),
+    "text '1', '2'": Coding(
+        lambda: objects(of("1", "2")), of("1", "2"),
+        (But("csv", NO_TYPES, of(1, 2)), But("svmlight", NUMBERS_ONLY), NEEDS_NAMES),
+    ),
+    "fractions": Coding(lambda: TWO + 1.5, Says(r"1\.5.* (LeastSquares|regression=True)")),
+    "one label": Coding(lambda: KIND * 0 + 5, Says(r"all .*\b5\b"), ()),
+    "bytes": Coding(  # as NumPy and HDF5 hold text; they are read as UTF-8
+        lambda: np.array(of(b"a", b"b")), of("a", "b"),
+        (But("csv, svmlight", "a text file has no bytes"), NEEDS_NAMES),
+    ),
+    "nullable integers": Coding(lambda: pd.array(of(1, 2, 3), dtype="Int64"), of(1, 2, 3), (NEEDS_NAMES,)),
+    "a category without rows": Coding(
+        lambda: pd.Categorical(of("no", "yes"), categories=["no", "unknown", "yes"]), of("no", "yes"),
+        (But("svmlight", NUMBERS_ONLY), NEEDS_NAMES),
+    ),
+    "one-hot": Coding(
+        lambda: np.eye(3, dtype=int)[KIND], Says(r"argmax"),
+        (But(f"csv, svmlight, parquet, {FRAMES}", "a cell of a table has one number or text"),),
+    ),
+    "a class of one client": Coding(
+        lambda: objects(["ill"] * 12 + ["well"] * 12), ["ill"] * 12 + ["well"] * 12,
+        (But("svmlight", NUMBERS_ONLY), NEEDS_NAMES),
+    ),
+    "a class of test rows": Coding(
+        lambda: objects(of("a", "c")), of("a", "c"),
+        (But("svmlight", NUMBERS_ONLY), NEEDS_NAMES),
+        lambda: objects(of("a", "b", "c"))[:6],
+    ),
+    "a missing label": Coding(
+        lambda: np.where(np.arange(N) == 5, np.nan, KIND), Says(ROW),
+    ),
+    "numbers and text": Coding(
+        lambda: objects(of(1, "a")), Says(r"\b1 .*'a'|'a'.*\b1\b"),
+        (
+            But("csv", NO_TYPES, of("1", "a")),
+            But("svmlight", NUMBERS_ONLY),
+            But("npz, parquet", "the file's column has one type"),
+        ),
+    ),
+    "beyond 2^53": Coding(
+        lambda: BIG + TWO.astype(np.int64), of(BIG, BIG + 1),
+        (But("svmlight", "its reader has floats, where these numbers are one", Says("too many digits")), NEEDS_NAMES),
+    ),
+}  # fmt: skip
+
+VALUES: dict[str, Coding] = {
+    "whole numbers": Coding(lambda: 50 * KIND, of(0, 50, 100)),
+    "0, 1": Coding(lambda: TWO, of(0, 1)),
+    "a gap, 1, 4": Coding(lambda: 1 + 3 * TWO, of(1, 4)),
+    "whole floats": Coding(lambda: 1.0 + KIND, of(1, 2, 3)),
+    "fractions": Coding(lambda: 1.5 + KIND, of(1.5, 2.5, 3.5)),
+    "nullable integers": Coding(lambda: pd.array(of(100, 150, 175), dtype="Int64"), of(100, 150, 175)),
+    "a missing value": Coding(
+        lambda: np.where(np.arange(N) == 5, np.nan, KIND), Says(ROW),
+    ),
+    "True, False": Coding(lambda: TWO == 1, of(0, 1), (But("svmlight", NUMBERS_ONLY),)),
+    "text": Coding(lambda: objects(of("low", "high")), Says(r"\b(low|high)\b"), (But("svmlight", NUMBERS_ONLY),)),
+    "dates": Coding(lambda: dates(), Says(DATE), (But("svmlight", NUMBERS_ONLY),)),
+    "beyond 2^53": Coding(lambda: BIG + TWO.astype(np.int64), Says("too many digits")),
+}  # fmt: skip
+
+COLUMN = "abc"
+
+
+def spoilt(value: float) -> dict[str, Any]:
+    """Columns of the label's class, with one odd cell in row 5 of column b."""
+    X = {name: (k == KIND).astype(float) for k, name in enumerate(COLUMN)}
+    X["b"][5] = value
+    return X
+
+
+def column(make: Callable[[np.ndarray], Any]) -> Callable[[], dict[str, Any]]:
+    """Three columns, of which one says a row's class, each made by a function of its 0 and 1."""
+    return lambda: {name: make((k == KIND).astype(int)) for k, name in enumerate(COLUMN)}
+
+
+INPUTS: dict[str, tuple[Callable[[], dict[str, Any]], Any, tuple[But, ...]]] = {
+    "bool": (column(lambda x: x == 1), None, (But("svmlight", NUMBERS_ONLY),)),
+    "uint8": (column(lambda x: x.astype(np.uint8)), None, ()),
+    "float16": (column(lambda x: x.astype(np.float16)), None, ()),
+    "beyond 2^53": (column(lambda x: x.astype(np.int64) + BIG), Says("too many digits"), (
+        But("svmlight", "its reader has floats"),
+    )),
+    "dates": (column(lambda x: dates()), Says(DATE), (But("svmlight", NUMBERS_ONLY),)),
+    "dates with a zone": (column(lambda x: dates(UTC)), Says(DATE), (
+        But("svmlight", NUMBERS_ONLY), But("npz", "its arrays have no zones"),
+    )),
+    "durations": (column(lambda x: x.astype("timedelta64[s]")), Says(r"duration.*timedelta64"), (
+        But("svmlight", NUMBERS_ONLY), But("csv", NO_TYPES, Says("0 days")),
+    )),
+    "categories": (column(lambda x: pd.Categorical(np.where(x == 1, "yes", "no"))), Says("prepare"), (
+        But("svmlight", NUMBERS_ONLY),
+    )),
+    "text": (column(lambda x: objects(np.where(x == 1, "yes", "no").tolist())), Says("prepare"), (
+        But("svmlight", NUMBERS_ONLY),
+    )),
+    "missing": (lambda: spoilt(np.nan), Says(ROW), ()),
+    "infinite": (lambda: spoilt(np.inf), Says(ROW), ()),
+    "sparse": (column(lambda x: sparse.csr_matrix(x[:, None].astype(float))), None, (
+        But("npz, csv, parquet", "the file has dense columns", None),
+        But("dicts", "an input of several is dense", Says("dense|toarray")),
+    )),
+}  # fmt: skip
+
+
+def answer_at(door: str, answer: Any, but: tuple[But, ...]) -> Any:
+    """What a door must answer; skips a cell that cannot exist."""
+    for exception in but:
+        if door in exception.doors.split(", "):
+            if exception.answer is None:
+                pytest.skip(exception.why)
+            return exception.answer
+    return answer
+
+
+def difference(act: Callable[[], Any], want: Any, whose: str = "") -> str:
+    """What an answer lacks; empty if it is what the table says. ``whose``: words that a refusal must have, too."""
+    try:
+        answer = act()
+    except MedleyError as e:
+        text = " ".join(f"{type(e).__name__}: {e}".split())
+        if not isinstance(want, Says):
+            return text
+        if not re.search(want.pattern, text, re.IGNORECASE):
+            return f"refused, but not by {want.pattern}: {text}"
+        return "" if whose in text else f"refused without {whose}: {text}"
+    except Exception as e:
+        return f"no message of Medley: {type(e).__name__}: {e}"
+    if isinstance(want, Says):
+        return f"not refused: {answer}"
+    return "" if repr(answer) == repr(want) else f"{answer} instead of {want}"
+
+
+def compare(cell: tuple[str, str, str], act: Callable[[], Any], want: Any, whose: str = "") -> None:
+    """Compare an answer with the table's, as far as the cell is not a known difference."""
+    text = difference(act, want, whose)
+    if cell in KNOWN:
+        assert text, f"{cell} holds now: take it out of support/door_differences.txt"
+    else:
+        assert not text, text
+
+
+def plain(values: Any) -> list[Any]:
+    return [v.item() if isinstance(v, np.generic) else v for v in np.asarray(values).tolist()]
+
+
+def slow_but(quick: Any, rows: Any, doors: Any) -> list[Any]:
+    """All cells; those of other rows and doors than the quick ones are slow."""
+    marks = lambda row, door: () if row in quick or door in quick else pytest.mark.slow
+    return [pytest.param(row, door, marks=marks(row, door)) for row in rows for door in doors]
+
+
+def labelled(coding: Coding, values: Any) -> Rows:
+    """Rows in which one of three columns says the label that ``predict`` must give back."""
+    y = coding.y()
+    test = coding.test() if coding.test is not None else y[:6]
+    kinds = [*dict.fromkeys(map(str, values))]
+    place = np.array([kinds.index(str(v)) for v in values]) if values else KIND
+    X = {name: (place == k).astype(float) for k, name in enumerate(COLUMN)}
+    return Rows(X, y, Rows({name: x[:6] for name, x in X.items()}, test))
+
+
+@pytest.mark.parametrize(("row", "door"), slow_but(("pairs", "csv", "frame"), LABELS, (*DOORS, *NODES)))
+def test_labels(row: str, door: str, tmp_path: Path) -> None:
+    coding = LABELS[row]
+    want = answer_at(door, coding.answer, coding.but)
+    values = want if isinstance(want, list) else []
+    rows = labelled(coding, values)
+    classes = len(set(map(str, values))) + (coding.test is not None)
+    family: Any = md.problems.Softmax(mu=1e-4)
+    if door in NODES:
+        names = sorted(set(values)) if door == "named node" else []
+        act: Callable[[], Any] = lambda: reported(rows, "Softmax", names)
+        want = sorted({repr(v) for v in values}) if values else want
+    else:
+        if door == "dicts":
+            family = md.problems.Network(Joined(3, classes or 3))
+        act = lambda: plain(trained(door, family, rows, tmp_path).predict(inputs_for(door, rows)))
+    compare(("labels", row, door), act, want, WHOSE.get(door, "") if want == Says(ROW) else "")
+
+
+@pytest.mark.parametrize(("row", "door"), slow_but(("pairs", "csv"), VALUES, (*DOORS, NODES[0])))
+def test_values(row: str, door: str, tmp_path: Path) -> None:
+    coding = VALUES[row]
+    but = (*coding.but, But("dicts", "a linear model has one input"))
+    want = answer_at(door, coding.answer, but)
+    rows = labelled(coding, want if isinstance(want, list) else [])
+    family = md.problems.LeastSquares(mu=1e-9)
+    if door in NODES:
+        want = want if isinstance(want, Says) else []
+        compare(("values", row, door), lambda: reported(rows, "LeastSquares"), want)
+        return
+    act = lambda: np.round(trained(door, family, rows, tmp_path, md.Newton()).predict(inputs_for(door, rows)), 3)
+    compare(("values", row, door), lambda: plain(act()), [*map(float, want)] if isinstance(want, list) else want)
+
+
+@pytest.mark.parametrize(("row", "door"), slow_but(("pairs", "frame"), INPUTS, DOORS))
+def test_inputs(row: str, door: str, tmp_path: Path) -> None:
+    make, answer, but = INPUTS[row]
+    want = answer_at(door, KIND.tolist() if answer is None else answer, but)
+    rows = Rows(make(), KIND)
+    family: Any = md.problems.Network(Joined(3, 3)) if door == "dicts" else md.problems.Softmax(mu=1e-4)
+    compare(
+        ("inputs", row, door),
+        lambda: plain(trained(door, family, rows, tmp_path).predict(inputs_for(door, rows))),
+        want,
+        WHOSE.get(door, ""),
+    )
+
+
+@pytest.mark.parametrize(("row", "door"), slow_but(("frame",), INPUTS, ("pairs", "frame")))
+def test_predict(row: str, door: str, tmp_path: Path) -> None:
+    make, answer, but = INPUTS[row]
+    want = answer_at(door, KIND.tolist() if answer is None else answer, but)
+    result = trained(door, md.problems.Softmax(mu=1e-4), Rows(spoilt(0.0), KIND), tmp_path)
+    want = Says("prepare|get_dummies") if want == Says("prepare") else want
+    compare(("predict", row, door), lambda: plain(result.predict(inputs_for(door, Rows(make(), KIND)))), want)
+
+
+RULES = md.statistics.Rules(rows=1, events=1, parameters=1)
+THIRD = [1 / 3]
+YES = ["no", "yes"]
+CALLS = ("describe", "glm", "standardise", "encode")
+
+STUDIES: dict[str, tuple[Any, Any, Any, Any]] = {
+    **dict.fromkeys(("bool",), (THIRD, [0.0], THIRD, ["False", "True"])),
+    **dict.fromkeys(("uint8", "float16", "sparse"), (THIRD, [0.0], THIRD, ["0", "1"])),
+    "beyond 2^53": (*[Says("too many digits")] * 3, [str(BIG), str(BIG + 1)]),
+    **dict.fromkeys(("dates", "dates with a zone"), (Says(DATE),) * 4),
+    "durations": (Says("duration.*timedelta64"),) * 4,
+    **dict.fromkeys(("categories", "text"), (YES, Says(r"C\(b\)"), Says("encode"), YES)),
+    "missing": ([8 / 23], [1 / 15], [8 / 23], ["0", "1"]),
+    "infinite": (Says("b is infinite"),) * 4,
+}
+"""What a study answers to the column b of ``INPUTS``: mean or categories, slope, mean, categories.
+
+It differs from the doors above where a study does more: text is categories, and missing cells are counted and left out.
+"""
+
+
+def levels(study: Any, call: str) -> list[str]:
+    """The categories of the column "label" in a study's table, or in its preparation."""
+    if call == "describe":
+        return [*study.describe(["label"]).cells["label"][""].counts]
+    return [*study.prepare(["label: encode"]).scaling.coding.columns[0].levels]
+
+
+def studied(rows: Rows, call: str) -> list[Any]:
+    """What a study of both clients says of the column b."""
+    sites = {name: half.frame() for name, half in zip("uv", rows.halves, strict=True)}
+    study = md.statistics.Study(sites, rules=RULES)
+    if call == "glm":
+        return [round(float(study.glm("label ~ b").params["b"]), 6)]
+    if call == "describe":
+        cell = study.describe(["b"]).cells["b"][""]
+        return [*cell.counts] if cell.counts is not None else [round(float(cell.mean), 6)]
+    scaling = study.prepare([f"b: {call}"]).scaling
+    return [*scaling.coding.columns[0].levels] if call == "encode" else [round(float(scaling.mean[0, 0]), 6)]
+
+
+@pytest.mark.parametrize(("row", "call"), slow_but(("describe",), INPUTS, CALLS))
+def test_studies(row: str, call: str) -> None:
+    want = STUDIES[row][CALLS.index(call)]
+    want = [round(v, 6) if isinstance(v, float) else v for v in want] if isinstance(want, list) else want
+    compare(("studies", row, call), lambda: studied(Rows(INPUTS[row][0](), KIND), call), want)
+
+
+TEXTS = ("text with spaces", "text '01', '02'", "bytes", "a category without rows", "a class of one client")
+
+
+@pytest.mark.parametrize("call", ["describe", "encode"])
+@pytest.mark.parametrize("row", TEXTS)
+def test_categories_of_studies(row: str, call: str) -> None:
+    coding = LABELS[row]
+    want = sorted({str(v) for v in coding.answer})
+    sites = {name: half.frame() for name, half in zip("uv", labelled(coding, coding.answer).halves, strict=True)}
+    compare(("categories_of_studies", row, call), lambda: levels(md.statistics.Study(sites, rules=RULES), call), want)
