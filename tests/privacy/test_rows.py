@@ -23,29 +23,10 @@ from medley.engines.seq import Seq
 from medley.privacy import epsilon, rows
 from medley.privacy.accountant import release
 from medley.testing import conformance
+from support.objectives import PROBLEMS, objective
 from support.pairs import quick
 
 pytest.importorskip("dp_accounting")
-
-PROBLEMS = {
-    "least squares": md.problems.LeastSquares(mu=0.1),
-    "logistic": md.problems.Logistic(mu=0.1),
-    "softmax": md.problems.Softmax(mu=0.1, intercept=True),
-    "network": md.problems.Network(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.GroupNorm(1, 5), nn.Linear(5, 3))),
-}
-
-
-def objective(name: str, n: int = 7) -> Any:
-    g = torch.Generator().manual_seed(3)
-    X, y = (
-        torch.randn(n, 3, generator=g, dtype=torch.float64),
-        torch.arange(n) % (3 if name in ("softmax", "network") else 2),
-    )
-    classes = {"least squares": None, "logistic": 2}.get(name, 3)
-    family: Any = PROBLEMS[name]
-    labels = y.double() if name == "least squares" else y
-    problem = family.ready(X, labels, classes, torch.float64, "cpu")
-    return problem.bind(problem.inputs(X), family.targets(labels, classes))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -110,7 +91,7 @@ def test_an_error_at_private_rows_is_no_answer_and_has_no_text(caplog: pytest.Lo
     finally:
         FAILS[0] = False
     assert failed.status.outcome == "finished"
-    assert "the step continues with the noise alone" in caplog.text
+    assert "the row adds nothing to the step" in caplog.text
 
 
 def clients(sizes: list[int], width: int = 3, spoilt: float | None = None) -> list[tuple[Tensor, Tensor]]:

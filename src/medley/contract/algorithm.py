@@ -254,6 +254,10 @@ class Algorithm(Checked, ABC, Generic[S, M]):
         """
         return None
 
+    def people(self) -> str:
+        """The column that names the person of each row, if rows are private by person; default "": none."""
+        return ""
+
     def model(self, s: S) -> Vec:
         """The model to evaluate and to return [d]; by default s.x."""
         return s.x  # type: ignore[attr-defined,no-any-return]

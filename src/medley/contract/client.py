@@ -111,6 +111,7 @@ class Client(Generic[M]):
         optimizer_state: the state of its own optimizer; None before its first step, and if states are not kept
         phase: a part of its work with its own random streams, for example "own"; default ""
         noise_seed: the seed of the noise that protects its rows, known only to its own node; None for ``seed``
+        people: the person of each of its rows, int64 [n]; None unless rows are private by person
         memory: its memory, as the algorithm declares it; change it only by assignment
     """
 
@@ -130,6 +131,7 @@ class Client(Generic[M]):
     optimizer_state: OptimizerState | None = None
     phase: str = ""
     noise_seed: int | None = None
+    people: Index | None = None
     _whole: Client[M] | None = field(default=None, repr=False)
     memory: M = field(default=None, kw_only=True)  # type: ignore[assignment]
 

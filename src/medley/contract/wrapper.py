@@ -96,6 +96,10 @@ class Wrapper(Algorithm[S]):
         """The method's own."""
         return self.method.shares()
 
+    def people(self) -> str:
+        """The method's own."""
+        return self.method.people()
+
     def model(self, s: S) -> Vec:
         """The method's own model."""
         return self.method.model(s.inner)

@@ -49,6 +49,8 @@ class ClientFactory:
         task = self.plan.met(i, s, first)
         objective = problem.bind(*self.rows.of(s, i))
         me = Client[Any](i, shares[i], objective, self._pace(i, round, lr), engine, self.seed, round, task)
+        if self.rows.people is not None:
+            me.people = self.rows.people[self.rows.layout.place(s, i)]
         if getattr(objective, "transform", None) is not None:
             objective.rng = me.rng("transform")  # type: ignore[attr-defined]
         if self.plan.mode is not None:

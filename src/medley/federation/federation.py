@@ -76,6 +76,9 @@ class Federation(Settings):
     Raises BadData, naming client, row and column, for data that cannot be used; RecipeError for settings that can't.
     """
 
+    people: str = ""
+    """The column of people that the method's privacy needs, see `Scenario.sharing`."""
+
     def __init__(
         self,
         problem: Family,
@@ -138,9 +141,9 @@ class Federation(Settings):
             self.data = self.data.split(test=0.0, validation=validation)
 
     def within(self, scenario: Scenario) -> Federation:
-        """The same clients, with the problem of this scenario."""
+        """The same clients, with the problem of this scenario and its column of people."""
         out = copy.copy(self)
-        out.problem = scenario.problem
+        out.problem, out.people = scenario.problem, scenario.people
         return out
 
     @property
@@ -165,6 +168,7 @@ class Federation(Settings):
             self.replay,
             self.attack,
             self.membership,
+            self.people,
         )
 
     def draw(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -38,6 +38,10 @@ class RowTable(Protocol):
     @property
     def weights(self) -> Tensor | None:
         """Weights of rows."""
+
+    @property
+    def keys(self) -> Mapping[str, np.ndarray]:
+        """Columns of the rows by name, such as the patient of each row."""
 
 
 log = logging.getLogger("medley")
@@ -133,6 +137,7 @@ class ClientRows:
         w: weights of rows [n] with mean 1 over each client's rows of a task, or None
         totals: [tasks, clients], the sums of weights before scaling; without weights, the sizes
         labels: labels [n] as the data set stores them; None without classes
+        people: the person of each row [n], from 0; None unless the method's rows are private by person
     """
 
     layout: Layout
@@ -141,6 +146,7 @@ class ClientRows:
     w: Weights
     totals: np.ndarray
     labels: Tensor | None
+    people: Index | None = None
 
     def at(self, rows: Index | slice) -> tuple[Tensor, Tensor, Weights]:
         """X, y and weights of these rows, by their positions."""

@@ -238,7 +238,7 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
     for name, method in methods.items():
         try:
             o = RunOptions(**options[name])
-            key = o.device_name, split(method)[0].shares()
+            key = o.device_name, (split(method)[0].shares(), split(method)[0].people())
             prepared = PreparedRun.of(method, fed, o, draws.get(key))
             draws[key] = prepared.draw
             prepared.algorithm.start(prepared.x0)

@@ -60,6 +60,8 @@ class Scenario:
     attack: Attack | None = None
     membership: Members | None = None
     """The clients of each round, if some join or leave; None for the same clients throughout."""
+    people: str = ""
+    """The column that names the person of each row; "" unless the method's rows are private by person."""
 
     @classmethod
     def of(
@@ -108,14 +110,17 @@ class Scenario:
         return replace(self, attack=attack)
 
     def sharing(self, method: Algorithm[Any, Any]) -> Scenario:
-        """The same scenario, with a network whose clients share the parameters that the method asks for.
+        """The same scenario, with a network whose clients share the parameters that the method asks for, and with the
+        column of people that it needs.
 
         A network that specifies its shared parameters stays as it is.
         """
         patterns, problem = method.shares(), self.problem
-        if patterns is None or not isinstance(problem, Network) or problem.shared is not None:
+        if patterns is not None and isinstance(problem, Network) and problem.shared is None:
+            problem = replace(problem, shared=patterns)
+        if problem is self.problem and method.people() == self.people:
             return self
-        return replace(self, problem=replace(problem, shared=patterns))
+        return replace(self, problem=problem, people=method.people())
 
     def joined(self, membership: Members | None) -> Scenario:
         """The scenario with clients that join and leave; None for the same clients throughout."""

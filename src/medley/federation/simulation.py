@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..storage.history import Row
 from .clients import ClientFactory
 from .evaluation import EvaluationData, Held, RowEvaluator
 from .fairness import Mixes
+from .people import people_of
 from .row_sample import RowSample
 from .rows import Layout, counting, held_out, laid_out, with_targets
 from .scenario import Scenario
@@ -80,6 +81,7 @@ class Simulation(Planned):
             met = [(dealt[k].data, own[k][i]) for turn in turns for i, k in enumerate(turn)]
         self.problem: Problem
         self.problem, self.rows = laid_out(met, layout, scenario.problem, classes, dtype, device)
+        self.rows = replace(self.rows, people=people_of(scenario.people, met, layout))
         self.clients = ClientFactory(scenario, seed, self.problem, self.rows, self.plan)
         held = [_held(task.data, s, on, kept, scenario.stream is not None) for s, task in enumerate(dealt)]
         family = scenario.problem

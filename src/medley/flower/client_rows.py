@@ -16,6 +16,7 @@ from ..contract.problem import Objective
 from ..datasets import Dataset
 from ..federation.clients import ClientFactory
 from ..federation.evaluation import Held, held_figures, load, outputs
+from ..federation.people import people_of
 from ..federation.rows import Layout, bound, counting, gathered, held_out, ready, with_targets
 from ..federation.scenario import Scenario
 from ..federation.tasks import TaskPlan
@@ -47,13 +48,15 @@ class Lot:
     classes: int | None
     labels: tuple[int, ...]
     names: Names
+    keys: Mapping[str, np.ndarray]
 
     @classmethod
     def of(cls, d: Dataset, labels: Sequence[int], rows: Tensor | slice, tests: Tensor | slice) -> Lot:
         """Some rows of a data set."""
         X, y = (None if t is None or not len(t[tests]) else t[tests] for t in (d.X_test, d.y_test))
         w = None if d.weights is None else d.weights[rows].double()
-        return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels), Names.of(d))
+        keys = {name: column[rows] for name, column in d.keys.items()}
+        return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels), Names.of(d), keys)
 
     def counted(self, family: Family, client: int) -> Lot:
         """The rows that have a target, as in a simulation. Raises BadData if no training row has one."""
@@ -64,7 +67,8 @@ class Lot:
         if len(kept) == len(self.y):
             return replace(self, X_test=X, y_test=y)
         w = None if self.weights is None else self.weights[kept]
-        return replace(self, X=self.X[kept], y=self.y[kept], weights=w, X_test=X, y_test=y)
+        keys = {name: column[kept] for name, column in self.keys.items()}
+        return replace(self, X=self.X[kept], y=self.y[kept], weights=w, X_test=X, y_test=y, keys=keys)
 
 
 def share(r: Recipe, i: int) -> list[Lot]:
@@ -204,6 +208,7 @@ class OwnRows:
                 "model",
             )
         self.rows = bound(met, layout, (X, y), family, self.problem, classes, device)
+        self.rows = replace(self.rows, people=people_of(scenario.people, met, layout))
         self.metrics: Mapping[str, Metric] = {}
         self.summed = True
         if isinstance(self.problem, SharedNetwork):

@@ -28,7 +28,7 @@ def settled(recipe: str | Path | Recipe, config: Mapping[str, Any]) -> Recipe:
 def is_row_private(method: Method) -> bool:
     """Whether clients add noise to their steps. Then they send no exact figure of their training rows."""
     part = private_part(split(method)[0])
-    return part is not None and part.unit == "row"
+    return part is not None and part.unit != "client"
 
 
 def clients_of(r: Recipe, context: Context) -> int:

@@ -58,7 +58,7 @@ class PrivateServer(WrapperServer):
         spent: what was released so far; rounds with the same sampling and noise are merged
         bounds: the bound of each exchange under adaptive clipping, by the exchange's name
         past: the noise of past rounds under `Banded`, newest first, by exchange and field
-        rows: what each client has released about its rows so far, under unit "row"
+        rows: what each client has released about its rows so far, under other units than "client"
     """
 
     spent: list[Release] = field(default_factory=list)
@@ -69,7 +69,7 @@ class PrivateServer(WrapperServer):
 
 @dataclass(frozen=True)
 class Private(Wrapper[PrivateServer]):
-    """A method with differential privacy for its clients, or for each client's rows.
+    """A method with differential privacy for its clients, or for each client's rows, or for people with several rows.
 
     Attributes:
         method: the method to run. Under unit "client" its server may read only means and sums; under unit "row" its
@@ -78,8 +78,8 @@ class Private(Wrapper[PrivateServer]):
             or a row's gradient; under a `Quantile`, z of sum and count together. None: Medley finds it from ``epsilon``
         clip: the bound on a reply's norm; by field, or one number for all fields, or a `Quantile` of the norms. A reply
             with several fields is bounded as a whole, each field in units of its own bound. Under unit "row" it is the
-            bound on the norm of a row's gradient, a number
-        epsilon: ε that the run may spend, under unit "row" that each client may spend; None for no limit
+            bound on the norm of a row's gradient, a number; under unit "person", of the sum over a person's rows
+        epsilon: ε that the run may spend, under other units than "client" that each client may spend; None for no limit
         delta: δ at which ε is computed; must be below 1 over the number of units; default 1e-5
         rounds: rounds that ``epsilon`` must last, if ``noise`` is None; under unit "row" rounds of one client
         exchanges: sums in one round, if ``noise`` is None; default 1
@@ -87,7 +87,9 @@ class Private(Wrapper[PrivateServer]):
         noise_at: "server" (default), or "clients": they add the noise in shares before they mask their replies, so that
             the server of a run with ``secure=`` sees no sum without noise; see `medley.privacy.skellam`
         unit: "client" (default): the server adds noise to sums of replies; "row": clients add noise to their local
-            steps, whose batches are drawn by Poisson sampling with the pace's batch as the expected size
+            steps, whose batches are drawn by Poisson sampling with the pace's batch as the expected size; "person": the
+            same, but all rows of a person are drawn, and bounded, together
+        by: under unit "person", the name of the column that says whose each row is, one of the data set's ``keys``
     """
 
     method: Algorithm[Any, Any]
@@ -98,8 +100,9 @@ class Private(Wrapper[PrivateServer]):
     rounds: Annotated[int, at_least(1)] | None = None
     exchanges: Annotated[int, at_least(1)] = 1
     mechanism: Banded | None = None
-    unit: Literal["client", "row"] = "client"
+    unit: Literal["client", "row", "person"] = "client"
     noise_at: Literal["server", "clients"] = "server"
+    by: str = ""
 
     can = "private"
     prefix = "private"
@@ -124,7 +127,13 @@ class Private(Wrapper[PrivateServer]):
             )
         if self.noise_at == "clients":
             self._check_shares()
-        if self.unit == "row":
+        if (self.unit == "person") != bool(self.by):
+            raise RecipeError(
+                f"Private(unit={self.unit!r}, by={self.by!r}): "
+                + ("say by= which column names the person of each row" if not self.by else "by= needs unit='person'"),
+                "by",
+            )
+        if self.unit != "client":
             self._check_rows()
             alone = {name: types._replace(vectorized=False) for name, types in self.method.message_types.items()}
             object.__setattr__(self, "message_types", alone)
@@ -140,7 +149,7 @@ class Private(Wrapper[PrivateServer]):
 
     def _check_shares(self) -> None:
         wrong = {
-            "unit": self.unit == "row" and "clients add the noise to their steps already; leave noise_at= out",
+            "unit": self.unit != "client" and "clients add the noise to their steps already; leave noise_at= out",
             "noise": not self.noise and "set noise= above 0, since every client's copy of the method needs it",
             "clip": isinstance(self.clip, Quantile)
             and "the server would see the count of clients within it; use a number",
@@ -155,16 +164,24 @@ class Private(Wrapper[PrivateServer]):
             value = getattr(self, key)
             if value is not None and not isinstance(value, int | float):
                 raise RecipeError(
-                    f"Private(unit='row', {key}={value!r}): give one number as clip=, and no mechanism=", key
+                    f"Private(unit={self.unit!r}, {key}={value!r}): give one number as clip=, and no mechanism=", key
                 )
         if self.exchanges != 1:
             raise RecipeError(
-                "Private(unit='row', exchanges=...): noise belongs to local steps; leave it out", "exchanges"
+                f"Private(unit={self.unit!r}, exchanges=...): noise belongs to local steps; leave it out", "exchanges"
             )
 
     def client_method(self, name: str) -> Any:
-        """The method's client method of this name; under unit "row", on private rows."""
-        return partial(self._of_rows.call, name) if self.unit == "row" else super().client_method(name)
+        """The method's client method of this name; under other units than "client", on private rows."""
+        return super().client_method(name) if self.unit == "client" else partial(self._of_rows.call, name)
+
+    def people(self) -> str:
+        """The column that names the person of each row, under unit "person"."""
+        return self.by
+
+    def settings(self) -> dict[str, Any]:
+        """See `Wrapper.settings`. A column that is not there has no entry, so that streams keep their names."""
+        return {k: v for k, v in super().settings().items() if k != "private.by" or v}
 
     @property
     def reads(self) -> str:
@@ -174,7 +191,7 @@ class Private(Wrapper[PrivateServer]):
     @property
     def _of_rows(self) -> RowNoise:
         assert isinstance(self.clip, int | float)
-        return RowNoise(self.method, float(self.clip), self._z_of_rows, self.identity)
+        return RowNoise(self.method, float(self.clip), self._z_of_rows, self.identity, self.unit)
 
     def _z_of_rows(self, law: Local) -> float:
         if self.noise is not None:
@@ -213,7 +230,7 @@ class Private(Wrapper[PrivateServer]):
 
     def round(self, s: PrivateServer, clients: Cohort) -> None:
         """The method's round on a cohort that gives only noisy sums, or on one that accounts for clients' rows."""
-        if self.unit == "row":
+        if self.unit != "client":
             limit = None if self.epsilon is None else (self.epsilon, self.delta)
             cohort = RowCohort(clients, self._of_rows, s.rows, limit)
             self.method.round(s.inner, cohort)
@@ -233,12 +250,12 @@ class Private(Wrapper[PrivateServer]):
         return {**self.method.figures(s.inner), "epsilon": self.spent(s)}
 
     def by_client(self, s: PrivateServer) -> dict[int, dict[str, float]]:
-        """ε of each client's rows, under unit "row"."""
+        """ε of each client's rows, or people, under other units than "client"."""
         return {i: {"epsilon": e} for i, e in by_client(s.rows, self.delta).items()}
 
     def spent(self, s: PrivateServer) -> float:
-        """The ε of all sums so far; under unit "row", of the client with the largest ε."""
-        if self.unit == "row":
+        """The ε of all sums so far; under other units than "client", of the client with the largest ε."""
+        if self.unit != "client":
             return max((e["epsilon"] for e in self.by_client(s).values()), default=0.0)
         return accountant.epsilon(s.spent, self.delta)
 

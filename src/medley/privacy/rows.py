@@ -1,4 +1,5 @@
-"""Privacy inside clients: every local step takes a noisy sum of row gradients, each scaled down to a bound.
+"""Privacy inside clients: every local step takes a noisy sum of gradients of rows, or of people with all their rows,
+each scaled down to a bound.
 
 **Reference**: Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar & Zhang, "Deep Learning with Differential Privacy",
 CCS 2016, Algorithm 1, with batches by Poisson sampling.
@@ -6,6 +7,7 @@ CCS 2016, Algorithm 1, with batches by Poisson sampling.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -20,6 +22,7 @@ from ..contract.client import Client, Descent, LocalUpdate
 from ..contract.cohort import Cohort, OnLate, Replies
 from ..contract.errors import BudgetSpent, MedleyError, Unsupported
 from ..engines.seq import Seq
+from ..numerics.sums import shortening
 from ..runtime.handed import handed
 from ..runtime.streams import Secret
 from . import accountant
@@ -36,21 +39,23 @@ class RowNoise:
     """The privacy of rows at a client.
 
     Attributes:
-        bound: C, the largest norm of a row's gradient
+        bound: C, the largest norm of a row's gradient, or of the sum of the gradients of a person's rows
         noise: z by the sampling of the client's batches; the standard deviation of a sum's noise is z·C
         identity: name and settings of the method, used in the names of random streams
+        unit: "row" or "person"
     """
 
     method: Algorithm[Any, Any]
     bound: float
     noise: Callable[[Local], float]
     identity: str
+    unit: str = "row"
 
     def refuse(self, what: str) -> NoReturn:
         """Raise Unsupported with the reason why the method's rows cannot be private."""
         name, other = self.method.name, self.method.instead.get(Need.HESSIAN)
         remedy = f"; use {other}, which does not need it" if other else ""
-        raise Unsupported(f"{name} cannot be private by row: {what}{remedy}", method=name, need="rows")
+        raise Unsupported(f"{name} cannot be private by {self.unit}: {what}{remedy}", method=name, need="rows")
 
     def call(self, name: str, me: Client[Any], *messages: Message) -> Message:
         """The method's client method ``name``, on a client whose rows enter only local steps."""
@@ -63,7 +68,9 @@ class RowNoise:
             self.refuse("a stream's clients keep rows of past tasks")
         if isinstance(of.problem, PartlyShared):
             self.refuse("a problem with parameters of the clients' own; use Network without shared=")
-        engine = NoisySteps(of=of, by=self, exchange=name, pace=me.pace)
+        if (me.people is None) == (self.unit == "person"):
+            self.refuse("its clients do not know the person of each row")
+        engine = NoisySteps(of=of, by=self, exchange=name, pace=me.pace, people=me.people)
         rows: Any = GuardedRows(of, self)
         guarded: Client[Any] = dataclasses.replace(me, problem=rows, engine=engine, replay=None, memory=me.memory)
         reply: Message = getattr(self.method, name)(guarded, *messages)
@@ -106,18 +113,21 @@ for _name in set(vars(Objective)) | set(Objective.__annotations__):
 
 @dataclass(frozen=True)
 class NoisySteps(Seq):
-    """The engine of a private client: `Seq` with Poisson-sampled batches and noisy gradients.
+    """The engine of a private client: `Seq` with Poisson-sampled batches of rows, or of people with all their rows, and
+    noisy gradients.
 
     Attributes:
         by: the bound and the noise
         exchange: the client method that is running, part of the names of its random streams
         pace: the pace that the server accounts for
+        people: the person of each row [n]; None if each row is drawn by itself
     """
 
     of: Any = None
     by: Any = None
     exchange: str = ""
     pace: Pace = field(default_factory=Pace)
+    people: Any = None
     ran: list[str] = field(default_factory=list)
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
@@ -142,23 +152,27 @@ class NoisySteps(Seq):
         law = Local.of(me.pace, self.of.n)
         drawn = me.secret(f"private batches, {self.by.identity}, {self.exchange}")
         noise = me.secret(f"privacy of rows, {self.by.identity}, {self.exchange}")
-        objective: Any = NoisyGradient(self.of, self.by.bound, self.by.noise(law), law, noise)
+        people = None if self.people is None else self.people.unique(return_inverse=True)[1]
+        objective: Any = NoisyGradient(self.of, self.by.bound, self.by.noise(law), law, noise, people)
         for _ in range(law.steps):
             if law.rate == 1:
                 yield objective, None, None
             else:
-                took = drawn.uniform(self.of.n) < law.rate
-                yield objective, took.nonzero()[:, 0], None
+                took = drawn.uniform(self.of.n if people is None else int(people.max()) + 1) < law.rate
+                yield objective, (took if people is None else took[people]).nonzero()[:, 0], None
 
 
 @dataclass(frozen=True)
 class NoisyGradient:
     """The gradient of a step: (Σ_j g_j·min(1, C/‖g_j‖) + z·C·N(0, I))/(q·n), plus the regulariser's.
 
+    g_j is the gradient of a row, or the sum of the gradients of a person's rows.
+
     Attributes:
         bound: C
         noise: z
         law: q, and n
+        people: the person of each row [n], from 0; None if j is a row
     """
 
     of: Any
@@ -166,24 +180,49 @@ class NoisyGradient:
     noise: float
     law: Local
     rng: Secret
+    people: Any = None
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """The noisy gradient at x [d]; always a new vector.
 
-        If the user's loss or network raises an error, nothing is added to the sum, and only the log shows it: whether
-        it occurs may depend on a row.
+        If the user's loss or network raises an error for a row, that row adds nothing to the sum, and only the log
+        shows it: whether it occurs may depend on the row.
         """
         del loss, copy
-        try:
-            total, decay = self.of.clipped(x, rows, self.bound)
-        except MedleyError:
-            raise
-        except Exception:
-            log.exception("the gradients of private rows fail; the step continues with the noise alone")
-            total, decay = torch.zeros_like(x), 0.0
+        total, decay = self._by_row(x, rows, self.bound) if self.people is None else self._by_person(x, rows)
         fresh = self.rng.normal(total.shape).to(x)
         noisy: Vec = total.add_(fresh, alpha=self.noise * self.bound).div_(self.law.rate * self.law.rows)
         return noisy.add_(decay * x)
+
+    def _by_row(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Any]:
+        """Σ of the rows' gradients, each scaled down to ``bound``, and the regulariser's factor."""
+        try:
+            total, decay = self.of.clipped(x, rows, bound)
+            return total, decay
+        except MedleyError:
+            raise
+        except Exception:
+            log.exception("the gradient of a private row fails; the row adds nothing to the step")
+        # Were all rows left out for the sake of one, that row would move the sum by more than its bound.
+        total, decay = self.of.clipped(x, torch.zeros(0, dtype=torch.int64), bound)
+        for row in torch.split(torch.arange(self.of.n) if rows is None else torch.as_tensor(rows), 1):
+            with contextlib.suppress(Exception):
+                total = total + self.of.clipped(x, row, bound)[0]
+        return total, decay
+
+    def _by_person(self, x: Vec, rows: Rows) -> tuple[Vec, Any]:
+        """The same of people; those with one row are computed together."""
+        index = torch.arange(self.of.n) if rows is None else torch.as_tensor(rows)
+        order = index[self.people[index].argsort(stable=True)]
+        parts = torch.split(order, self.people[order].unique_consecutive(return_counts=True)[1].tolist())
+        alone = torch.cat([order[:0], *[part for part in parts if len(part) == 1]])
+        total, decay = self._by_row(x, alone, self.bound)
+        for part in parts:
+            if len(part) > 1:
+                g, _ = self._by_row(x, part, torch.finfo(x.dtype).max)
+                if bool(g.isfinite().all()):
+                    total = total + float(shortening(g.norm()[None], self.bound)) * g
+        return total, decay
 
 
 class RowCohort:

@@ -1,0 +1,58 @@
+"""The person of each row, for methods whose rows are private by person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..contract import BadData, Index, RecipeError
+from .rows import Layout, Picked
+
+
+def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
+    """The person of each row [n], from 0, in the order of ``layout``; None without a column.
+
+    Values that differ only in spaces around them are one person.
+
+    Args:
+        by: the column of `medley.datasets.Dataset.keys` that names people; "" for none
+        met: tables and their rows
+
+    Raises RecipeError if a table has no such column. Raises BadData, naming the client, for a row without a person, and
+    for a person with rows at two clients: each client's ε is for its own rows, so that person's would be their sum.
+    """
+    if not by:
+        return None
+    columns = []
+    for table, rows in met:
+        if by not in table.keys:
+            if table.keys:
+                raise RecipeError.unknown(by, table.keys, "Private(by=...): the data")
+            raise RecipeError(
+                f"Private(by={by!r}): the data has no such column. A column that is not an input is among the data "
+                f"set's keys: Dataset(X, y, keys={{{by!r}: ...}}), or keys=[{by!r}] of a reader of files",
+                "by",
+            )
+        columns.append(np.char.strip(np.asarray(table.keys[by])[rows].astype(str)))
+    column = np.concatenate(columns)
+    if len(empty := np.flatnonzero(np.isin(np.char.lower(column), ("", "nan", "none", "nat", "<na>")))):
+        raise layout.blamed(
+            BadData(f"it has no {by}, so its person is not known; give it one, or leave the row out", row=int(empty[0]))
+        )
+    names, people = np.unique(column, return_inverse=True)
+    owner = np.repeat(np.tile(np.asarray(layout.ids), len(layout.sizes)), layout.sizes.ravel())
+    first, last = (np.full(len(names), fill) for fill in (np.iinfo(np.int64).max, -1))
+    np.minimum.at(first, people, owner)
+    np.maximum.at(last, people, owner)
+    if len(apart := np.flatnonzero(first != last)):
+        k = int(apart[0])
+        raise BadData(
+            f"Private(by={by!r}): {str(names[k])!r} has rows at client {first[k]} and at client {last[k]}, as "
+            f"{len(apart)} of {len(names)} people have at several, and their ε would be the sum of those clients'. "
+            f"Give each person's rows to one client, as partition=scenarios.ByKey({by!r}) does. If these are different "
+            "people, give them different names, for example the client's name before the number",
+            client=int(first[k]),
+        )
+    return torch.from_numpy(people.astype(np.int64))
