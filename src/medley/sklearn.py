@@ -31,6 +31,7 @@ from .algorithms.lbfgs import LBFGS
 from .algorithms.newton import Newton
 from .algorithms.shed import SHED
 from .contract import Algorithm, BadData, RecipeError
+from .contract.surroundings import set_aside
 from .federation.federation import Federation
 from .federation.run import run
 from .problems.linear import LeastSquares, Linear, Logistic, Softmax
@@ -79,6 +80,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 raise RecipeError(f"fit(sites={k}): must be from 1 to the number of rows, {n}", "sites")
             sites = np.arange(n) % k
         sites = np.asarray(sites)
+        absent = [not isinstance(s, str) and str(s) in ("None", "nan", "<NA>", "NaT") for s in sites.ravel()]
+        if any(absent):
+            row = absent.index(True)
+            raise BadData(
+                f"fit(sites=...): row {row} has no site ({sites.ravel()[row]}); name its site, or leave the row out",
+                row=row,
+            )
         if sites.shape != (n,):
             raise BadData(f"fit(sites=...): has shape {sites.shape}; want the site of each of the {n} rows")
         keep = w > 0
@@ -93,10 +101,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         else:
             method = self.solver
         rows = [np.flatnonzero(sites == i) for i in range(sites.max() + 1)]
-        fed = Federation(family, clients=[(X[r], y[r], w[r]) for r in rows])
-        sim = fed.draw(0)
-        x0 = torch.zeros(sim.problem.d, dtype=sim.problem.dtype)
-        goal = self.tol * sim.evaluate(x0, None, grad_norm=True)["grad_norm"]
+        with set_aside("fit()"):
+            fed = Federation(family, clients=[(X[r], y[r], w[r]) for r in rows])
+            sim = fed.draw(0)
+            x0 = torch.zeros(sim.problem.d, dtype=sim.problem.dtype)
+            goal = self.tol * sim.evaluate(x0, None, grad_norm=True)["grad_norm"]
         result = run(method, fed, self.max_iter, target={"grad_norm": goal}, throw=False, progress=False)
         if result.status.outcome != "target":
             g = result.history[-1]["grad_norm"]

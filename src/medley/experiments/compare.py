@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import Algorithm, MedleyError, RecipeError, Tuned, Wrapper
+from ..contract.surroundings import set_aside
 from ..federation.federation import Federation
 from ..storage import atomic
 from ..storage.as_json import plain
@@ -19,6 +20,7 @@ PER_METHOD = ("reply_policy", "codec", "device")
 """Options that may be mappings by a method's name."""
 
 
+@set_aside("compare()")
 def compare(
     methods: Sequence[Method] | Mapping[str, Method],
     fed: Federation,

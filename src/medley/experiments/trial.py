@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..contract import Client, Engine, MedleyError, Pace, TaskView, pytree
+from ..contract.surroundings import set_aside
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..runtime.handed import handed
@@ -178,7 +179,8 @@ def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
         progress=False,
         on_round=None,
     )
-    result = PreparedRun.of(method, fed, mine, small).run()
+    with set_aside("a trial", mine.device_name):
+        result = PreparedRun.of(method, fed, mine, small).run()
     if len(result.history) < 1 + ROUNDS:
         raise MedleyError(f"a trial of {method.name} ended before its round {ROUNDS}: {result.status}")
     out = []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import Algorithm, Diverged, Pace, RecipeError, Tuned, Wrapper
+from ..contract.surroundings import set_aside
 from ..federation.federation import Federation
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
@@ -38,6 +39,7 @@ Point = dict[str, Any]
 """A point of a grid: one value for each setting."""
 
 
+@set_aside("tune()")
 def tune(
     method: Method,
     fed: Federation,

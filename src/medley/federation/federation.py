@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..contract import Algorithm, BadData, Family, RecipeError, ReplayPolicy, Settings, Tuned, integer
+from ..contract.surroundings import set_aside
 from ..datasets import Dataset
 from ..datasets.facts import recorded
 from ..datasets.sources import by_client, only_key
@@ -79,6 +80,7 @@ class Federation(Settings):
     people: str = ""
     """The column of people that the method's privacy needs, see `Scenario.sharing`."""
 
+    @set_aside("Federation()")
     def __init__(
         self,
         problem: Family,

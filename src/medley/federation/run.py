@@ -18,6 +18,7 @@ from ..contract import Algorithm, Decision, Engine, Need, Problem, Settings, Sta
 from ..contract import pytree as tree
 from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, Stalled, Unsupported
 from ..contract.personal import PartlyShared, PersonalModel
+from ..contract.surroundings import set_aside
 from ..contract.tuned import split
 from ..privacy.private import private_part
 from ..problems.linear import LinearProblem
@@ -70,7 +71,7 @@ def run(call: Call) -> Result:
     Raises RecipeError for invalid options, and Unsupported if the method needs more than problem and federation
     provide.
     """
-    with streams.globals_kept(call.device_name):
+    with set_aside("run()", call.device_name), streams.globals_kept(call.device_name):
         streams.name_globals(call.device_name, call.seed, "begin")
         return PreparedRun.of(call.method, call.fed, call).run()
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b, shake_256
@@ -18,6 +20,22 @@ import torch
 from torch import Tensor
 
 Name = str | int
+
+_turn: contextlib.AbstractContextManager[bool] = threading.RLock()
+
+
+def _new_turn() -> None:
+    global _turn
+    _turn = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # the thread that holds it is not in the child
+    os.register_at_fork(after_in_child=_new_turn)
+
+
+def alone() -> contextlib.AbstractContextManager[bool]:
+    """A lock on what all threads share, such as the global streams and torch's defaults; a thread may take it twice."""
+    return _turn
 
 
 def key(seed: int, *name: Name) -> int:
@@ -59,7 +77,16 @@ def name_globals(device: str, seed: int, *name: Name) -> None:
 
 @contextlib.contextmanager
 def globals_kept(device: str) -> Iterator[None]:
-    """A context after which the global streams of torch, NumPy and Python are as they were."""
+    """A context after which the global streams of torch, NumPy and Python are as they were.
+
+    Runs in several threads take turns, because their layers draw from the same streams.
+    """
+    with alone(), _as_before(device):
+        yield
+
+
+@contextlib.contextmanager
+def _as_before(device: str) -> Iterator[None]:
     numpys, pythons = np.random.get_state(), random.getstate()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count()) if "cuda" in device else []):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Checked, RecipeError, at_least, describe, integer, kinds, take
+from ..contract.surroundings import set_aside
 from ..secure import SecureSum
 from ..storage.directions import SAID, directions_of, higher_is_better
 from ..storage.history import Row
@@ -135,6 +136,7 @@ class RunOptions(Checked):
     weights: Weights | None = field(init=False, default=None)
     """The tensors of ``init``."""
 
+    @set_aside("run()")
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", weights_of(self.init))
         settings = describe(type(self))  # type: ignore[arg-type]

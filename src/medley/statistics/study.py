@@ -16,6 +16,7 @@ import torch
 from ..clients.host import ClientHost
 from ..contract import BadData, Client, Diverged, MedleyError, Need, Pace, RecipeError, State, TooFewReplies, with_names
 from ..contract.errors import named
+from ..contract.surroundings import set_aside
 from ..secure import SecureSum
 from ..secure.connection import SecureConnection
 from ..server.bookkeeping import Bookkeeping
@@ -121,6 +122,7 @@ class Study:
         out.sites = dict(enumerate(site for site in self.sites.values() if site.name not in names))
         return out
 
+    @set_aside("Study.run()")
     def run(self, analysis: Analysis) -> Any:
         """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `Description`, and so on.
 

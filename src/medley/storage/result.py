@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..contract import MedleyError, RecipeError, State, WireError, with_names
+from ..contract.surroundings import set_aside
 from ..runtime.frames import framed
 from ..runtime.versions import version
 from ..wire.ledger import Ledger
@@ -267,6 +268,7 @@ class Result:
         atomic.write(folder / "README.md", about)
         return folder
 
+    @set_aside("predict(X)")
     def outputs(self, X: Any, batch: int = 256, client: int | str | None = None) -> Tensor:
         """The model's outputs for rows X, in evaluation mode.
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ..contract import MedleyError, RecipeError, Settings, pytree
+from ..contract.surroundings import set_aside
 from ..wire.clip import Clip
 from ..wire.connection import Host
 from ..wire.exchange import Exchange
@@ -181,7 +182,8 @@ class Actor:
             try:
                 mine = _moved(pytree.from_bytes(block, self.classes), self.host.device)
                 request = replace(mine["exchange"], **self.every)
-                answers.append(pytree.to_bytes(answer(self.host, request, mine["held"])))
+                with set_aside("Ray", self.host.device):
+                    answers.append(pytree.to_bytes(answer(self.host, request, mine["held"])))
             except Exception as e:
                 return [*answers, describe(e)]
         return answers
