@@ -136,6 +136,9 @@ class Algorithm(Checked, ABC, Generic[S, M]):
     ``sums_as`` is for methods whose server reads single replies by default. It names the variant whose server needs
     only sums; error messages of `medley.Private` then suggest it. Default "".
 
+    ``fixed_scale`` is False for a method that chooses the scale of what it sends itself. Otherwise a run with secure
+    sums refuses a reply that fixed-point numbers would round to nothing. Default True.
+
     ``instead`` maps needs of this method to the variant that works without them; error messages then suggest it.
     Default: none.
 
@@ -147,6 +150,7 @@ class Algorithm(Checked, ABC, Generic[S, M]):
     waits_as: ClassVar[str] = ""
     every_round: ClassVar[bool] = False
     sums_as: ClassVar[str] = ""
+    fixed_scale: ClassVar[bool] = True
     instead: ClassVar[Mapping[str, str]] = {}
     memory: ClassVar[type] = Nothing
     message_types: ClassVar[dict[str, MessageTypes]] = {}

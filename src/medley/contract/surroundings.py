@@ -41,16 +41,16 @@ def _precision() -> str:
 
 def refusal(device: str) -> str:
     """What surrounds this call and cannot be set aside, with a remedy; empty if nothing does."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return (
             "it is called inside a transform of torch.func, such as vmap or grad, which cannot go through training; "
             "call it outside of the function that is transformed"
         )
-    if torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+    if torch._C._get_tracing_state() is not None:
         return "it is called inside torch.jit.trace, which cannot record training; call it before the trace"
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         return "it is called inside FakeTensorMode, whose tensors have no values; call it outside of the mode"
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:  # type: ignore[attr-defined]
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return (
             "it is called inside torch.autograd.graph.saved_tensors_hooks, which can change the tensors that gradients "
             "are computed from; call it outside of that context"

@@ -27,7 +27,7 @@ import torch
 from ..contract import Algorithm, RecipeError, WireError, pytree
 from ..privacy import Private
 from ..secure import SecureSum, tables
-from ..secure.ring import Ring
+from ..secure.ring import Ring, Rounding
 from ..secure.settings import check_installed
 from ..storage.atomic import write
 from ..wire.clip import Clip
@@ -228,7 +228,9 @@ class Sums:
         fold = node.served(here, request, self.folder)
         (receipt,), packed = fold.receipts, fold.replies[i]
         # The server states the cohort, but the client computes its own threshold: that many shares give the full noise.
-        ring = Ring(self.settings.bits, self.settings.bound, weights, e.clip, party.least)
+        judge = Rounding() if here.algorithm.fixed_scale else None
+        about = party.least, judge, e.round == 1
+        ring = Ring(self.settings.bits, self.settings.bound, weights, e.clip, *about)
         layout = ring.layout(packed)
         values = ring.encoded(i, packed, layout)
         if ring.noise:  # from the operating system, because the server knows the run's seed

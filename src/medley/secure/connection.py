@@ -14,7 +14,7 @@ from ..runtime.handed import handed
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange, apart
 from ..wire.fold import Fold
-from .ring import WITHIN, Field, Ring
+from .ring import WITHIN, Field, Ring, Rounding
 from .settings import SecureSum, check_installed
 from .tables import Opening
 
@@ -65,6 +65,7 @@ class SecureConnection:
     def __init__(self, settings: SecureSum, inner: Connection, host: Host) -> None:
         check_installed()
         self.settings, self.inner, self.host = settings, inner, host
+        self.rounding = Rounding() if host.algorithm.fixed_scale else None
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request. Yields one fold, with the sum.
@@ -104,7 +105,8 @@ class SecureConnection:
             streams.rng(self.host.seed, "server", *exchange.tag, "secure graph").permutation(sorted(asked)).tolist()
         )
         weights, how = {i: exchange.weights[i] for i in asked}, self.settings
-        ring = Ring(how.bits, how.bound, weights, exchange.clip, how.least(len(asked)))
+        about = how.least(len(asked)), self.rounding, exchange.round == 1
+        ring = Ring(how.bits, how.bound, weights, exchange.clip, *about)
         clients: Clients = (
             self.inner.clients(exchange, ring)
             if isinstance(self.inner, ReachesParties)

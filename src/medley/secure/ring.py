@@ -2,11 +2,13 @@
 
 An entry v of weight w becomes round(w·v·s) mod 2^q. The scale s is the largest power of two with which the sum of all
 clients' entries stays below 2^(q−1), if entries are within their bound. So nothing overflows, and the sum of n clients
-differs from the exact one by at most n/(2s).
+differs from the exact one by at most n/(2s). A reply whose entries are small beside 1/s is noted or refused, see
+`Rounding`.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +27,16 @@ LEVELS = 128
 TAIL = 8.0
 """The ring has room for this many standard deviations of noise."""
 
+SHARE = 0.01
+"""A run notes once that rounding changes a reply, if it is by more than this share of the reply's norm."""
+
+MOST = 0.5
+"""A first reply of which rounding changes more than this share is refused: less than half of it would arrive."""
+
 WITHIN = "within its bound"
 """The name of the entry that counts clients within their bound, under a `Clip`."""
+
+log = logging.getLogger("medley")
 
 Shape = tuple[int, ...] | None
 """The shape of a tensor; None for a number."""
@@ -54,6 +64,41 @@ class Field:
         return 0 if self.scale == 0 else 1 if self.shape is None else math.prod(self.shape)
 
 
+class Rounding:
+    """Judges how much of the replies of one run is lost when they become whole numbers."""
+
+    def __init__(self) -> None:
+        self.noted = False
+
+    def judge(self, i: int, field: Field, v: np.ndarray, steps: np.ndarray, first: bool, clipped: bool) -> None:
+        """Log once that rounding changes a field of client i's reply by more than `SHARE` of its norm.
+
+        Args:
+            v: the entries of the reply
+            steps: the same in steps of the fixed-point numbers, before they are rounded
+            first: whether this is the first round; later replies may shrink to nothing because a run converges
+            clipped: whether the bound is the clip of a private method
+
+        Raises MedleyError if it is more than `MOST` of a reply of the first round.
+        """
+        size = float(np.linalg.norm(steps))
+        share = float(np.linalg.norm(steps - np.rint(steps))) / size if size else 0.0
+        if share <= SHARE or (self.noted and not (first and share > MOST)):
+            return
+        top = float(np.abs(v).max())
+        what = (
+            f"client {i}: rounding changes {field.name!r} by {min(100 * share, 100):.3g} % of its norm: its largest "
+            f"entry is {top:.3g}, only {float(np.abs(steps).max()):.2g} steps of the fixed-point numbers that "
+            f"SecureSum has for entries up to {field.bound:g}"
+        )
+        remedy = f"SecureSum(bound={2.0 ** math.ceil(math.log2(4 * top)):.3g}), if no client's entries are larger"
+        remedy = f"give {'' if clipped else f'{remedy}, or '}more bits, SecureSum(bits=64)"
+        if first and share > MOST:
+            raise MedleyError(f"{what}, so most of it would not arrive; {remedy}")
+        log.warning("%s; %s. If the run has converged, this is as close as it gets", what, remedy)
+        self.noted = True
+
+
 @dataclass(frozen=True)
 class Ring:
     """The ring of one sum.
@@ -65,6 +110,8 @@ class Ring:
         clip: bounds each reply before it is summed; None for no bound
         stay: t, the number of clients whose shares complete the noise: the threshold of a neighbourhood, because a
             malicious server could open a sum of so few. Default 1
+        rounding: judges what rounding changes; None for no judgement
+        first: whether this is the first round
     """
 
     bits: int
@@ -72,6 +119,8 @@ class Ring:
     weights: Mapping[int, float]
     clip: Clip | None = None
     stay: int = 1
+    rounding: Rounding | None = None
+    first: bool = True
 
     @property
     def noise(self) -> float:
@@ -140,7 +189,8 @@ class Ring:
     def encoded(self, i: int, packed: Packed, layout: tuple[Field, ...]) -> np.ndarray:
         """Client i's reply times its weight, as elements of the ring.
 
-        Raises MedleyError, with client and field, for an entry beyond its bound, and WireError for another layout.
+        Raises MedleyError, with client and field, for an entry beyond its bound and for a reply that rounding would
+        empty, see `Rounding.judge`; WireError for another layout.
         """
         if self.layout(packed) != layout:
             raise WireError(f"client {i}'s reply has other fields or shapes than the other clients' replies")
@@ -164,8 +214,10 @@ class Ring:
                     f"the sum would not fit into the ring; set bound={{{f.name!r}: ...}} or one number, large enough "
                     "for every round"
                 )
-            levels = np.rint(flat * (f.scale * (1.0 if f.name == WITHIN else weight)))
-            parts.append(levels.astype(np.int64).astype(self.dtype))
+            steps = flat * (f.scale * (1.0 if f.name == WITHIN else weight))
+            if self.rounding is not None and not self.noise:
+                self.rounding.judge(i, f, flat, steps, self.first, self.clip is not None)
+            parts.append(np.rint(steps).astype(np.int64).astype(self.dtype))
         return np.concatenate(parts) if parts else np.zeros(0, self.dtype)
 
     def share_of_noise(self, layout: tuple[Field, ...], rng: np.random.Generator) -> np.ndarray:

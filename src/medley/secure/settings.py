@@ -27,7 +27,8 @@ class SecureSum(Checked):
     Attributes:
         bits: q of the ring Z_2^q in which sums are taken; an entry travels in q/8 bytes. Default 32
         bound: the largest magnitude of an entry of a reply, before its weight; one number for all fields, or one by
-            field. A client refuses to send a larger one. Default 16
+            field. A client refuses to send a larger one, and far smaller entries lose their digits. Default 16, or 1/16
+            with 16 bits, which have too few levels for a range of 16
         threshold: the clients of a cohort that must stay until the end for the sum to be opened, as a share or as a
             number. It must be above one half, so that no server can open one client's mask in two ways. Default 0.6
         neighbours: how many clients each one agrees on masks with, an even number. In a sparse graph the majority of
@@ -38,12 +39,15 @@ class SecureSum(Checked):
     """
 
     bits: Literal[16, 32, 64] = 32
-    bound: Annotated[float, positive] | Mapping[str, float] = 16.0
+    bound: Annotated[float, positive] | Mapping[str, float] = None  # type: ignore[assignment]
     threshold: Annotated[float, positive] = 0.6
     neighbours: Annotated[int, at_least(2)] | None = None
     share: Annotated[float, in_range(0.0, 1.0)] = 0.9
 
     def __post_init__(self) -> None:
+        given: object = self.bound
+        if given is None:
+            object.__setattr__(self, "bound", 0.0625 if self.bits == 16 else 16.0)
         super().__post_init__()
         if isinstance(self.bound, Mapping) and not all(
             isinstance(v, int | float) and 0 < v < math.inf for v in self.bound.values()

@@ -83,6 +83,7 @@ class Analysis(Algorithm[Report]):
     """Base of the analyses: one round on typed messages, whose server reads only sums."""
 
     alone: ClassVar[str] = ""
+    fixed_scale: ClassVar[bool] = False
     """Why the analysis cannot use secure sums; empty if it can."""
 
     def start(self, x: Vec) -> Report:

@@ -1,0 +1,113 @@
+"""Replies that fixed-point numbers change: noted from 1 % on, refused from one half on, and right with the remedy."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import medley as md
+from medley.secure.ring import MOST, SHARE, Ring, Rounding
+
+DIGITS = md.datasets.digits()
+
+
+def trained(lr=0.5, rounds=3, method=None, **options):
+    fed = md.Federation(
+        md.problems.Softmax(mu=1e-3),
+        data=DIGITS,
+        partition=md.scenarios.IID(10),
+        pace=md.scenarios.Pace(lr=lr, epochs=1, batch=64),
+    )
+    return md.run(method or md.FedAvg(), fed, rounds=rounds, progress=False, **options)
+
+
+@pytest.mark.parametrize(
+    ("lr", "secure"),
+    [
+        (0.5, {"bound": 2.0**40}),
+        (0.5, {"bound": 1e9}),
+        (0.5, {"bits": 16, "bound": 1000.0}),
+        (0.5, {"bits": 16, "bound": 300.0}),
+        (1e-4, {"bits": 16}),
+        (1e-3, {"bits": 16, "bound": 16.0}),
+        (1e-8, {}),
+        (1e-12, {"bound": 0.1}),
+        (0.5, {"bound": {"delta": 1e10}}),
+        (1e-14, {"bits": 64, "bound": 1e8}),
+    ],
+)
+def test_a_scale_too_coarse_is_refused_and_its_remedy_learns_what_the_plain_run_learns(lr, secure):
+    with pytest.raises(md.MedleyError, match=r"client \d: rounding changes 'delta' by [\d.]+ % .* more bits") as e:
+        trained(lr, secure=md.SecureSum(**secure))
+    plain = trained(lr)
+    bound = float(re.search(r"SecureSum\(bound=([\d.e+-]+)\)", str(e.value))[1])
+    for remedy in ({**secure, "bound": bound}, {**secure, "bits": 64, "bound": bound}):
+        masked = trained(lr, secure=md.SecureSum(**remedy))
+        assert (masked.x - plain.x).norm() <= 0.02 * plain.x.norm()
+
+
+@pytest.mark.parametrize("lr", [0.5, 1e-3, 1e-6])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_a_scale_that_suits_is_silent(lr, bits, caplog):
+    plain, masked = trained(lr), trained(lr, secure=md.SecureSum(bits=bits, bound=16.0 * lr))
+    assert (masked.x - plain.x).norm() <= 1e-4 * plain.x.norm()
+    assert not [r for r in caplog.records if "rounding" in r.getMessage()]
+
+
+def test_a_coarse_one_is_noted_once_a_run_with_its_share(caplog):
+    plain, masked = trained(1e-3, 5), trained(1e-3, 5, secure=md.SecureSum(bits=16))
+    (line,) = [r.getMessage() for r in caplog.records if "rounding" in r.getMessage()]
+    share = float(re.search(r"by ([\d.]+) % of its norm", line)[1]) / 100
+    assert SHARE < share < MOST
+    assert "'delta'" in line
+    # The errors of ten clients and five rounds are independent: they add up as their squares do.
+    assert 0.2 * share < (masked.x - plain.x).norm() / plain.x.norm() < share
+
+
+def test_a_run_that_converges_goes_on(caplog):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 3))
+    rows = X, X @ [1.0, -2.0, 0.5] + 0.1 * rng.normal(size=20)
+    fed = md.Federation(
+        md.problems.LeastSquares(mu=0.1), clients=[rows] * 3, pace=md.scenarios.Pace(lr=0.6, batch=None)
+    )
+    plain, masked = (md.run(md.FedAvg(), fed, 60, secure=s, progress=False) for s in (None, md.SecureSum()))
+    assert masked.status.ok
+    assert (masked.x - plain.x).norm() < 1e-6
+    assert len([r for r in caplog.records if "as close as it gets" in r.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("size", [0.4, 0.499, 0.6, 3.0, 30.0, 300.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_share_is_that_of_rounding(size, dtype, caplog):
+    ring = Ring(32, 2.0, {0: 0.5, 1: 0.5}, rounding=Rounding())
+    v = size / (ring.scale(2.0) * 0.5) * torch.linspace(-1, 1, 7, dtype=torch.float64).to(dtype)
+    steps = v.double().numpy() * ring.scale(2.0) * 0.5
+    share = np.linalg.norm(steps - np.rint(steps)) / np.linalg.norm(steps)
+    if share > MOST:
+        with pytest.raises(md.MedleyError, match=f"by {100 * share:.3g} % of its norm"):
+            ring.encoded(1, {"v": v}, ring.layout({"v": v}))
+        return
+    ring.encoded(1, {"v": v}, ring.layout({"v": v}))
+    assert any(f"by {100 * share:.3g} %" in r.getMessage() for r in caplog.records) == (share > SHARE)
+
+
+@pytest.mark.parametrize("value", [torch.zeros(4), torch.zeros(0), 0.0, None, torch.tensor([3])])
+def test_nothing_is_not_small(value):
+    ring = Ring(16, 1000.0, {0: 0.5, 1: 0.5}, rounding=Rounding())
+    ring.encoded(0, {"v": value}, ring.layout({"v": value}))
+
+
+def test_under_noise_rounding_does_not_matter():
+    method = md.Private(md.FedAvg(), noise=1.0, clip=100.0, noise_at="clients", epsilon=1e9)
+    fed = md.Federation(
+        md.problems.Softmax(mu=1e-3),
+        data=DIGITS,
+        partition=md.scenarios.IID(10),
+        weights="uniform",
+        pace=md.scenarios.Pace(lr=1e-6, epochs=1, batch=64),
+    )
+    assert md.run(method, fed, rounds=1, secure=md.SecureSum(), progress=False).status.ok
