@@ -83,6 +83,8 @@ def deploy(path: Path, apps: Mapping[int, Any] | None = None, save: str = "run",
     """Run the recipe as a Flower app; ``apps`` take the place of some clients'."""
     config = {"clients": N, "save": str(path.parent / save), "timeout": 3, **config}
     every = [(apps or {}).get(i) or client_app(path) for i in range(N)]
+    for place in path.parent.glob("keys/*.ledgers"):  # here each folder has its own ledgers
+        place.unlink()
     grid = Bench(every, config, memory=str(path.parent / "memory" / save))
     server_app(path)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
     return grid

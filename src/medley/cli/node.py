@@ -39,7 +39,12 @@ Approve = typer.Option(
     help="Approve the recipe until the day of --until, and exit. From then on the node rejects other recipes.",
 )
 Until = typer.Option(metavar="YYYY-MM-DD", help="The last day of an approval.")
-Log = typer.Option("--log", metavar="show|verify", help="Show or verify the record of what left the node, and exit.")
+Log = typer.Option(
+    "--log",
+    metavar="show|verify|sent",
+    help="Show or verify the record of what left the node, or show the numbers that it sent, and exit.",
+)
+Renew = typer.Option(metavar="OLDKEY", help="Hand the ledgers of your earlier key over to --key, and exit.")
 RecipeFile = typer.Option("--recipe", metavar="RECIPE.toml", help="The recipe, the server's or your own copy.")
 Keyring = typer.Option(metavar="FILE", help="A file of all clients' public keys, which sign the keys of secure sums.")
 AllowCode = typer.Option(
@@ -77,6 +82,7 @@ def node(
     until: Annotated[str | None, Until] = None,
     close: Annotated[bool, typer.Option("--close", help="Answer no more requests of the recipe, and exit.")] = False,
     show: Annotated[str | None, Log] = None,
+    renew: Annotated[Path | None, Renew] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print a line for every message.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -87,6 +93,7 @@ def node(
     from ..flower import cleaning
     from ..flower.daemon import Resident
     from ..flower.fleet import FleetNode
+    from ..flower.owner import ledgers
 
     os.umask(0o077)  # only this user may read its memories
     age, code = None if keep is None else cleaning.seconds(keep), allow_code.replace(",", " ").split()
@@ -95,11 +102,11 @@ def node(
     if leave:
         return _leave(memory, _number(client, key))
     if show is not None:
-        return _log(memory, _number(client, key), key, show)
+        return _log(memory, client, key, show)
+    if renew is not None:
+        return _renew(memory, key, renew)
     if approve or close:
-        return _approve(
-            memory, _number(client, key), key, recipe_file, until if approve else None, approve, allow or ""
-        )
+        return _approve(memory, key, recipe_file, until if approve else None, approve, allow or "")
     if check:
         return _report(recipe_file, data, _number(client, key), code)
     if superlink is None or key is None or ca is None:
@@ -110,6 +117,7 @@ def node(
     config["allow"] = ALLOWED if allow is None else allow
     given = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None}
     config |= {k: str(v) for k, v in given.items() if v is not None}
+    ledgers(config)
     tidy = (lambda: None) if age is None else (lambda: cleaning.clean(memory, age))
     Resident(FleetNode(superlink, key, ca), app, config, memory / f"client{client}", tidy).run()
 
@@ -233,7 +241,8 @@ def _number(client: int | None, key: Path | None) -> int:
 def _leave(memory: Path, client: int) -> None:
     """Tell the client's node, through a file, that its next answer is its last."""
     from ..contract.errors import RecipeError
-    from ..flower.node import LEAVE, own_folder
+    from ..flower.node import LEAVE
+    from ..flower.owner import own_folder
 
     folder = own_folder({"memory": str(memory), "partition-id": client})
     if not folder.is_dir():
@@ -244,52 +253,79 @@ def _leave(memory: Path, client: int) -> None:
     typer.echo(f"client {client} leaves: its node answers the next request, and ends")
 
 
-def _approve(
-    memory: Path, client: int, key: Path | None, recipe_file: Path, until: str | None, approve: bool, allow: str
-) -> None:
+def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | None, approve: bool, allow: str) -> None:
     """Approve a recipe until a day, with the settings that the server may change in it, or close it."""
     import datetime
 
     from ..contract.errors import RecipeError
     from ..flower import record
-    from ..flower.node import record_of
+    from ..flower.owner import record_of
 
     _check(recipe_file, None)
+    if key is None:
+        raise _missing(
+            {"key": key}, "the owner signs an approval, and nodes with this key heed it, whatever their number"
+        )
+    today, day = datetime.datetime.now(datetime.UTC).date(), None
     try:
-        day = None if not approve else datetime.date.fromisoformat(until or "").isoformat()
+        day = None if not approve else datetime.date.fromisoformat(until or "")
     except ValueError:
         given = "" if until is None else f", not {until}"
         raise RecipeError(
-            f"--approve: give the last day with --until, for example 2027-01-31{given}", "until"
+            f"--approve: give the last day with --until, for example {today + datetime.timedelta(90)}{given}", "until"
         ) from None
-    config = {"memory": str(memory), "partition-id": client, **({} if key is None else {"key": str(key)})}
+    if day is not None and day < today:
+        raise RecipeError(f"--approve --until {day}: this day is past (today is {today}, UTC); give a later one, or "
+                          "--close to end the study now", "until")  # fmt: skip
     digest = record.digest(recipe_file)
-    record_of(config, record.APPROVALS).add(recipe=digest, until=day, allow=allow)
-    said = "closed" if day is None else f"approved until {day}; the server may set {allow or 'nothing'}"
-    typer.echo(f"{recipe_file} (digest {digest}) is {said}")
+    approvals = record_of({"memory": str(memory), "key": str(key)}, record.APPROVALS)
+    approvals.keep(recipe_file.read_bytes())
+    what = "closed" if day is None else f"approved until {day}; the server may set {allow or 'nothing'}"
+    approvals.add(recipe=digest, until=None if day is None else day.isoformat(), allow=allow, what=f"the owner: {what}")
+    typer.echo(f"{recipe_file} (digest {digest}) is {what}")
 
 
-def _log(memory: Path, client: int, key: Path | None, what: str) -> None:
+def _renew(memory: Path, key: Path | None, old: Path) -> None:
+    from ..flower.owner import renew
+
+    if key is None:
+        raise _missing({"key": key}, "the new key")
+    folder = renew({"memory": str(memory), "key": str(key)}, old)
+    typer.echo(f"the ledgers of {old} are now those of {key}, in {folder}")
+
+
+def _log(memory: Path, client: int | None, key: Path | None, what: str) -> None:
     """Show the records of a node, or check every line of them."""
     from ..contract.errors import RecipeError
+    from ..contract.text import shown
     from ..flower import record
-    from ..flower.node import record_of
+    from ..flower.owner import ledgers_to_read
+    from ..flower.sent import numbers
 
-    if what not in ("show", "verify"):
-        raise RecipeError(f"--log {what}: give show or verify", "log")
-    config = {"memory": str(memory), "partition-id": client, **({} if key is None else {"key": str(key)})}
+    if what not in ("show", "verify", "sent"):
+        raise RecipeError(f"--log {what}: give show, verify or sent", "log")
+    config = {"memory": str(memory), **({} if client is None else {"partition-id": client})}
+    folder = ledgers_to_read(config if key is None else {**config, "key": str(key)})
     for name in (record.LEFT, record.APPROVALS):
-        kept, n = record_of(config, name), 0
+        kept, n, gone = record.Record(folder / name, key), 0, 0
         for line in kept.lines():
-            n += 1
-            if what == "show":
-                typer.echo("  ".join(f"{k} {v}" for k, v in line.items() if k != "before"))
+            n, answer = n + 1, kept.kept(line)
+            gone += bool(line.get("kept")) and answer is None
+            if what == "show" or (answer is not None and what == "sent"):
+                typer.echo("  ".join(f"{k} {shown(v)}" for k, v in line.items() if k != "before"))
+            if what == "sent" and answer is not None:
+                typer.echo("".join(f"    {line}\n" for line in numbers(answer)), nl=False)
         signed = "signed" if key is not None else "not checked for signatures; give --key"
         if kept.path.exists():
             typer.echo(f"{kept.path}: {n} lines, whole, {signed}; the last digest is {kept.head()}")
+            if kept.torn():
+                typer.echo(f"{kept.path}, line {n + 1}: incomplete, not sent; the node removes it when it writes again")
+            if gone:
+                typer.echo(f"of {gone} answers only the digest is left: they are no longer in {folder / record.SENT}")
         elif name == record.LEFT:
             raise RecipeError(
-                f"{kept.path}: there is no such record; pass the node's memory folder as --memory", "memory"
+                f"{kept.path}: there is no such record; pass the node's memory folder as --memory, and its --key",
+                "memory",
             )
 
 

@@ -35,6 +35,7 @@ from .checked_json import Words
 from .client_reports import Known
 from .client_rows import Lot, Own, OwnRows, own_lots, report, share
 from .flwr_api import Handler, Letter
+from .owner import bytes_of, claim, ledgers, memories
 from .secure_parties import STEPS
 from .settings import Method, clients_of, is_row_private, settled
 from .sums import Sums
@@ -161,7 +162,10 @@ class ClientSide:
             r = settled(self.recipe, context.run_config)
             if self.data is not None:
                 self._read(i, context)
-            _keep(self._lots, key, share(r, i) if self.data is None else own_lots(r, i, self._given[i]))
+            lots = share(r, i) if self.data is None else own_lots(r, i, self._given[i])
+            if self.data is not None:
+                claim(context.node_config, (row for lot in lots for row in bytes_of(lot.X, lot.y)))
+            _keep(self._lots, key, lots)
         return self._lots[key]
 
     def given(self, i: int, context: Context) -> None:
@@ -279,7 +283,7 @@ class ClientSide:
 
     @staticmethod
     def _memories(context: Context) -> Path:
-        return node.memories(context.node_config)
+        return memories(context.node_config)
 
     def serve(self, letter: Letter, context: Context) -> bytes:
         """The reply to a client method. Raises WireError if the request is for another client."""
@@ -304,7 +308,7 @@ class ClientSide:
     def _account(self, context: Context) -> Account:
         """The node's account of what it has disclosed about its rows."""
         study = blake2b(self._file.read_bytes(), digest_size=8).hexdigest()
-        return Account(node.own_folder(context.node_config), _id(context), study)
+        return Account(ledgers(context.node_config), _id(context), study)
 
     def _charge(self, context: Context, method: Method, me: Client[Any]) -> None:
         """Count a training on private rows by its ε, before it begins. Raises WireError beyond the owner's limits."""
@@ -335,7 +339,7 @@ class ClientSide:
             host = lambda request: self._host(r, method, request, context)
             key, keyring = (Path(str(p)) if (p := context.node_config.get(k)) else None for k in ("key", "keyring"))
             terms = Terms.of(r, method).digest if step == STEPS[2] else ""
-            return Sums(i, node.memories(context.node_config), settings, key, keyring, terms).answer(step, letter, host)
+            return Sums(i, self._memories(context), settings, key, keyring, terms).answer(step, letter, host)
 
         return reply
 

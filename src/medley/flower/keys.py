@@ -7,6 +7,9 @@ from typing import Any
 
 from ..contract.errors import RecipeError
 
+ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973
+"""The order n of the group of P-384 (FIPS 186-4, D.1.2.4)."""
+
 
 def private_key(path: Path) -> Any:
     """A node's private key, of `cryptography`'s class. Raises RecipeError for any other file."""
@@ -40,3 +43,19 @@ def ecdsa() -> Any:
     from cryptography.hazmat.primitives.hashes import SHA384
 
     return ECDSA(SHA384())
+
+
+def signed(path: Path, what: bytes) -> bytes:
+    """The signature of some bytes by a private key, in its one form: the smaller of s and n - s."""
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+
+    r, s = decode_dss_signature(private_key(path).sign(what, ecdsa()))
+    return bytes(encode_dss_signature(r, min(s, ORDER - s)))
+
+
+def is_low(signature: bytes) -> bool:
+    """Whether a signature has the form of `signed`. Somebody without the key can write the other form."""
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+
+    r, s = decode_dss_signature(signature)
+    return bool(2 * s < ORDER and encode_dss_signature(r, s) == signature)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,6 +35,7 @@ from . import flwr_api, record
 from .checked_json import Words, sealed, sealed_error
 from .cleaning import private as made_private
 from .flwr_api import Handler, Letter
+from .owner import own_folder, record_of
 
 if TYPE_CHECKING:
     from .flwr_api import ClientApp, Context
@@ -226,16 +226,6 @@ LEAVE, LEFT = "leave", "left"
 """Files of a client's node: one says that its owner wants it to leave, the other that it is sending its last answer."""
 
 
-def own_folder(config: Mapping[str, Any]) -> Path:
-    """The folder of a client's node, below that of its memories, from Flower's node config."""
-    return memories(config) / f"client{config.get('partition-id')}"
-
-
-def memories(config: Mapping[str, Any]) -> Path:
-    """The folder of memories that a node config names; by default ``~/.medley``."""
-    return Path(str(config.get("memory") or os.environ.get("MEDLEY_HOME") or "~/.medley")).expanduser()
-
-
 def _leaves(context: Context) -> bool:
     """Whether the client's owner wants it to leave; then the current answer is its last."""
     folder = own_folder(context.node_config)
@@ -244,13 +234,14 @@ def _leaves(context: Context) -> bool:
     return (folder / LEFT).exists()
 
 
-def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> ClientApp:
+def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, study: bool = False) -> ClientApp:
     """A Flower ClientApp: handlers by message type, "query", "evaluate" or "query.<method>". The app sends their errors
     as answers.
 
     Args:
         recipe: the recipe that the node serves. The node records each answer before it sends it, and does not answer
             for a recipe that its owner closed. None for handlers without a recipe, which have no record
+        study: whether answers are sums of a study, which the owner keeps to read; a model is recorded by its digest
     """
 
     begun = list[str]()
@@ -258,7 +249,9 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
     def approved(recipe: Path, context: Context) -> None:
         """Raise an error for a recipe that the node must not answer. The node reads its recipe at the first request."""
         owner = context.node_config
-        begun[:] = begun or [record.digest(recipe)]
+        if not begun:
+            begun[:] = [record.digest(recipe)]
+            record_of(owner).keep(recipe.read_bytes())
         if record.digest(recipe) != begun[0]:
             raise RecipeError(
                 f"client {owner.get('partition-id')}: its recipe's file has changed since its node started; its owner "
@@ -279,9 +272,7 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
                 out = refused(e, owner)
             try:
                 if recipe is not None:
-                    about = {"run": str(context.run_id), "kind": kind, "recipe": (begun or [record.digest(recipe)])[0]}
-                    about |= {"set": str(context.run_config.get("set", ""))[:1000]}
-                    record_of(owner).add(**about, bytes=len(out), sha256=sha256(out).hexdigest())
+                    _recorded(letter, context, kind, begun[0] if begun else record.digest(recipe), out, study)
             except Exception:
                 log.exception("the record cannot be written")
                 said = "its record cannot be written, so it sends no answer; see the log of its node"
@@ -293,15 +284,24 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None) -> C
     return flwr_api.client_app({kind: guarded(kind, handler) for kind, handler in handlers.items()})
 
 
+def _recorded(letter: Letter, context: Context, kind: str, recipe: str, out: bytes, study: bool) -> None:
+    """Write down what leaves, before it does; keep it if it is small and no model."""
+    left, config, request = record_of(context.node_config), context.run_config, sha256()
+    for key, content in sorted(letter.items()):
+        request.update(f"{key} {len(content)} ".encode() + content)
+    kept = (study or not kind.startswith("query.")) and len(out) <= record.ANSWER
+    if kept:
+        left.keep(out)
+    left.add(
+        run=str(context.run_id), kind=kind, what=record.meaning(kind, out, study), recipe=recipe,
+        set=str(config.get("set", ""))[: record.SETTINGS + 1], kept=kept, bytes=len(out),
+        sha256=sha256(out).hexdigest(), request=request.hexdigest(),
+    )  # fmt: skip
+
+
 def refused(e: Exception, owner: Mapping[str, Any]) -> bytes:
     """The answer to a request that failed: the server may not know the node's name yet, so the error says it."""
     name, i = owner.get("name"), owner.get("partition-id")
     if name and isinstance(i, int):
         e.args = tuple(with_names(a, {i: name}) if isinstance(a, str) else a for a in e.args)
     return sealed_error(e)
-
-
-def record_of(config: Mapping[str, Any], name: str = record.LEFT) -> record.Record:
-    """The record of a client's node, found by Flower's node config: of what it sent, or of approvals."""
-    key = config.get("key")
-    return record.Record(own_folder(config) / name, None if key is None else Path(str(key)))

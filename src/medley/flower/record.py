@@ -15,15 +15,23 @@ from typing import Any
 from filelock import FileLock
 
 from ..contract.errors import RecipeError, WireError
-from ..storage.atomic import flush, writing
+from ..storage.atomic import flush, refuse_links, sync, write, writing
 from .agreement import refuse_settings
 from .cleaning import private
-from .keys import ecdsa, private_key, public_key
+from .keys import ecdsa, is_low, public_key, signed
 
 log = logging.getLogger("medley.node")
 
-LEFT, APPROVALS = "record.jsonl", "approvals.jsonl"
-"""Files of a client's node: what it sent, and which recipes its owner approved or closed."""
+LEFT, APPROVALS, SENT = "record.jsonl", "approvals.jsonl", "sent"
+"""Files of an owner: what its node sent, and which recipes it approved or closed; and the folder of texts and answers
+that lines name by their digests."""
+
+SETTINGS, ANSWER = 16_000, 1 << 20
+"""How many characters of settings a request may have, since the record has all of them; and the largest answer in bytes
+that is kept beside its line."""
+
+FORM = 2
+"""The form of lines: from 2 on, a signature has one spelling."""
 
 
 @dataclass(frozen=True)
@@ -43,49 +51,97 @@ class Record:
     key: Path | None = None
 
     def add(self, **what: Any) -> None:
-        """Add a line. Raises MedleyError if it cannot be written."""
-        private(self.path.parent)
-        with writing(self.path), FileLock(f"{self.path}.lock"), self.path.open("ab+") as file:
-            os.chmod(self.path, 0o600)
+        """Add a line. Raises MedleyError if it cannot be written, and RecipeError for a link."""
+        refuse_links(private(self.path.parent))
+        with writing(self.path), FileLock(f"{self.path}.lock"), open(self.path, "ab+", opener=_owners) as file:
             last = _last(file)
             n, before = (0, "") if last is None else (json.loads(last)["n"] + 1, sha256(last).hexdigest())
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            line = {"n": n, "at": at, **what, "before": before}
+            line = {"n": n, "at": at, "form": FORM, **what, "before": before}
             if self.key is not None:
-                line["signature"] = private_key(self.key).sign(_bytes(line), ecdsa()).hex()
+                line["signature"] = signed(self.key, _bytes(line)).hex()
             file.write(_bytes(line) + b"\n")
             file.flush()
             flush(file.fileno())
+        if last is None:
+            sync(self.path.parent)
+
+    def keep(self, content: bytes) -> str:
+        """Keep a text or an answer beside the record, under its digest, before a line names it. Returns the digest."""
+        place = private(self.path.parent / SENT) / (name := sha256(content).hexdigest())
+        if not place.is_file() or place.read_bytes() != content:
+            write(place, content, own=True)
+        return name
 
     def head(self) -> str:
         """The digest of the last line, to note elsewhere; empty if there are no lines."""
-        last = self.path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2] if self.path.exists() else b""
+        last = self.path.read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2] if self.path.exists() else b""
         return sha256(last).hexdigest() if last else ""
 
+    def torn(self) -> bool:
+        """Whether the file ends in a line that was not written whole. What that line describes was not sent."""
+        tail = self.path.read_bytes().rpartition(b"\n")[2] if self.path.exists() else b""
+        try:
+            return bool(tail) and json.JSONDecoder().raw_decode(text := tail.decode(errors="replace"))[1] == len(text)
+        except ValueError:
+            return True
+
+    def is_of_key(self) -> bool:
+        """Whether the first line has the key's signature."""
+        try:
+            return next(self.lines(), None) is not None
+        except WireError:
+            return False
+
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The lines, each after its check. Raises WireError with the number of the first line that was changed."""
+        """The lines, each after its check. Raises WireError with the number of the first line that was changed.
+
+        A last line that was not written whole is left out; see `torn`.
+        """
         from cryptography.exceptions import InvalidSignature
 
         public = None if self.key is None else public_key(self.key)
         before = ""
-        *whole, torn = self.path.read_bytes().split(b"\n") if self.path.exists() else [b""]
-        for n, text in enumerate([*whole, torn] if torn else whole):
+        *whole, rest = self.path.read_bytes().split(b"\n") if self.path.exists() else [b""]
+        for n, text in enumerate([*whole, rest] if rest and not self.torn() else whole):
             try:
                 line = json.loads(text)
                 said = {k: v for k, v in line.items() if k != "signature"}
                 if _bytes(line) != text or line["n"] != n or line["before"] != before:
                     raise ValueError
                 if public is not None:
-                    public.verify(raw := bytes.fromhex(line["signature"]), _bytes(said), ecdsa())
-                    if raw.hex() != line["signature"]:  # a hexadecimal digit in upper case
+                    raw = bytes.fromhex(line["signature"])
+                    public.verify(raw, _bytes(said), ecdsa())
+                    if raw.hex() != line["signature"] or (line.get("form", 1) >= FORM and not is_low(raw)):
                         raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature):
                 raise WireError(
                     f"{self.path}, line {n + 1}: this line was changed, or the line before it is missing; the "
                     f"{n} lines before are intact"
                 ) from None
+            if (kept := self.kept(said)) is not None and sha256(kept).hexdigest() != said["sha256"]:
+                raise WireError(f"{self.path}, line {n + 1}: the answer kept in {SENT}/{said['sha256']} was changed")
             before = sha256(text).hexdigest()
             yield said
+
+    def kept(self, line: Mapping[str, Any]) -> bytes | None:
+        """The answer that a line describes, if it was kept and nobody has deleted it."""
+        place = self.path.parent / SENT / str(line.get("sha256"))
+        return place.read_bytes() if line.get("kept") and place.is_file() else None
+
+
+def meaning(kind: str, answer: bytes, study: bool) -> str:
+    """What an answer of this kind says about the owner's rows, in words."""
+    name = kind.partition(".")[2]
+    if answer[:1] == b"!":
+        return "an error, in words; no figure of the rows"
+    if name.startswith("secure_"):
+        return "a part of a secure sum: public keys, encrypted shares, masked numbers or shares of masks"
+    if kind == "query":
+        return "its name and terms" if study else "an account of its rows: their numbers, labels, names and shapes"
+    if kind == "evaluate":
+        return "figures of the server's model on its rows"
+    return f"sums over its rows, by {name}" if study else f"the reply of {name}, computed from its rows"
 
 
 def digest(recipe: Path) -> str:
@@ -100,6 +156,12 @@ def refuse_unapproved(approvals: Record, recipe: str, client: object, config: Ma
         every setting that the server makes in Flower's run ``config``.
     """
     said = [*approvals.lines()]
+    if len(str(config.get("set", ""))) > SETTINGS:
+        raise RecipeError(
+            f"client {client}: set= has more than {SETTINGS} characters, which its record does not hold; "
+            "put settings into the recipe",
+            "set",
+        )
     mine = [line for line in said if line["recipe"] == recipe]
     again = f"its owner can approve it: medley node --approve, with this recipe (digest {recipe})"
     if not mine:
@@ -116,14 +178,23 @@ def refuse_unapproved(approvals: Record, recipe: str, client: object, config: Ma
         raise RecipeError(f"{e}, by its approval of this recipe; {again}, and --allow 'KEYS'", "allow") from None
 
 
+def _owners(path: str, flags: int) -> int:
+    """Open a file for its owner only, and no link."""
+    fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    if hasattr(os, "fchmod"):
+        os.fchmod(fd, 0o600)
+    return fd
+
+
 def _last(file: Any) -> bytes | None:
     """The last complete line of a file. Cuts the file after it: what a partial line describes was not sent."""
-    end = file.seek(0, os.SEEK_END)
-    file.seek(max(0, end - (1 << 16)))
-    tail = file.read()
+    end, size, tail = file.seek(0, os.SEEK_END), 1 << 16, b""
+    while tail.count(b"\n") < 2 and len(tail) < end:
+        file.seek(max(0, end - size))
+        tail, size = file.read(), 2 * size
     whole, _, torn = tail.rpartition(b"\n")
     if torn:
-        log.warning("%s ends in an incomplete line; removing it", file.name)
+        log.warning("%s ends in an incomplete line, which was not sent; removing it", file.name)
         file.truncate(end - len(torn))
     return whole.rpartition(b"\n")[2] or None
 

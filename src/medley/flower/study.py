@@ -24,6 +24,7 @@ from .checked_json import Words
 from .cleaning import private
 from .client import ClientSide, _id, discreet
 from .messenger import Messenger
+from .owner import REGISTER, claim, ledgers
 from .secure_parties import STEPS
 from .server import _agreed
 from .settings import Method, clients_of, settled
@@ -72,9 +73,11 @@ class StudySide(ClientSide):
             )
         if i not in self._given:
             self._read(i, context)
-            file = node.own_folder(context.node_config) / "left.jsonl"
-            private(file.parent)
-            self._given[i] = Site.of(_name(context), self._given[i], self.recipe.rules(), r.complete(), file)  # type: ignore[assignment]
+            file = ledgers(context.node_config) / REGISTER
+            made = Site.of(_name(context), self._given[i], self.recipe.rules(), r.complete(), file)
+            columns = [made.frame[name].tolist() for name in sorted(made.frame.columns, key=str) if name != "site"]
+            claim(context.node_config, (repr(row).encode() for row in zip(*columns, strict=True)))
+            self._given[i] = made  # type: ignore[assignment]
         site: Any = self._given[i]
         return ClientHost(analyses[k], Shape(), Sites({i: site}), r.seed)  # type: ignore[arg-type]
 
@@ -89,7 +92,7 @@ def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> Clie
     kinds = {type(a) for a in side.recipe.analyses()}
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
     asked |= {"query": side.report, **{f"query.{step}": side.secure(step) for step in STEPS}}
-    return node.client_app({kind: discreet(handler) for kind, handler in asked.items()}, Path(recipe))
+    return node.client_app({kind: discreet(handler) for kind, handler in asked.items()}, Path(recipe), study=True)
 
 
 def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda found: None) -> ServerApp:
