@@ -140,6 +140,36 @@ def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(t
         assert str(report(side.lots(context), 1).tasks[0].support) == there
 
 
+PREPARED = """
+import pandas
+from medley.datasets import frame
+
+def data(context):
+    table = pandas.DataFrame({"sex": ["f", "m", "f", "m"], "died": [0, 1, 1, 0]})
+    return frame(table, "died", prepared="FILE")
+"""
+
+
+def test_a_node_counts_the_categories_that_its_preparation_knows(tmp_path: Path) -> None:
+    pytest.importorskip("formulaic")
+    import pandas
+
+    from medley.statistics import Study
+
+    site = pandas.DataFrame({"sex": ["F", "M"] * 20, "ward": ["a", "b"] * 20})
+    file = Study({"A": site, "B": site}).prepare(["sex: encode"]).save(tmp_path / "prepared.json")
+    (recipe := tmp_path / "recipe.toml").write_text(RECIPE)
+    (data := tmp_path / "mydata.py").write_text(text := PREPARED.replace("FILE", str(file)))
+    words = ["node", "--check", f"--recipe={recipe}", f"--data={data}", "--client=1"]
+    got = CliRunner().invoke(app, words)
+    assert got.exit_code == 2, got.output
+    assert "4 are not ('f' in 2, 'm' in 2); known are 'F', 'M'; recode 'f' as 'F'" in " ".join(got.output.split())
+    data.write_text(text.replace('"f", "m", "f", "m"', '"F", "M ", "F", "?"'))
+    got = CliRunner().invoke(app, words)
+    assert got.exit_code == 0, got.output
+    assert "column sex: 3 rows with a known category, 1 with another, 0 missing" in " ".join(got.output.split())
+
+
 CALL = "subprocess:getoutput"
 
 

@@ -152,8 +152,7 @@ SPELT: dict[str, dict[str, Any]] = {
     },
     "'0' at 1, '1' at 1, 'F' at 2, 'M' at 2": {"Chur": lambda v: int(v == "M")},
     "'F' at 2, 'M' at 2, 'f' at 1, 'm' at 1": {"Chur": str.lower},
-    "' F' at 1, 'F' at 2": {"Chur": lambda v: " F" if v == "F" else v},
-    "": {},
+    "": {"Chur": lambda v: f" {v}\t"},
 }  # fmt: skip
 """What the log says, by how sites spell a column."""
 

@@ -109,6 +109,47 @@ def test_what_is_unknown_or_missing_has_a_stated_meaning() -> None:
     assert "sex: categories F, M, else 0 in each" in found.summary()
 
 
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        (
+            ["f", "m", "m"],
+            r"0 values are known categories, 3 are not \('m' in 2, 'f' in 1\); known are 'F', 'M'; "
+            "recode 'f' as 'F', 'm' as 'M', which differ by case or spaces only",
+        ),
+        (["male", "female"], "0 values are .*, 2 are not .*; recode them, or prepare with these rows, too"),
+        (["m"], "0 .*recode 'm' as 'M'"),
+    ],
+)
+def test_a_column_without_a_known_category_is_refused(values: list[str], match: str) -> None:
+    import pandas as pd
+
+    found = Study(sites(rows())).prepare(["sex: encode"])
+    with pytest.raises(md.BadData, match=rf"column 'sex': {match}") as e:
+        found.frame(pd.DataFrame({"sex": values}))
+    assert e.value.row == 0
+    with pytest.raises(md.BadData, match=match):
+        md.datasets.frame(pd.DataFrame({"sex": values, "y": range(len(values))}), "y", prepared=found)
+
+
+def test_known_and_unknown_categories_are_counted(caplog: Any) -> None:
+    import pandas as pd
+
+    found = Study(sites(rows())).prepare(["sex: encode", "ward: indicator, encode"])
+    caplog.clear()
+    caplog.set_level("INFO")
+    new = pd.DataFrame({"sex": [" F", "M", "m", "X", "X"], "ward": ["a", "b\t", None, "  ", "c"], "y": range(5)})
+    data = md.datasets.frame(new, "y", prepared=found)
+    one, two = (r.getMessage() for r in caplog.records if "known categories" in r.getMessage())
+    assert "column 'sex': 2 values are known categories, 3 are not ('X' in 2, 'm' in 1)" in one
+    assert "recode 'm' as 'M', which differ by case or spaces only; a row whose" in one
+    assert "column 'ward': 3 values are known categories, 0 are not" in two
+    coding = found.scaling.coding
+    assert coding is not None
+    assert coding.counted(data.X.numpy()) == {"sex": (2, 3, 0), "ward": (3, 0, 2)}
+    assert found.frame(new[3:4]).to_numpy().tolist() == [[0, 0, 0, 0, 0, 1]]  # a single row may have a new category
+
+
 def test_numbers_that_are_categories_are_known_by_their_texts() -> None:
     import pandas as pd
 
@@ -192,7 +233,11 @@ def test_predict_takes_raw_rows(tmp_path: Path) -> None:
     assert result.features == found.scaling.coding.features
     again = md.Result.load(result.save(tmp_path / "run"))
     assert (again.predict(frame.iloc[::-1]) == result.predict(frame)[::-1]).all()
-    assert (again.predict(frame.assign(ward="elsewhere")) == result.predict(frame.assign(ward="nowhere"))).all()
+    new = [
+        frame.assign(ward=[*["elsewhere"] * (len(frame) - 1), "a"]),
+        frame.assign(ward=[*["new"] * (len(frame) - 1), "a"]),
+    ]
+    assert (again.predict(new[0]) == result.predict(new[1])).all()
     with pytest.raises(md.BadData, match="'bmi', which the preparation reads"):
         again.predict(frame.drop(columns="bmi"))
     other = federation(frame, Study(sites(frame)).prepare(["age: standardise", *COLUMNS[1:]], where="age < 60"))

@@ -165,7 +165,7 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
     side = ClientSide(recipe_file, None if data is None else data_function(data), None, code)
     context: Any = SimpleNamespace(run_config={}, node_config={"partition-id": client})
     try:
-        side.given(client, context)
+        data_sets = side.given(client, context)
     except MedleyError:
         raise
     except Exception as e:
@@ -186,6 +186,23 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
     for k, task in enumerate(found.tasks):
         where = f"task {k}: " if len(found.tasks) > 1 else ""
         typer.echo(f"{where}{task.rows} training rows, {task.test} test rows, labels {list(task.labels)}")
+    if data_sets is None and "data" in side.recipe.tables:
+        data_sets = side.recipe.federation().whole(side.recipe.seed)[0].data
+    for k, data_set in enumerate(data_sets if isinstance(data_sets, list | tuple) else [data_sets]):
+        for line in _categories(data_set):
+            typer.echo(f"task {k}: {line}" if len(found.tasks) > 1 else line)
+
+
+def _categories(data_set: Any) -> list[str]:
+    """How many training rows have a category that the data set's preparation knows, a line for each such column."""
+    scaling = getattr(data_set, "scaling", None)
+    if scaling is None or scaling.coding is None:
+        return []
+    features = data_set.X.double() * scaling.deviation + scaling.mean
+    return [
+        f"column {name}: {known} rows with a known category, {unknown} with another, {missing} missing"
+        for name, (known, unknown, missing) in scaling.coding.counted(features.numpy()).items()
+    ]
 
 
 def _report_site(recipe_file: Path, data: Path | None, client: int) -> None:

@@ -168,10 +168,11 @@ class ClientSide:
             _keep(self._lots, key, lots)
         return self._lots[key]
 
-    def given(self, i: int, context: Context) -> None:
-        """Read the client's own data, if it has any. Errors are for its owner only: their text may quote a row."""
+    def given(self, i: int, context: Context) -> Any:
+        """The client's own data; None if it has none. Errors are for its owner only: their text may quote a row."""
         if self.data is not None and i not in self._given:
             self._given[i] = self.data(context)
+        return self._given.get(i)
 
     def _read(self, i: int, context: Context) -> None:
         """Like `given`, but the server learns only an error's class."""

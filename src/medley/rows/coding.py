@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +12,11 @@ import numpy as np
 
 from ..contract.errors import BadData
 from .columns import numbers
+
+log = logging.getLogger("medley")
+
+MOST = 6
+"""Unknown categories that a message names."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,10 @@ class Column:
         return (*own, f"{self.name} missing") if self.indicator else own
 
     def __call__(self, cells: np.ndarray, call: str) -> np.ndarray:
-        """Its features [n, features]. An unknown category, or a missing one that is not filled in, is 0 in all."""
+        """Its features [n, features]. An unknown category, or a missing one that is not filled in, is 0 in all.
+
+        Raises BadData, with the row, for a cell that is missing or no number, and if no category is a known one.
+        """
         gone = absent(cells)
         if gone.any() and self.fill is None and (self.levels is None or not self.indicator):
             row = int(gone.argmax())
@@ -53,9 +63,37 @@ class Column:
             x = numbers(filled, f"{call}: column {self.name!r}", "if it holds categories, prepare it with encode")
             out = [x if self.clip is None else np.clip(x, *self.clip)]
         else:
-            said = [self.fill if m else text(v) for m, v in zip(gone, cells.tolist(), strict=True)]
-            out = [np.array([v == level for v in said]) for level in self.levels]
+            values = [None if m else text(v) for m, v in zip(gone, cells.tolist(), strict=True)]
+            self._check_known(values, self.levels, call)
+            with_fill = [self.fill if v is None else v for v in values]
+            out = [np.array([v == level for v in with_fill]) for level in self.levels]
         return np.stack([*out, gone] if self.indicator else out, 1).astype(float)
+
+    def _check_known(self, values: Sequence[str | None], levels: Sequence[str], call: str) -> None:
+        """Log how many values are known categories.
+
+        Raises BadData if none is, but for a single row, whose category may be a new one.
+        """
+        present = [v for v in values if v is not None]
+        unknown = Counter(v for v in present if v not in levels)
+        known = len(present) - unknown.total()
+        place = f"{call}: column {self.name!r}"
+        if not unknown:
+            log.info("%s: %d values are known categories, 0 are not", place, known)
+            return
+        names = ", ".join(f"{v!r} in {n}" for v, n in unknown.most_common(MOST)) + (
+            ", …" if len(unknown) > MOST else ""
+        )
+        spellings = {v: level for v in unknown for level in levels if folded(v) == folded(level)}
+        remedy = "; recode " + ", ".join(f"{v!r} as {level!r}" for v, level in [*spellings.items()][:MOST])
+        remedy += ", which differ by case or spaces only" if spellings else ""
+        counts = f"{known} values are known categories, {unknown.total()} are not ({names}); known are "
+        message = f"{place}: {counts}{', '.join(map(repr, levels))}" + (remedy if spellings else "")
+        if known or (len(present) == 1 and not spellings):
+            log.warning("%s; a row whose category is not known is 0 in each of the column's features", message)
+            return
+        row = next(k for k, v in enumerate(values) if v is not None)
+        raise BadData(message + ("" if spellings else "; recode them, or prepare with these rows, too"), row=row)
 
 
 @dataclass(frozen=True)
@@ -82,6 +120,21 @@ class Coding:
         out: np.ndarray = np.concatenate([c(cells[c.name], call) for c in self.columns], 1)
         return out
 
+    def counted(self, features: np.ndarray) -> dict[str, tuple[int, int, int]]:
+        """Of each column of categories, in the features [n, features] of some rows: known, unknown, and missing ones.
+
+        Missing ones that are filled in count as known, and without an indicator as unknown.
+        """
+        out, at = {}, 0
+        for c in self.columns:
+            mine = features[:, at : at + len(c.features)] > 0.5
+            at += len(c.features)
+            if c.levels is not None:
+                known = mine[:, : len(c.levels)].any(1)
+                missing = mine[:, -1] & ~known if c.indicator else np.zeros(len(mine), bool)
+                out[c.name] = int(known.sum()), int((~known & ~missing).sum()), int(missing.sum())
+        return out
+
     def plain(self) -> list[dict[str, Any]]:
         """Plain values, for `from_plain`."""
         tables = [asdict(c) for c in self.columns]
@@ -103,13 +156,28 @@ class Coding:
 
 
 def absent(cells: np.ndarray) -> np.ndarray:
-    """Which cells are missing: None, NaN, NaT or pandas.NA."""
-    if cells.dtype.kind != "O":
+    """Which cells are missing: None, NaN, NaT, pandas.NA, or a text that is empty but for spaces."""
+    if cells.dtype.kind not in "OUS":
         nowhere = np.zeros(len(cells), bool)
         return cells != cells if cells.dtype.kind in "fcmM" else nowhere
-    return np.array([v is None or type(v).__name__ in ("NAType", "NaTType") or v != v for v in cells.tolist()], bool)
+    return np.array([_is_absent(v) for v in cells.tolist()], bool)
+
+
+def _is_absent(value: Any) -> bool:
+    if isinstance(value, str | bytes):
+        return not value.strip()
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
 def text(value: Any) -> str:
-    """A category's text: 1.0 becomes "1", because a column with missing values has no whole numbers."""
-    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+    """A category's text without spaces at its ends; bytes are UTF-8. 1.0 becomes "1", because a column with missing
+    values has no whole numbers.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
+
+
+def folded(category: str) -> str:
+    """What two spellings of one category have in common: all but case and spaces."""
+    return "".join(category.split()).casefold()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..contract import Algorithm, Client, Cohort, Message, RecipeError, Vec, on_client
 from ..numerics.dense import symmetric
+from ..rows.coding import folded
 from .formulas import in_sequence, is_numeric, texts
 from .levels import sketched, union
 from .site import Site
@@ -120,9 +121,9 @@ class Analysis(Algorithm[Report]):
         used, missing = site.rows(columns, getattr(self, "where", ""))
         frame, tables = site.frame[used], []
         for name in categorical:
-            values = np.unique(texts(frame, name).astype(str))
+            values = np.unique(texts(frame, name, site.name).astype(str))
             if len(values) > 1:
-                for rows in (texts(site.frame, name) == v for v in values):
+                for rows in (texts(site.frame, name, site.name) == v for v in values):
                     site.cell(rows & used, name)
             tables.append(sketched(values, f"{site.name}: C({name})"))
         text = [0.0 if is_numeric(site.frame[c]) else 1.0 for c in columns]
@@ -139,7 +140,7 @@ def named_by(table: Tensor, column: str, sites: int) -> list[str]:
     categories if no category occurs at every site.
     """
     found = union(table.numpy(), column)
-    spelt, most = [v.strip().casefold() for v in found], max(found.values(), default=0)
+    spelt, most = [folded(v) for v in found], max(found.values(), default=0)
     odd = [v for v, s in zip(found, spelt, strict=True) if most < sites or found[v] == 1 < sites or spelt.count(s) > 1]
     if odd and column != "site":
         said = ", ".join(f"{v!r} at {found[v]}" for v in odd[:8]) + (", …" if len(odd) > 8 else "")

@@ -98,8 +98,8 @@ class Describe(Analysis):
 
     @property
     def named(self) -> dict[str, bool]:
-        """Each column's own name, and whether it is under C()."""
-        return {c.removeprefix("C(").removesuffix(")"): c.startswith("C(") for c in self.columns}
+        """Each column's own name, and whether it is under C(). A column that is called so stands in backticks."""
+        return {unquoted(c[2:-1] if under_c(c) else c): under_c(c) for c in self.columns}
 
     def curved(self, column: str) -> bool:
         """Whether sites send a histogram of this column."""
@@ -174,7 +174,7 @@ class Describe(Analysis):
         out = []
         for c in self._mine(unpacked(got.said)):
             there = used & ~site.frame[c].isna().to_numpy()
-            values, counts = np.unique(texts(site.frame[there], c).astype(str), return_counts=True)
+            values, counts = np.unique(texts(site.frame[there], c, site.name).astype(str), return_counts=True)
             out.append(sketched([str(v) for v in values[counts >= site.rules.rows]], f"{site.name}: {c}"))
         return Tables(tensor(np.array(out)))
 
@@ -192,7 +192,7 @@ class Describe(Analysis):
                 mine, gone = x[here], self._missing(site, c, rows)
                 out.append([*([len(mine), mine.sum(), mine @ mine, 0] if may else [0, 0, 0, 1]), *gone])
         for c in said["categorical"]:
-            values = texts(site.frame, c)
+            values = texts(site.frame, c, site.name)
             there = ~site.frame[c].isna().to_numpy()
             for rows in groups:
                 whole = rows & there
@@ -225,7 +225,7 @@ class Describe(Analysis):
         used, _ = site.rows((), self.where)
         if not self.by:
             return [used]
-        values = texts(site.frame, self.by)
+        values = texts(site.frame, self.by, site.name)
         used = used & ~site.frame[self.by].isna().to_numpy()
         return [used, *(used & (values == v) for v in levels[self.by])]
 
@@ -247,6 +247,16 @@ class Describe(Analysis):
             left = x[here] - mean
             squares.append([left @ left if may else 0.0, 0.0 if may else 1.0, 0.0 if shown else 1.0])
         return Spread(tensor(squares), tensor(bins))
+
+
+def under_c(column: str) -> bool:
+    """Whether a column is written as C(name)."""
+    return column.startswith("C(") and column.endswith(")")
+
+
+def unquoted(column: str) -> str:
+    """A column's name without the backticks around it."""
+    return column[1:-1] if column[:1] == column[-1:] == "`" and len(column) > 2 else column
 
 
 def _known(value: float, withheld: float) -> int | None:

@@ -8,10 +8,14 @@ column. Anything else could pick single rows. Only this module imports pandas an
 from __future__ import annotations
 
 import ast
+import itertools
+import keyword
 import operator
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date, time, timedelta
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +43,25 @@ COMPARED: dict[type[ast.AST], Any] = {
 RESERVED = {"C", "I", "np", "Intercept", *FUNCTIONS}
 """Names that formulas reserve."""
 
+NAME = re.compile(r"""'[^']*'|"[^"]*"|`(?P<quoted>[^`]+)`|(?<![\w.])(?P<plain>[^\W\d]\w*(?:\.\w+)*)""")
+"""Names in a formula or a condition, in backticks or not, and quoted texts, which hold none."""
+
+WORDS = {"and", "or", "not", "in", "is", "if", "else", "True", "False", "None"}
+"""Words of conditions, which are no names of columns without backticks."""
+
+BACKTICKS = "write a name with spaces or signs in backticks: `age (years)`"
+
+DATES = "(date - pandas.Timestamp('2024-01-01')).dt.days, from the same day at all sites"
+
+DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?")
+"""Texts that are dates."""
+
+TIMES = {
+    "M": f"is a date; compute a number of days in each site's data, {DATES}",
+    "m": "is a duration; compute a number in each site's data, such as duration / np.timedelta64(1, 'D')",
+}
+"""Kinds of columns of times, with the end of a sentence about each."""
+
 
 def needed(package: str) -> Any:
     """The module of one of the extra's packages. Raises RecipeError if the package is not installed."""
@@ -52,12 +75,21 @@ def needed(package: str) -> Any:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A parsed formula: the column on its left, its right side, columns of numbers, and columns under C()."""
+    """A parsed formula: the column on its left, its right side, columns of numbers, and columns under C().
+
+    Attributes:
+        names: the columns for which the right side has plain names of ours, because it could not be read otherwise
+    """
 
     response: str
     right: str
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self, text: str) -> str:
+        """A part of the right side with the columns' own names."""
+        return shown(text, self.names)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -65,56 +97,90 @@ class Parsed:
         return tuple(dict.fromkeys((self.response, *self.numeric, *self.categorical)))
 
 
+def readable(text: str) -> tuple[str, dict[str, str]]:
+    """A formula or condition that Python can read: with plain names of ours for columns such as ``fu.days``, ``class``,
+    or `` `age (years)` ``; and the columns that those names stand for.
+    """
+    names = dict[str, str]()
+
+    def place(match: re.Match[str]) -> str:
+        quoted, plain = match["quoted"], match["plain"]
+        name = quoted or plain
+        if name is None or (plain and (plain in WORDS or plain.startswith(("np.", "contr.")))):
+            return match[0]
+        simple = name.isidentifier() and name == unicodedata.normalize("NFKC", name) and not keyword.iskeyword(name)
+        if simple and (plain or name not in RESERVED):
+            return name
+        ours = next((k for k, column in names.items() if column == name), None)
+        if ours is None:
+            ours = next(k for k in (f"column{n}_" for n in itertools.count(len(names))) if k not in text)
+            names[ours] = name
+        return ours
+
+    return NAME.sub(place, text), names
+
+
+def shown(text: str, names: Mapping[str, str]) -> str:
+    """A text with the columns' own names in the place of ours."""
+    for ours, name in names.items():
+        text = text.replace(ours, name)
+    return text
+
+
 @cache
 def parsed(formula: str) -> Parsed:
     """Read a formula such as "died ~ age + C(sex)". Raises RecipeError, naming the part, for anything else."""
     formulaic = needed("formulaic")
-    left, tilde, right = formula.partition("~")
-    if not tilde or not left.strip() or not right.strip():
+    text, names = readable(formula)
+    left, tilde, right = (part.strip() for part in text.partition("~"))
+    if not tilde or not left or not right:
         raise RecipeError(f"formula {formula!r}: write the outcome, ~, and what explains it: 'died ~ age + C(sex)'")
     try:
-        terms = [*formulaic.Formula(right.strip())]
+        terms = [*formulaic.Formula(right)]
         if not all(hasattr(term, "factors") for term in terms):
             raise SyntaxError("it has one right side, without | and a second ~")
     except Exception as e:  # the parser raises many kinds
-        raise RecipeError(f"formula {formula!r} cannot be read: {e}") from None
-    response = left.strip().strip("`")
-    if not response.isidentifier() and f"`{response}`" != left.strip():
-        remedy = f"instead of {response!r}, compute it in each site's data, and recode text to 0 and 1"
-        raise RecipeError(f"formula {formula!r}: the outcome is one column of numbers; {remedy}")
+        raise RecipeError(f"formula {formula!r} cannot be read: {shown(str(e), names)}; {BACKTICKS}") from None
+    if not left.isidentifier():
+        remedy = f"instead of {shown(left, names)!r}, compute it in each site's data, and recode text to 0 and 1"
+        raise RecipeError(f"formula {formula!r}: the outcome is one column of numbers; {remedy}; {BACKTICKS}")
     numeric, categorical = dict[str, None](), dict[str, None]()
     for term in terms:
         for factor in term.factors:
             kind = str(factor.eval_method.value)
             if kind == "literal":
                 continue
-            names, category = ((factor.expr,), False) if kind == "lookup" else _factor(factor.expr, formula)
-            (categorical if category else numeric).update(dict.fromkeys(names))
-    if both := numeric.keys() & categorical.keys():
-        raise RecipeError(
-            f"formula {formula!r}: {min(both)} occurs both as a number and in C(); write only one of them"
-        )
-    if reserved := RESERVED & {response, *numeric, *categorical}:
+            used, category = ((factor.expr,), False) if kind == "lookup" else _factor(factor.expr, formula, names)
+            (categorical if category else numeric).update(dict.fromkeys(used))
+    if reserved := RESERVED & {left, *numeric, *categorical} | {"Intercept"} & {*names.values()}:
         raise RecipeError(
             f"formula {formula!r}: {min(reserved)} has a meaning of its own in formulas; rename the column"
         )
-    if response in numeric or response in categorical:
+    response, *columns = (names.get(c, c) for c in (left, *numeric, *categorical))
+    if response in columns:
         raise RecipeError(f"formula {formula!r}: {response} is on both sides")
-    return Parsed(response, right.strip(), tuple(numeric), tuple(categorical))
+    if both := numeric.keys() & categorical.keys():
+        name = shown(min(both), names)
+        raise RecipeError(f"formula {formula!r}: {name} occurs both as a number and in C(); write only one of them")
+    return Parsed(response, right, tuple(columns[: len(numeric)]), tuple(columns[len(numeric) :]), names)
 
 
-def _factor(text: str, formula: str) -> tuple[tuple[str, ...], bool]:
+def _factor(text: str, formula: str, names: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     """The columns of one factor, and whether it consists of categories."""
     if found := re.fullmatch(r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|\d+)\))?\)", text):
         return (found[1],), True
     found = re.fullmatch(rf"(?:np\.)?(?:{'|'.join(FUNCTIONS)})\(([^\W\d]\w*)\)", text)
     if found := found or re.fullmatch(r"I\(([^\W\d]\w*) ?(?:\*\* ?[23]|\* ?([^\W\d]\w*))\)", text):
         return tuple(filter(None, found.groups())), False
-    raise RecipeError(f"formula {formula!r}: {text} is not understood; a formula has {WRITTEN}")
+    raise RecipeError(
+        f"formula {formula!r}: {shown(text, names)} is not understood; a formula has {WRITTEN}; {BACKTICKS}"
+    )
 
 
 def table(data: Any, site: str) -> Any:
-    """A site's rows as a pandas frame, its columns' names as texts. Raises BadData for data without columns or rows."""
+    """A site's rows as a pandas frame: names of columns, and texts, without spaces at their ends; an empty text is
+    missing. Raises BadData for data without columns or rows.
+    """
     pandas = needed("pandas")
     if hasattr(data, "to_pandas"):
         data = data.to_pandas()
@@ -123,10 +189,24 @@ def table(data: Any, site: str) -> Any:
     if not isinstance(data, pandas.DataFrame):
         raise BadData(f"{site}: a {type(data).__name__} is no frame; give a pandas DataFrame, or columns in a dict")
     out = data.reset_index(drop=True)
-    out.columns = [str(c) for c in out.columns]
+    out.columns = [str(c).strip() for c in out.columns]
     if not len(out) or out.columns.has_duplicates:
         raise BadData(f"{site}: the frame has {'no rows' if not len(out) else 'two columns of one name'}")
-    return out
+    return out.assign(**{c: _trimmed(out[c]) for c in out.columns if _has_texts(out[c])})
+
+
+def _has_texts(column: Any) -> bool:
+    kind, types = getattr(column.dtype, "categories", column).dtype, needed("pandas").api.types
+    return bool(types.is_object_dtype(kind) or types.is_string_dtype(kind))
+
+
+def _trimmed(column: Any) -> Any:
+    """A column whose texts have no spaces at their ends; None for empty ones. The same column if nothing changes."""
+    values = column.astype(object).tolist()
+    trimmed = [(text(v) or None) if isinstance(v, str | bytes) else v for v in values]
+    if all(a is b or a == b for a, b in zip(values, trimmed, strict=True) if isinstance(a, str | bytes)):
+        return column
+    return needed("pandas").Series(trimmed, index=column.index, dtype=object)
 
 
 def is_numeric(column: Any) -> bool:
@@ -135,20 +215,44 @@ def is_numeric(column: Any) -> bool:
 
 
 def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for categories") -> np.ndarray:
-    """A column as floats, missing as NaN. Raises BadData with this remedy for text, and for infinities."""
+    """A column as floats, missing as NaN.
+
+    Raises BadData for text, with this remedy, for dates, for infinities, and for whole numbers that no float holds.
+    """
     column = frame[name]
     if not is_numeric(column) or column.dtype.kind == "c":
+        refuse_times(column, name, site, as_text=True)
         raise BadData(f"{site}: {name} is not a number; {remedy.format(name)}")
     values: np.ndarray = column.to_numpy(dtype=float, na_value=np.nan)
     if np.isinf(values).any():
         raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")
+    if column.dtype.kind in "iu" and (np.abs(values) >= 2.0**53).any():
+        raise BadData(f"{site}: {name} has whole numbers with too many digits for a float; subtract a constant there")
     return values
 
 
-def texts(frame: Any, name: str) -> np.ndarray:
-    """A column as categories, by their texts: whole numbers as "1", others as they are; None where missing."""
+def refuse_times(column: Any, name: str, site: str, as_text: bool = False) -> None:
+    """Raise BadData for dates and durations; with ``as_text``, for a column of texts that are all dates, too."""
+    values = column.dropna()
+    kind = column.dtype.kind if column.dtype.kind in "mM" else ""
+    if column.dtype == object and len(values):
+        kind = "M" if isinstance(values.iloc[0], date | time) else "m" if isinstance(values.iloc[0], timedelta) else ""
+    if not kind and as_text and len(values) and all(isinstance(v, str) and DATE.fullmatch(v) for v in values):
+        kind = "M"
+    if kind:
+        raise BadData(f"{site}: {name} {TIMES[kind]}")
+
+
+def texts(frame: Any, name: str, site: str) -> np.ndarray:
+    """A column as categories, by their texts: whole numbers as "1", others as they are; None where missing.
+
+    Raises BadData for dates and for infinities.
+    """
     column = frame[name]
+    refuse_times(column, name, site)
     missing = column.isna().to_numpy()
+    if column.dtype.kind == "f" and np.isinf(column.to_numpy(dtype=float, na_value=np.nan)).any():
+        raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")
     return np.array([None if m else text(v) for m, v in zip(missing, column.tolist(), strict=True)], dtype=object)
 
 
@@ -162,9 +266,18 @@ def in_sequence(levels: Sequence[str]) -> list[str]:
 
 def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> tuple[list[str], np.ndarray]:
     """The names of the design matrix's columns, and the matrix [n, p]; ``levels`` are the categories of all sites."""
+    names, X = _design(parsed, frame, levels, site)
+    return [parsed.shown(name) for name in names], X
+
+
+def _design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> tuple[list[str], np.ndarray]:
+    """As `design`, with the plain names that the formula has for some columns."""
     pandas = needed("pandas")
-    columns = {c: numbers(frame, c, site) for c in parsed.numeric}
-    columns |= {c: pandas.Categorical(texts(frame, c), categories=[*levels[c]]) for c in parsed.categorical}
+    plain = {name: ours for ours, name in parsed.names.items()}
+    columns = {plain.get(c, c): numbers(frame, c, site) for c in parsed.numeric}
+    columns |= {
+        plain.get(c, c): pandas.Categorical(texts(frame, c, site), categories=[*levels[c]]) for c in parsed.categorical
+    }
     columns = columns or {"1": np.zeros(len(frame))}
     context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}
     rows = pandas.DataFrame(columns)
@@ -174,18 +287,21 @@ def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site
     except ValueError as e:
         if "provided levels" not in str(e):
             raise
-        raise RecipeError(f"formula {parsed.right!r}: no site has the base that it names in contr.treatment") from None
+        text = parsed.shown(parsed.right)
+        raise RecipeError(f"formula {text!r}: no site has the base that it names in contr.treatment") from None
     X = np.ascontiguousarray(made.to_numpy(dtype=float)).reshape(len(frame), -1)
     names = [str(c) for c in made.columns]
     if (bad := ~np.isfinite(X).all(0)).any():
-        raise BadData(f"{site}: {names[int(bad.argmax())]} is not finite in a row, as the logarithm of 0 is")
+        name = parsed.shown(names[int(bad.argmax())])
+        raise BadData(f"{site}: {name} is not finite in a row, as the logarithm of 0 is")
     return names, X
 
 
 def within(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> dict[str, np.ndarray]:
     """The rows of the category in each column that is a number within one: 1 or 0 [n], by a name."""
-    names, X = design(parsed, frame.assign(**dict.fromkeys(parsed.numeric, 2.0)), levels, site)
-    return {f"the category in {name}": 1.0 * (x != 0) for name, x in zip(names, X.T, strict=True) if "[" in name}
+    names, X = _design(parsed, frame.assign(**dict.fromkeys(parsed.numeric, 2.0)), levels, site)
+    categories = {parsed.shown(name): x for name, x in zip(names, X.T, strict=True) if "[" in name}
+    return {f"the category in {name}": 1.0 * (x != 0) for name, x in categories.items()}
 
 
 def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -218,20 +334,24 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
 
     def value(node: Any) -> Any:
         """A column, or a value in the condition."""
-        return frame[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node)
+        return frame[columns.get(node.id, node.id)] if isinstance(node, ast.Name) else ast.literal_eval(node)
 
+    condition, columns = readable(where.strip())
     try:
-        tree = ast.parse(where.strip(), mode="eval")
+        tree = ast.parse(condition, mode="eval")
         if not all(isinstance(node, CONDITION) for node in ast.walk(tree)):
             raise SyntaxError
-        names = [*dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))]
+        used = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+        names = [columns.get(name, name) for name in used]
         check_columns(frame, names, site)
         return rows(tree.body) & complete(frame, names), parts
     except BadData:
         raise
     except Exception as e:  # of many kinds: of Python's parser, of comparisons of pandas
-        said = "write comparisons of a column with a value, and join them: \"age >= 18 and sex == 'F'\""
-        raise RecipeError(f"where={where!r}: {said}", "where") from (None if isinstance(e, SyntaxError) else e)
+        remedy = "write comparisons of a column with a value, and join them: \"age >= 18 and sex == 'F'\""
+        raise RecipeError(f"where={where!r}: {remedy}; {BACKTICKS}", "where") from (
+            None if isinstance(e, SyntaxError) else e
+        )
 
 
 def _comparable(column: Any, values: Any, site: str) -> None:

@@ -315,7 +315,7 @@ class KaplanMeier(Analysis):
         event, place = (event > 0) & (place <= steps), np.minimum(place, steps)
         out, at = list[float](), np.flatnonzero(used)
         for group in unpacked(got.said):
-            mine = texts(site.frame[used], self.by) == group if self.by else np.ones(len(time), bool)
+            mine = texts(site.frame[used], self.by, site.name) == group if self.by else np.ones(len(time), bool)
             rows = np.isin(np.arange(site.n), at[mine])
             for c in (self.time, self.event):
                 site.admit(c, [rows], f"the group {group!r}")
