@@ -62,6 +62,8 @@ def compare(
     if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in given):
         raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
     named = dict(methods) if isinstance(methods, Mapping) else dict(zip(names(methods), methods, strict=True))
+    if unnamed := [name for name in named if not isinstance(name, str) or not name.isprintable()]:
+        raise RecipeError(f"compare({{{unnamed[0]!r}: ...}}): the name of a method is text on one line", "methods")
     if not named:
         raise RecipeError("compare([]): give at least one method", "methods")
     if base is not None and (not isinstance(base, str) or base not in named):

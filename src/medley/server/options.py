@@ -143,6 +143,10 @@ class RunOptions(Checked):
         take(self, integer, *(s.name for s in settings if any(kind.type is int for kind in s.kinds)))
         super().__post_init__()
         for name, metric in (self.metrics or {}).items():
+            if not isinstance(name, str) or not name.isprintable():
+                raise RecipeError(
+                    f"run(metrics={{{name!r}: ...}}): the name of a metric is text on one line", "metrics"
+                )
             if isinstance(metric, tuple) and (len(metric) != 2 or metric[1] not in SAID):
                 raise RecipeError(
                     f"run(metrics={{{name!r}: {metric!r}}}): give a function, or (function, 'max' or 'min')", name

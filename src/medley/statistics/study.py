@@ -93,7 +93,18 @@ class Study:
     def __post_init__(self) -> None:
         if not isinstance(self.data, Mapping) or len(self.data) < 1:
             raise BadData("Study(data): give a frame for each site by its name, {'Bern': frame, ...}")
-        self.names, self.sites = tuple(map(str, self.data)), dict[int, Site]()
+        for name in self.data:
+            if not isinstance(name, str) or not name.strip():
+                raise BadData(f"Study(data={{{name!r}: ...}}): the name of a site is text, for example 'Bern'")
+        for given in self.rules.values() if isinstance(self.rules, Mapping) else [self.rules]:
+            if not isinstance(given, Rules):
+                raise RecipeError(f"Study(rules={self.rules!r}): pass Rules(...), or {{'Bern': Rules(...)}}", "rules")
+        for name in self.rules if isinstance(self.rules, Mapping) else ():
+            if name not in self.data:
+                raise RecipeError(f"Study(rules=...): no site is called {name!r}; give {', '.join(self.data)}", "rules")
+        if isinstance(self.complete, str):
+            raise RecipeError(f"Study(complete={self.complete!r}): give a list of columns", "complete")
+        self.names, self.sites = tuple(self.data), dict[int, Site]()
         self.books, folder = Bookkeeping(), self.registers
         if folder is None and self.transport is not None:  # workers share it
             folder = mkdtemp()
@@ -104,9 +115,9 @@ class Study:
                 file = None if folder is None else Path(folder) / f"{name}.jsonl"
                 self.sites[i] = Site.of(str(name), frame, rules, tuple(self.complete), file)
         if self.secure is not None:
-            given: object = self.secure
-            if not isinstance(given, SecureSum):
-                raise RecipeError(f"Study(secure={given!r}): pass md.SecureSum(), or None", "secure")
+            secure: object = self.secure
+            if not isinstance(secure, SecureSum):
+                raise RecipeError(f"Study(secure={secure!r}): pass md.SecureSum(), or None", "secure")
             self.secure.needed(len(self.names))
 
     @property
@@ -118,7 +129,10 @@ class Study:
         """The study without these sites; the other sites keep their registers."""
         if unknown := [n for n in names if n not in self.names]:
             raise RecipeError.unknown(unknown[0], self.names, "study.without()")
-        out = replace(self, data={n: self.data[n] for n in self.names if n not in names})
+        rules = self.rules
+        if isinstance(rules, Mapping):
+            rules = {n: r for n, r in rules.items() if n not in names}
+        out = replace(self, data={n: self.data[n] for n in self.names if n not in names}, rules=rules)
         out.sites = dict(enumerate(site for site in self.sites.values() if site.name not in names))
         return out
 
