@@ -56,16 +56,7 @@ def compare(
     told apart, and WireError for a folder with other settings.
     """
     check_options(compare, options)
-    if not isinstance(methods, Mapping | Iterable) or isinstance(methods, type):
-        raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
-    given = methods.values() if isinstance(methods, Mapping) else methods
-    if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in given):
-        raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
-    named = dict(methods) if isinstance(methods, Mapping) else dict(zip(names(methods), methods, strict=True))
-    if unnamed := [name for name in named if not isinstance(name, str) or not name.isprintable()]:
-        raise RecipeError(f"compare({{{unnamed[0]!r}: ...}}): the name of a method is text on one line", "methods")
-    if not named:
-        raise RecipeError("compare([]): give at least one method", "methods")
+    named = _by_name(methods)
     if base is not None and (not isinstance(base, str) or base not in named):
         raise RecipeError.unknown(str(base), named, "compare(base=...)")
     path = None if save is None else Path(save)
@@ -82,6 +73,21 @@ def compare(
     if path is not None and folder is None and results:
         _save(board, path)
     return board
+
+
+def _by_name(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Method]:
+    """The methods by name. Raises RecipeError for anything else."""
+    if not isinstance(methods, Mapping | Iterable) or isinstance(methods, type):
+        raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
+    given = methods.values() if isinstance(methods, Mapping) else methods
+    if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in given):
+        raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
+    named = dict(methods) if isinstance(methods, Mapping) else dict(zip(names(methods), methods, strict=True))
+    if unnamed := [name for name in named if not isinstance(name, str) or not name.isprintable()]:
+        raise RecipeError(f"compare({{{unnamed[0]!r}: ...}}): the name of a method is text on one line", "methods")
+    if not named:
+        raise RecipeError("compare([]): give at least one method", "methods")
+    return named
 
 
 def _save(board: Board, path: Path) -> None:
