@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any
 
@@ -50,20 +49,6 @@ def test_numbers_that_are_none_name_client_row_and_column(rows: Any, place: tupl
         with pytest.raises(md.BadData, match=rf"client 1's X, row {place[0]}, column {place[1]}: .*{words}") as e:
             as_client(rows)
     assert (e.value.client, e.value.row, e.value.column) == (1, *place)
-
-
-@pytest.mark.parametrize(
-    ("y", "words"),
-    [
-        (Y + 0j, "is complex"),
-        (np.ma.masked_equal(Y, 1), "row 1: 1 is masked"),
-        (np.array(["a", *Y[1:]], object), "row 1 has 1, and row 0 the text 'a'"),
-        (Y.astype("M8[D]"), "is a date"),
-    ],
-)
-def test_labels_that_are_none(y: Any, words: str) -> None:
-    with pytest.raises(md.BadData, match=f"client 1's y.*{words}"):
-        as_client(X, y)
 
 
 @pytest.mark.parametrize(
@@ -165,25 +150,3 @@ def test_one_feature_as_a_vector_is_told_of_its_column() -> None:
         md.Federation(md.problems.Softmax(), clients=[(x, [0, 1] * 2)])
     with pytest.raises(md.BadData, match=r"One feature is X\[:, None\]"):
         md.datasets.Dataset(x, [0, 1] * 2)
-
-
-@pytest.mark.parametrize(
-    ("labels", "said"),
-    [
-        (["a", "b", None, "a"], "row 2 has no label, None; fill it in or drop the row"),
-        (["a", "b", math.nan, "a"], "row 2 has no label, nan; fill it in or drop the row"),
-        ([0.5, 1.5, None, 2.5], "row 2 has no label, None"),
-        (["1", "2", 1, "2"], "row 2 has 1, and row 0 the text '1'; give all of one kind"),
-        (np.array(["a", "b", None, "a"], object), "row 2 has no label, None"),
-    ],
-)
-def test_missing_and_mixed_labels_are_refused_by_row(labels: Any, said: str) -> None:
-    X = np.arange(4.0)[:, None]
-    for made, where in (
-        (lambda: md.datasets.Dataset(X, labels), "data: training y, "),
-        (lambda: md.datasets.Dataset(X, ["a", "b"] * 2, X, labels), "data: test y, "),
-        (lambda: md.Federation(md.problems.Logistic(), clients=[(X, [0, 1, 1, 0]), (X, labels)]), "client 1's y, "),
-    ):
-        with pytest.raises(md.BadData, match=where + said) as e:
-            made()
-        assert e.value.row == 2

@@ -26,35 +26,6 @@ def patients() -> Any:
     return table.sample(frac=1, random_state=1)
 
 
-def test_a_frame_with_a_client_column() -> None:
-    table = patients()
-    data = md.datasets.frame(table, target="died", client="hospital")
-    assert (data.labels, data.X.shape, data.classes) == (("no", "yes"), (300, 2), 2)
-    usual = table.rename(columns={"hospital": "client", "died": "label"})
-    feds = [
-        md.Federation(P, data=data, partition=md.scenarios.ByKey("hospital")),
-        md.Federation(P, clients=data),
-        md.Federation(P, clients=usual),
-        md.Federation(P, data=usual.rename(columns={"client": "hospital"}), partition=md.scenarios.ByKey("hospital")),
-        md.Federation(P, clients=[part.drop(columns="client") for _, part in usual.groupby("client")]),
-        md.Federation(P, clients=[(part[["age", "smoker"]], part["label"]) for _, part in usual.groupby("client")]),
-    ]
-    found = [md.run(md.Newton(), fed, 4) for fed in feds]
-    for fed, r in zip(feds, found, strict=True):
-        assert sorted(fed.draw(0).sizes.tolist()) == [40, 60, 200]
-        assert torch.allclose(r.x, found[0].x, atol=1e-5)
-        assert set(r.predict(table[["age"]].assign(smoker=0.0).iloc[:1])) <= {"yes", "no"}  # read-only, for pandas
-        assert (r.predict(table[["age", "smoker"]]) == table["died"]).mean() > 0.95
-
-
-def test_targets_with_fractions_are_values_and_others_labels() -> None:
-    table = patients().drop(columns="died").assign(cost=lambda t: t.age * 1.5)
-    assert md.datasets.frame(table, target="cost", client="hospital").classes is None
-    assert md.datasets.frame(table.assign(cost=[1.0, 2.0] * 150), target="cost", client="hospital").classes == 2
-    counts = table.assign(cost=[1.0, 2.0] * 150)
-    assert md.datasets.frame(counts, target="cost", client="hospital", regression=True).classes is None
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -180,12 +151,6 @@ def test_a_row_without_a_client_is_named(empty: Any) -> None:
     assert e.value.row == 5
 
 
-def test_the_remedy_for_text_changes_that_column_alone() -> None:
-    said = r"get_dummies\(frame, columns=\['hospital'\]\).*names each row's client, say client='hospital'"
-    with pytest.raises(md.BadData, match=said):
-        md.datasets.frame(patients(), target="died")
-
-
 @pytest.mark.parametrize("column", ["hospital", "died"])
 def test_blanks_are_no_name_and_make_no_other(column: str) -> None:
     pd = pytest.importorskip("pandas")
@@ -194,23 +159,6 @@ def test_blanks_are_no_name_and_make_no_other(column: str) -> None:
     assert (d.keys["hospital"].tolist(), d.labels) == (["Bern", "Basel", "Bern"], ("no", "yes"))
     with pytest.raises(md.BadData, match=f"'{column}' is missing in row 1"):
         md.datasets.frame(pd.DataFrame(columns | {column: ["a", " ", "b"]}), "died", "hospital")
-
-
-def test_dates_are_no_numbers() -> None:
-    pd = pytest.importorskip("pandas")
-    table = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=4), "age": [1.0, 2, 3, 4], "died": [0, 1, 0, 1]})
-    with pytest.raises(md.BadData, match=r"column 'when' is a date; give numbers, such as .*or leave it out"):
-        md.datasets.frame(table, "died")
-    both = {"a": (table[["when", "age"]], table["died"]), "b": (table[["when", "age"]], table["died"])}
-    with pytest.raises(md.BadData, match=r"client 'a''s X, row 0, column 0 \('when'\).*is a date; give numbers"):
-        md.Federation(md.problems.Softmax(), clients=both)
-
-
-@pytest.mark.parametrize("when", [pd.Timestamp("2020-01-01", tz="UTC"), pd.Timestamp("2020-01-01").date()])
-def test_dates_that_pandas_has_as_objects_are_called_dates(when: Any) -> None:
-    table = pd.DataFrame({"age": [1.0, 2.0], "died": ["no", "yes"]}).assign(when=[when] * 2)
-    with pytest.raises(md.BadData, match=r"column 'when' is a date; give numbers, .*, or leave it out by features="):
-        md.datasets.frame(table, "died")
 
 
 def test_the_index_of_a_frame_is_no_feature(tmp_path: Path) -> None:
@@ -250,16 +198,6 @@ def test_two_columns_that_may_be_the_target_are_named() -> None:
     assert md.Federation(P, clients=places).data.features == ("x", "smoker", "y")
 
 
-def test_whole_numbers_of_a_frame_are_no_values_by_themselves() -> None:
-    table = patients().drop(columns="died").rename(columns={"hospital": "client"})
-    table["label"] = 100 + 50 * (np.arange(300) % 4)
-    network = md.problems.Network(nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), loss=nn.L1Loss())
-    with pytest.raises(md.BadData, match=r"Network\(loss=L1Loss\) fits values.*classes 100, 150.*regression=True"):
-        md.Federation(network, clients=table)
-    values = md.datasets.frame(table, "label", "client", regression=True)
-    assert float(md.Federation(network, clients=values).data.y.max()) == 250
-
-
 def test_hugging_face_rows_are_what_transforms_and_formats_make_of_them(hf: Any) -> None:
     X, y = DIGITS.X[:60, 20:22], DIGITS.y[:60] % 2
     images = hf.Dataset.from_dict({"image": DIGITS.X[:60].tolist(), "label": y.tolist()})
@@ -295,45 +233,6 @@ def test_predictions_of_a_hugging_face_data_set_are_those_of_its_rows(hf: Any) -
     assert (r.predict(table.select_columns(["smoker", "died", "age"])) == r.predict(data.X)).all()
     with pytest.raises(md.BadData, match="the data set has no 'smoker', which the training data had"):
         r.predict(table.remove_columns("smoker"))
-
-
-def test_labels_of_a_frame_that_are_one_text_or_one_number() -> None:
-    made = lambda values: pd.DataFrame({"a": RNG.normal(size=6), "y": pd.Series(values * 3, dtype=object)})
-    with pytest.raises(md.BadData, match="'y' is '1' in row 1 and also 1"):
-        md.datasets.frame(made([1, "1"]), "y")
-    assert md.datasets.frame(made([1, 2.0]), "y").labels == (1, 2)
-    assert md.datasets.frame(made(["01", "1"]), "y").labels == ("01", "1")
-
-
-def test_whole_numbers_that_floats_round_are_kept_apart_or_refused() -> None:
-    large = [2**55 + k for k in range(6)]
-    table = pd.DataFrame(
-        {"a": RNG.normal(size=6), "id": large, "y": pd.Series([2**55, 2**55 + 1, 3.0] * 2, dtype=object)}
-    )
-    d = md.datasets.frame(table, "y", client="id")
-    assert (d.keys["id"].tolist(), d.labels) == (large, (3, 2**55, 2**55 + 1))
-    for column in (large, pd.Series(large, dtype=object), [str(k) for k in large]):
-        said = "column 'id' has 36028797018963969 in row 1, a whole number with too many digits for a float; subtract"
-        with pytest.raises(md.BadData, match=said):
-            md.datasets.frame(table.assign(id=column), "y")
-    assert float(md.datasets.frame(table.assign(id=2**60), "y").X[0, 1]) == 2**60
-    with pytest.raises(md.BadData, match="'y' is infinite in row 2"):
-        md.datasets.frame(table.assign(y=[0, 1, np.inf, 0, 1, 0]), "y", "id")
-
-
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        (["2020-01-01", "2021-01-01"], "has 2020-01-01 in row 0, a time; give numbers, such as .*pandas.to_datetime"),
-        (["2,6", "3,1"], "has 2,6 in row 0, a number with a decimal comma; write a point, or .*decimal=','"),
-        (["", "m"], "has  in row 0, not a number; fill it in or drop the row"),
-        (["m", "f"], r"has m in row 0, not a number; code such columns .'c', 'd' hold text. .*columns=\['c', 'd'\]"),
-    ],
-)
-def test_a_frame_says_what_to_do_with_a_column_that_is_no_number(column: Any, said: str) -> None:
-    table = pd.DataFrame({"a": [1.0, 2], "c": column, "d": ["x", "y"], "y": [0, 1]})
-    with pytest.raises(md.BadData, match=f"column 'c' {said}"):
-        md.datasets.frame(table, "y")
 
 
 def test_columns_without_a_name_after_the_others_are_no_index() -> None:

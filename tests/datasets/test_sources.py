@@ -61,17 +61,6 @@ def test_data_sets_loaders_and_mappings_give_the_bits_of_arrays() -> None:
         assert run(clients, test).digest == want.digest
 
 
-def test_one_data_set_is_dealt_among_clients() -> None:
-    test = (DIGITS.X_test, DIGITS.y_test)
-    deal = {"partition": md.scenarios.Dirichlet(clients=6, alpha=0.5), "pace": md.scenarios.Pace(lr=0.05)}
-    own = Rows(range(1400))
-    data = md.datasets.Dataset(DIGITS.X[:1400], DIGITS.y[:1400], *test, classes=10)  # type: ignore[arg-type]
-    a = md.Federation(md.problems.Network(NET), data=data, **deal)  # type: ignore[arg-type]
-    b = md.Federation(md.problems.Network(NET), data=DataLoader(own, batch_size=64), test=test, **deal)  # type: ignore[arg-type]
-    one, two = (md.run(md.FedAvg(), fed, 2, engine="seq") for fed in (a, b))
-    assert one.digest == two.digest
-
-
 @pytest.mark.slow
 def test_lazy_rows_have_the_same_bits_in_worker_processes() -> None:
     two = run([Rows(p) for p in PARTS], None, transport=md.transports.Processes(workers=2))
@@ -97,17 +86,6 @@ def test_lazy_rows_have_the_same_bits_in_worker_processes() -> None:
 def test_data_sets_that_have_no_rows_to_read_are_refused_by_name(made: Any, said: str) -> None:
     with pytest.raises(md.BadData, match=said):
         run([Rows(PARTS[0]), made()], None)
-
-
-def test_text_labels_are_numbered_and_come_back_in_predictions() -> None:
-    names = np.array([f"digit {k}" for k in range(10)])
-    assert DIGITS.y_test is not None
-    clients = [(X, names[y]) for X, y in ARRAYS]
-    r = run(clients, (DIGITS.X_test, names[DIGITS.y_test].astype(object)))
-    assert r.settings["labels"] == list(names)
-    assert r.summary["accuracy"] == run(ARRAYS, (DIGITS.X_test, DIGITS.y_test)).summary["accuracy"]
-    right = r.predict(DIGITS.X_test) == names[DIGITS.y_test]
-    assert float(right.mean()) == r.summary["accuracy"]
 
 
 def shaken(X: Tensor, generator: torch.Generator) -> Tensor:

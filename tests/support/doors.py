@@ -35,11 +35,13 @@ class Rows:
         X: columns of inputs by name
         y: labels, or values
         test: the rows of the test set, without clients; default none
+        classes: the number of classes, if the user says it
     """
 
     X: Mapping[str, Any]
     y: Any
     test: Rows | None = None
+    classes: int | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -66,13 +68,14 @@ class Rows:
             return sparse.hstack(columns).tocsr()
         return np.stack([np.asarray(c) for c in columns], 1)
 
-    def frame(self, client: bool = False) -> pd.DataFrame:
-        """The rows as a frame with the column "label", and "client" if asked for."""
+    def frame(self, client: bool = False, turned: bool = False) -> pd.DataFrame:
+        """The rows as a frame with the column "label", and "client" if asked for; ``turned``: columns from the last."""
         table: dict[str, Any] = {}
         for name, c in self.X.items():
             table[name] = pd.arrays.SparseArray(c.toarray().ravel()) if sparse.issparse(c) else c
         table["label"] = [*self.y] if getattr(self.y, "ndim", 1) > 1 else self.y
-        return pd.DataFrame(table | ({"client": self.clients} if client else {}))
+        table |= {"client": self.clients} if client else {}
+        return pd.DataFrame(dict(reversed(table.items())) if turned else table)
 
 
 class Items(TorchDataset[Any]):
@@ -106,7 +109,7 @@ class Joined(nn.Module):
 
 
 def _federation(family: Family, rows: Rows, **data: Any) -> md.Federation:
-    return md.Federation(family, pace=PACE, **data)
+    return md.Federation(family, pace=PACE, classes=rows.classes, **data)
 
 
 def _clients(make: Callable[[Rows], Any], named: bool = False) -> Callable[..., md.Federation]:
@@ -164,11 +167,11 @@ def _svmlight(rows: Rows, folder: Path, name: str) -> Any:
 
 
 def _frame(rows: Rows, folder: Path, name: str) -> Any:
-    return md.datasets.frame(rows.frame(client=True), "label", "client")
+    return md.datasets.frame(rows.frame(client=True, turned=name == "later"), "label", "client")
 
 
 def _dataset(rows: Rows, folder: Path, name: str) -> Any:
-    return md.datasets.Dataset(rows.array, rows.y, keys={"client": rows.clients})
+    return md.datasets.Dataset(rows.array, rows.y, classes=rows.classes, keys={"client": rows.clients})
 
 
 def _own_tests(family: Family, rows: Rows, folder: Path) -> md.Federation:
@@ -177,7 +180,7 @@ def _own_tests(family: Family, rows: Rows, folder: Path) -> md.Federation:
 
 
 def _one_frame(family: Family, rows: Rows, folder: Path) -> md.Federation:
-    test = {} if rows.test is None else {"test": rows.test.frame()}
+    test = {} if rows.test is None else {"test": rows.test.frame(turned=True)}
     return _federation(family, rows, clients=rows.frame(client=True), **test)
 
 
@@ -199,6 +202,7 @@ DOORS: dict[str, Callable[..., md.Federation]] = {
     "pairs": _clients(lambda rows: (rows.array, rows.y)),
     "named pairs": _clients(lambda rows: (rows.array, rows.y), named=True),
     "framed pairs": _clients(lambda rows: (rows.frame().drop(columns="label"), rows.y)),
+    "lists": _clients(lambda rows: (rows.array.tolist(), list(rows.y))),
     "triples": lambda family, rows, folder: _federation(
         family, rows, clients=[(h.array, h.y, np.ones(len(h))) for h in rows.halves],
         **({} if rows.test is None else {"test": (rows.test.array, rows.test.y)}),
@@ -208,6 +212,7 @@ DOORS: dict[str, Callable[..., md.Federation]] = {
     "items": _clients(Items),
     "loaders": _clients(lambda rows: DataLoader(Items(rows), batch_size=5)),
     "mappings": _clients(lambda rows: Items(rows, mapping=True)),
+    "data=items": _pooled(lambda rows, *_: DataLoader(Items(rows)), None),
     "data=pair": _pooled(lambda rows, *_: (rows.array, rows.y), None),
     "Dataset": _pooled(_dataset),
 }  # fmt: skip
@@ -215,7 +220,7 @@ DOORS: dict[str, Callable[..., md.Federation]] = {
 
 WHOSE = {
     **dict.fromkeys(("named frames", "named pairs"), "client 'u'"),
-    **dict.fromkeys(("frames", "pairs", "framed pairs", "triples", "own tests", "dicts"), "client 0"),
+    **dict.fromkeys(("frames", "pairs", "lists", "framed pairs", "triples", "own tests", "dicts"), "client 0"),
     **dict.fromkeys(("items", "loaders", "mappings"), "client 0"),
 }
 """Doors whose refusal of a row names the row's client, and the words in which it does."""
@@ -234,7 +239,7 @@ def inputs_for(door: str, rows: Rows) -> Any:
     """Rows for ``predict``, in the form that the door took."""
     if door == "dicts":
         return {name: np.asarray(c) for name, c in rows.X.items()}
-    return rows.frame().drop(columns="label") if "frame" in door else rows.array
+    return rows.frame(turned=True).drop(columns="label") if "frame" in door else rows.array
 
 
 def reported(rows: Rows, kind: str, labels: Sequence[Any] = ()) -> list[str]:
