@@ -267,8 +267,9 @@ def test_a_name_does_not_leave_the_folder(name: str, tmp_path: Path) -> None:
     assert path.parent == tmp_path
     assert path.resolve().parent == tmp_path.resolve()
     assert path != file_of(tmp_path, name + "x")
-    Study({name: patients()}, registers=tmp_path).describe(["income"])
-    assert path.exists()
+    if name:  # a study has sites with names alone
+        Study({name: patients()}, registers=tmp_path).describe(["income"])
+        assert path.exists()
 
 
 def test_processes_share_a_register(tmp_path: Path) -> None:
