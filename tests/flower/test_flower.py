@@ -688,6 +688,20 @@ def test_an_account_adds_over_studies_and_methods_and_its_owner_may_allow_more(t
     other.train(law, both, 3 * both, 1e-5)
 
 
+@pytest.mark.parametrize("short", [1.0001, 1.03])
+def test_an_account_that_is_a_little_short_of_three_trainings_has_two(short: float, tmp_path: Path) -> None:
+    """By its recipe's ε, and by the ε of all studies."""
+    pytest.importorskip("dp_accounting")
+    law = release(Sampling("poisson", 100, 0.1), 1.0, 5)
+    three = epsilon([replace(law, rounds=15)], 1e-5)
+    for name, limits in (("recipe", (three / short, None)), ("all", (9 * three, three / short))):
+        account = Account(tmp_path / name, 3, "one")
+        for _ in range(2):
+            account.train(law, *limits, 1e-5)
+        with pytest.raises(md.WireError, match="and this training would make it"):
+            account.train(law, *limits, 1e-5)
+
+
 def test_losses_under_a_secure_sum_are_as_many_as_the_recipe_asks_for(tmp_path: Path) -> None:
     account = Account(tmp_path, 0, "one")
     for digest in ("a", "a", "b"):  # a request that comes again tells nothing more

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -163,6 +164,17 @@ def test_nodes_add_noise_of_their_own(app: Path, tmp_path: Path) -> None:
     assert a.history[-1]["epsilon"] == b.history[-1]["epsilon"] == here.history[-1]["epsilon"]
     noise = float((a.x - b.x).std()) / math.sqrt(2 * 3)  # of three rounds, and of two runs
     assert noise == pytest.approx(0.8 * 0.5 / N * math.sqrt(4 / 3), rel=0.15)  # 3 of 4 must stay
+
+
+def test_a_node_draws_its_share_of_the_noise_from_128_bits(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 bits are tried in minutes; each share has a seed of its own, and none is the run's."""
+    right, seeds = np.random.PCG64DXSM, list[int]()
+    monkeypatch.setattr(np.random, "PCG64DXSM", lambda seed: seeds.append(seed) or right(seed))
+    app.write_text(RECIPE.replace("SCAFFOLD", "FedAvg") + IN_SHARES)
+    deploy(app)
+    assert len(seeds) == len({*seeds}) == 3 * 4
+    assert min(seeds) > 2**80
+    assert max(seeds) > 2**120
 
 
 def test_a_node_adds_the_noise_of_its_owners_recipe(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:

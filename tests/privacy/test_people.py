@@ -132,6 +132,23 @@ def test_batches_are_of_people() -> None:
     assert float(people.var()) == pytest.approx(3.75, rel=0.2)
 
 
+def test_each_client_has_the_people_of_its_own_rows() -> None:
+    """Two clients whose people have different numbers of rows, dealt in another order than the table's."""
+    g = np.random.default_rng(0)
+    site, patient = g.permutation(np.repeat([0, 1], [8, 12])), np.empty(20, object)
+    patient[site == 0], patient[site == 1] = [*"aabbbbcc"], [*"defdefggggde"]
+    seen, right = dict[int, list[int]](), rows.NoisyGradient.grad
+
+    def watched(self: Any, *args: Any, **kw: Any) -> Tensor:
+        seen[self.of.n] = self.people.tolist()
+        return right(self, *args, **kw)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows.NoisyGradient, "grad", watched)
+        md.run(by_person(), crossed(table([20]), site=site, patient=patient), rounds=1, progress=False)
+    assert seen == {8: [0, 0, 1, 1, 1, 1, 2, 2], 12: [0, 1, 2, 0, 1, 2, 3, 3, 3, 3, 0, 1]}
+
+
 def test_the_account_is_that_of_people() -> None:
     """ε is what dp-accounting says of 6 sums with noise 1.5 in which a person takes part with probability 15/60."""
     result = md.run(by_person(noise=1.5, delta=1e-4), federation(table([60]), batch=15), rounds=2, progress=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -246,6 +247,22 @@ def test_budget_ends_a_run() -> None:
     kept = md.run(method, fed, rounds=9, progress=False, throw=False)
     assert kept.status.outcome == "spent"
     assert len(kept.history) == 6
+
+
+@pytest.mark.parametrize("short", [1.0001, 1.03])
+@pytest.mark.parametrize("planned", [None, 3, 8])
+def test_a_budget_that_is_a_little_short_of_three_rounds_has_two(short: float, planned: int | None) -> None:
+    """Whichever of the two ways of counting is asked: the quick bound of a longer run, or the account itself."""
+    law = Sampling("poisson", 20, 0.3)
+    two, three = (epsilon([release(law, 2.0, t)], 1e-5) for t in (2, 3))
+    assert two < three / short
+    method = md.Private(Says(), noise=2.0, clip=1.0, epsilon=three / short, rounds=planned)
+    fed = federation([0.0] * 20, md.scenarios.Bernoulli(0.3))
+    found = md.run(method, fed, rounds=4, progress=False, throw=False)
+    assert (found.status.outcome, found.history[-1]["round"]) == ("spent", 2)
+    assert found.history[-1]["epsilon"] == pytest.approx(two)
+    enough = dataclasses.replace(method, epsilon=three * (1 + 1e-12))
+    assert md.run(enough, fed, rounds=4, progress=False, throw=False).history[-1]["round"] == 3
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from medley.contract.types import Vec
 from medley.engines.seq import Seq
 from medley.privacy import epsilon, rows
 from medley.privacy.accountant import release
+from medley.runtime.streams import Secret
 from medley.testing import conformance
 from support.objectives import PROBLEMS, objective
 from support.pairs import quick
@@ -87,10 +88,12 @@ def test_an_error_at_private_rows_is_no_answer_and_has_no_text(caplog: pytest.Lo
     fed = md.Federation(md.problems.Network(Touchy()), clients=rows_of, pace=md.scenarios.Pace(steps=2, batch=None))
     start = lambda row: FAILS.__setitem__(0, row["round"] == 0)
     try:
-        failed = md.run(by_row(), fed, rounds=1, progress=False, on_round=start)
+        failed, still = (md.run(by_row(noise=z), fed, rounds=1, progress=False, on_round=start) for z in (1.0, 0.0))
     finally:
         FAILS[0] = False
     assert failed.status.outcome == "finished"
+    # The noise of two steps at each of two clients is there, and nothing else.
+    assert float((failed.x - still.x).norm()) == pytest.approx(0.1 / 6 * math.sqrt(len(still.x)), rel=0.6)
     assert "the row adds nothing to the step" in caplog.text
 
 
@@ -248,6 +251,16 @@ def test_budget_of_a_client_ends_the_run() -> None:
     assert torch.equal(e.value.result.x, four.x)
 
 
+@pytest.mark.parametrize("short", [1.0001, 1.03])
+def test_a_budget_of_rows_that_is_a_little_short_of_three_rounds_has_two(short: float) -> None:
+    three = epsilon([release(Sampling("poisson", 12, 4 / 12), 2.0, 9)], 1e-5)
+    fed, method = federation([12], batch=4), by_row(noise=2.0, epsilon=three / short)
+    found = md.run(method, fed, rounds=4, progress=False, throw=False)
+    assert (found.status.outcome, found.history[-1]["round"]) == ("spent", 2)
+    enough = by_row(noise=2.0, epsilon=three * (1 + 1e-12))
+    assert md.run(enough, fed, rounds=4, progress=False, throw=False).history[-1]["round"] == 3
+
+
 @pytest.mark.slow
 def test_resume_and_workers_have_the_same_bits(tmp_path: Path) -> None:
     method = by_row(md.SCAFFOLD(), noise=1.1)
@@ -264,6 +277,42 @@ def test_resume_and_workers_have_the_same_bits(tmp_path: Path) -> None:
     assert resumed.digest == whole.digest
     assert [r["epsilon"] for r in resumed.history] == [r["epsilon"] for r in whole.history]
     assert torch.equal(there.x, whole.x)
+
+
+def test_noise_does_not_come_from_the_stream_of_the_batches() -> None:
+    """Of 40 rows, those with u < 1/4 are drawn. Were the noise of 40 coordinates made of the same u, it would be below
+    Φ⁻¹(1/4) exactly where a row is drawn, so that the noise tells who is in the batch."""
+    numbers: dict[str, list[tuple[bytes, int]]] = {"batches": [], "noise": []}
+    uniform, normal = Secret.uniform, Secret.normal
+
+    def of_batches(self: Secret, count: int) -> Tensor:
+        out = uniform(self, count)
+        numbers["batches"].append((self._key, self._calls))
+        return out
+
+    def of_noise(self: Secret, shape: Any) -> Tensor:
+        before = len(numbers["batches"])
+        out = normal(self, shape)
+        numbers["noise"] += numbers["batches"][before:]
+        del numbers["batches"][before:]
+        return out
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Secret, "uniform", of_batches)
+        patch.setattr(Secret, "normal", of_noise)
+        md.run(by_row(), federation([40, 30], steps=3, batch=10), rounds=2, progress=False)
+    assert len({*numbers["batches"]}) == len({*numbers["noise"]}) == 2 * 2 * 3
+    assert not {*numbers["batches"]} & {*numbers["noise"]}
+    assert not {key for key, _ in numbers["batches"]} & {key for key, _ in numbers["noise"]}
+
+
+def test_a_batch_of_nobody_has_the_noise_of_any_other() -> None:
+    """With q = 1/50, a third of the steps draw none of 50 rows. Without noise in those, x would move a fifth less."""
+    data = [(torch.zeros(50, 400, dtype=torch.float64), torch.zeros(50, dtype=torch.float64))]
+    pace = md.scenarios.Pace(lr=0.1, steps=12, batch=1)
+    fed = md.Federation(md.problems.LeastSquares(mu=0.0, intercept=False), clients=data, pace=pace)
+    x = torch.cat([md.run(by_row(noise=2.0, clip=0.5), fed, rounds=1, seed=s, progress=False).x for s in range(4)])
+    assert float(x.std()) == pytest.approx(0.1 * 2.0 * 0.5 * math.sqrt(12), rel=0.08)
 
 
 def test_noise_has_a_name() -> None:

@@ -252,3 +252,61 @@ def test_a_wrong_share_of_a_key_is_noticed() -> None:
 def test_settings_that_make_no_sense_are_refused(wrong: Any, sentence: str) -> None:
     with pytest.raises(md.RecipeError, match=sentence):
         wrong()
+
+
+def test_the_secrets_of_a_client_are_its_own_and_of_one_sum() -> None:
+    """Seed, mask key and channel: 16 bytes each, and no two alike among 40 parties, of one client and one session too.
+
+    Their bits are even, so that none is a number, a name or a constant."""
+    made = [Party(i, session) for session in (b"test", b"other") for i in (*range(10), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)]
+    secrets = [bytes.fromhex(s) for party in made for s in party.plain()["seeds"]]
+    assert {len(s) for s in secrets} == {16}
+    assert len({*secrets}) == 3 * len(made)
+    bits = np.unpackbits(np.frombuffer(b"".join(secrets), np.uint8).reshape(-1, 16), axis=1)
+    for kind in range(3):  # each bit is 1 in about half of 40 secrets
+        ones = bits[kind::3].mean(0)
+        assert np.abs(ones - 0.5).max() < 5 * 0.5 / math.sqrt(len(made))
+
+
+def test_no_two_texts_of_a_sum_have_one_key_and_one_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AES-GCM, two texts under one key and nonce give away their difference, and the key of their seals."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    used = list[tuple[bytes, bytes]]()
+
+    class Watched:
+        def __init__(self, key: bytes) -> None:
+            self.key, self.cipher = key, AESGCM(key)
+
+        def encrypt(self, nonce: bytes, *rest: Any) -> bytes:
+            used.append((self.key, nonce))
+            return self.cipher.encrypt(nonce, *rest)
+
+        def decrypt(self, *rest: Any) -> bytes:
+            return self.cipher.decrypt(*rest)
+
+    monkeypatch.setattr("medley.secure.crypto.AESGCM", Watched)
+    for session in (b"one", b"two"):
+        clients = Clients(values(5))
+        clients.parties = {i: Party(i, session) for i in range(5)}
+        Session(SecureSum(), session, list(range(5))).run(clients)
+    assert len(used) == len({*used}) == 2 * 5 * 4
+
+
+def test_each_pair_of_clients_has_masks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in another sum: a mask that two pairs or two sums share would show the difference of two replies."""
+    from medley.secure import party
+
+    right, seeds = party.add_mask, list[bytes]()
+    monkeypatch.setattr(
+        party, "add_mask", lambda v, i, j, seed, sign=1: (seeds.append(seed), right(v, i, j, seed, sign))[1]
+    )
+    keys = [bytes([k]) * 16 for k in range(15)]
+    for session, clients in [(name, Clients(values(5))) for name in (b"one", b"two")]:
+        drawn = iter(keys)
+        # The same secrets in both sums, so that only the name of the sum differs.
+        monkeypatch.setattr(party, "secret", lambda drawn=drawn: next(drawn))
+        clients.parties = {i: Party(i, session) for i in range(5)}
+        Session(SecureSum(), session, list(range(5))).run(clients)
+    assert len(seeds) == 2 * 5 * 4
+    assert len({*seeds}) == 2 * 5 * 4 / 2
