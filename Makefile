@@ -7,7 +7,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # The slowest tests are listed at the end of a run.
 SLOWEST := --durations=20 --durations-min=0.5
 
-.PHONY: demo test shapes slow timed check bench soak soak-deploy docs test-deploy test-extras constraints hooks release bounds bounds-short newest coverage
+.PHONY: demo test shapes slow timed check bench soak soak-deploy docs test-deploy test-extras constraints hooks release bounds bounds-short newest coverage \
+  wheels licences
 
 demo: .venv/.ready
 	$(BIN)/python examples/demo.py
@@ -50,12 +51,13 @@ bench: .venv/.ready
 	$(BIN)/python benchmarks/run.py
 
 # Runs killed at random moments, two hours of random federations, a hundred thousand mutations of each kind of word, half an
-# hour of rounds; the slow tests have a short form of each.
+# hour of rounds, of which the slow tests have a short form; and bugs planted in a copy of the source, which tests must catch.
 soak: .venv/.ready
 	$(BIN)/python benchmarks/soak.py kills --count 100
 	$(BIN)/python benchmarks/kills.py --count 200
 	$(BIN)/python benchmarks/differential.py --minutes 120
 	$(BIN)/python benchmarks/fuzz.py --what all --count 100000
+	$(BIN)/python benchmarks/plants.py
 	$(BIN)/python benchmarks/soak.py memory --on processes --rounds 50000
 	if test -f .venv-deploy/.ready; then .venv-deploy/bin/python benchmarks/soak.py memory --on ray --rounds 50000; fi
 
@@ -87,6 +89,15 @@ test-deploy: .venv-deploy/.ready
 	grep -vE '^(rich|typer|packaging)==' constraints.txt > .venv-deploy/constraints.txt
 	.venv-deploy/bin/pip install -q -c .venv-deploy/constraints.txt -e '.[dev,ray,flower]'
 	touch $@
+
+# Wheels of Medley and all that it needs, with hashes, for machines like this one: docs/releasing.md.
+EXTRAS ?= flower,secure,privacy,statistics
+wheels: .venv/.ready
+	.ci/wheels $(EXTRAS)
+
+# The licences of the packages that Medley needs.
+licences: .venv/.ready
+	@$(BIN)/python .ci/licences.py
 
 # The hooks of .pre-commit-config.yaml, which run what `make check` runs. An extra of its own: Flower holds packaging back,
 # which pre-commit's dependencies want newer.

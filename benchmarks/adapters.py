@@ -3,7 +3,7 @@
     python benchmarks/adapters.py                        Llama by its configuration, in bfloat16, on "cuda"
     python benchmarks/adapters.py --small --device cpu   the same way through, with a tiny model
 
-Needs ``pip install "medley-fl[adapters]"`` and no weights: the base is drawn. Eight clients with 32 rows of 256 tokens
+Needs the extra ``adapters`` and no weights: the base is drawn. Eight clients with 32 rows of 256 tokens
 train adapters of rank 8 on the queries and values for one pass with Adam. The loop by hand has one model, an optimizer
 a client, and a mean of the adapters; Medley comes after it, with the same model. Seconds are the median over
 ``--rounds`` rounds after one that is not counted. Memory is the GPU's peak beyond the base, in units of the base.

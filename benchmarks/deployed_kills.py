@@ -8,7 +8,7 @@ takes, and how long until the node is asked again once it is back. A kill is a l
 on after the last one.
 
 TLS, proxy, keys and three nodes are those of ``medley deploy init``. Each run has the digest of a run of the same
-method that nothing happened to. Needs ``pip install "medley-fl[flower]"`` and nginx.
+method that nothing happened to. Needs the extra ``flower`` and nginx.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The nodes are Flower's apps, `server_app` and `client_app`, over its own objects and without a network; each keeps its
 client's memory on disk. With ``--nodes tls`` they are processes of ``medley node`` behind the proxy of ``medley deploy
-init``, with its certificates. Needs ``pip install "medley-fl[flower]"``.
+init``, with its certificates. Needs the extra ``flower``.
 """
 
 from __future__ import annotations

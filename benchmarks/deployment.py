@@ -4,7 +4,7 @@
     python benchmarks/deployment.py --clients 3 --rounds 3 --stock
     python benchmarks/deployment.py --hidden 3000 --rounds 5     # a model of 9.2 million numbers, 37 MB
 
-Needs ``pip install "medley-fl[flower]"`` and nginx. FedAvg has one exchange a round, and the model is evaluated before
+Needs the extra ``flower`` and nginx. FedAvg has one exchange a round, and the model is evaluated before
 the first round and after the last only. Wall time depends on the load of the machine, which is printed; processor time
 hardly does.
 """

@@ -2,7 +2,7 @@
 
     python benchmarks/messages.py [--repeats 5]
 
-Needs ``pip install "medley-fl[flower]"``. On top comes waiting: SuperNodes look for work every 3 seconds.
+Needs the extra ``flower``. On top comes waiting: SuperNodes look for work every 3 seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     if shutil.which(PARTS["Flower's own process"][0][0]) is None:
-        print('Flower is not installed here: pip install "medley-fl[flower]"')
+        print("Flower is not installed here: pip install -e '.[flower]'")
         return
     took: dict[str, list[float]] = {name: [] for name in PARTS}
     for _ in range(args.repeats):

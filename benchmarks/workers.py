@@ -5,7 +5,7 @@
 
 Wall seconds of the exchanges but the first; ways take turns, medians are compared. "two at once" is what the
 machine allows: two runs of one process each, side by side, half the longer one's seconds. Needs an otherwise idle
-machine of two cores; Ray joins where ``pip install "medley-fl[ray]"`` was. "fork" is the time in
+machine of two cores; Ray joins where the extra ``ray`` was. "fork" is the time in
 which two workers of this process begin.
 
 ``--nodes`` has Ray's two workers on two nodes of a cluster, each a server of its own on this machine, and counts what

@@ -1,7 +1,7 @@
 """Sinks: trackers that take the rows of a run, ``md.run(..., on_round=sinks.TensorBoard("runs/a"))``.
 
-Each sink is a function of a row, a few lines over the tracker's own client. An extra installs it: ``pip install
-'medley-fl[tensorboard]'``, ``[mlflow]`` or ``[wandb]``. Figures are filed under the round, and in ``md.compare`` below
+Each sink is a function of a row, a few lines over the tracker's own client. An extra installs it:
+``tensorboard``, ``mlflow`` or ``wandb``. Figures are filed under the round, and in ``md.compare`` below
 their method and seed. Call ``close`` at the end, or use the sink in ``with contextlib.closing(...)``. In a recipe it
 is the table ``[sink]``, such as ``kind = "MLflow"``, which files the recipe's settings too.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .contract import MedleyError, checked
+from .runtime.versions import install
 
 __all__ = ["MLflow", "Sink", "TensorBoard", "WandB"]
 
@@ -127,4 +128,4 @@ def _client(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as e:
-        raise MedleyError(f"sinks: {e}; pip install 'medley-fl[{extra}]'") from e
+        raise MedleyError(f"sinks: {e}; {install(extra)}") from e

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from medley.cli.installation import conflicts, extras, lacks, meets, parts
+from medley.runtime.versions import install
 
 WANTED = ["torch>=2.6", "numpy>=1.26", 'flwr<1.43,>=1.41; extra == "flower"', 'ray[tune]>=2.40; extra == "ray"']
 HERE = {"torch": "2.13.0+cpu", "numpy": "1.26", "flwr": "1.42.3"}
@@ -13,7 +14,7 @@ HERE = {"torch": "2.13.0+cpu", "numpy": "1.26", "flwr": "1.42.3"}
 def test_what_fits_is_no_conflict_and_a_missing_extra_none_either():
     assert conflicts(WANTED, lambda name: HERE.get(name, "")) == []
     rows = extras(WANTED, lambda name: HERE.get(name, ""))
-    assert rows == {"flower": "flwr 1.42.3", "ray": "no ray: pip install 'medley-fl[ray]'"}
+    assert rows == {"flower": "flwr 1.42.3", "ray": f"no ray: {install('ray')}"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import medley as md
 from medley.cli import app
 from medley.contract.errors import RecipeError
 from medley.flower.agreement import own_version
-from medley.runtime.versions import OWN, found, version
+from medley.runtime.versions import OWN, found, install, version
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,34 @@ def _read_anew() -> Iterator[None]:
 def test_of_what_is_here() -> None:
     assert version() == importlib.metadata.version(OWN)
     assert version("torch").split("+")[0] == torch.__version__.split("+")[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "command"),
+    [
+        ('{"dir_info": {"editable": true}, "url": "file:///a%20b/medley"}', "pip install -e '/a b/medley[ray]'"),
+        ('{"archive_info": {}, "url": "file:///gone/medley_fl-9-py3-none-any.whl"}', "pip install '{WHEEL}[ray]'"),
+        (None, "pip install '{WHEEL}[ray]'"),
+        ("{HERE}", "pip install '{HERE}[ray]'"),
+    ],
+)
+def test_an_extra_is_installed_from_where_medley_came(
+    said: str | None, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Never by its name alone, which is free in package indexes."""
+    (wheel := tmp_path / "medley_fl-1-py3-none-any.whl").touch()
+    if said == "{HERE}":
+        said, command = f'{{"url": "{wheel.as_uri()}", "archive_info": {{}}}}', command.replace("{HERE}", str(wheel))
+    made = type("Made", (), {"version": "7.0", "read_text": lambda self, name: said})
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda package: made())
+    assert install("ray") == command.replace("{WHEEL}", "medley_fl-7.0-py3-none-any.whl")
+
+
+def test_the_command_for_a_clone_works() -> None:
+    """pip takes the path with the extra, and finds what is here."""
+    command = install("privacy")
+    assert "medley-fl" not in command
+    assert str(Path(__file__).parents[2]) in command
 
 
 def test_a_copy_that_is_not_installed_runs_saves_and_resumes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

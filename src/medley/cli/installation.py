@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..runtime.versions import found as version
+from ..runtime.versions import install
 
 SHARED = Path("/dev/shm")
 """Where processes share their vectors on Linux."""
@@ -30,7 +31,7 @@ def extras(wanted: Iterable[str], here: Callable[[str], str | None] = version) -
             rows.setdefault(extra, {})[name] = here(name)
     return {
         extra: ", ".join(f"{name} {found}" if found else f"no {name}" for name, found in needs.items())
-        + ("" if all(needs.values()) else f": pip install 'medley-fl[{extra}]'")
+        + ("" if all(needs.values()) else f": {install(extra)}")
         for extra, needs in sorted(rows.items())
     }
 

@@ -12,6 +12,7 @@ import torch
 
 from ..contract import BadData, RecipeError, checked
 from ..rows.columns import DEEP
+from ..runtime.versions import install
 from .dataset import Dataset
 from .files import Place, called, find_folder
 
@@ -34,7 +35,7 @@ def image_folder(
 
     Classes have their folders' names, in the order of the alphabet. Files whose names are not those of images, and
     folders that begin with "." or "__", are left out. A pixel takes four bytes a channel, and five while files are
-    read. It needs Pillow: ``pip install 'medley-fl[images]'``.
+    read. It needs Pillow, the extra ``images``.
 
     Args:
         path: The folder, or its name in the folder of data sets.
@@ -103,7 +104,7 @@ def decoded(
     try:
         from PIL import Image
     except ImportError:
-        raise RecipeError(f"{call} needs Pillow to read images: pip install 'medley-fl[images]'.") from None
+        raise RecipeError(f"{call} needs Pillow to read images: {install('images')}.") from None
     X = np.empty((len(images), channels, wanted, wanted), np.uint8)
     for row, (name, source) in enumerate(images):
         try:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..contract import BadData, RecipeError, checked
 from ..rows.columns import kept_apart
+from ..runtime.versions import install
 from .dataset import Dataset
 
 
@@ -26,7 +27,7 @@ def hub(
     regression: bool = False,
     **load: Any,
 ) -> Dataset:
-    """A data set of the Hugging Face hub, from its local cache or downloaded; ``pip install 'medley-fl[hub]'``.
+    """A data set of the Hugging Face hub, from its local cache or downloaded; it needs the extra ``hub``.
 
     Args:
         name: Its name on the hub.
@@ -48,7 +49,7 @@ def hub(
     try:
         import datasets
     except ImportError:
-        raise RecipeError(f"{call} needs Hugging Face's datasets: pip install 'medley-fl[hub]'.") from None
+        raise RecipeError(f"{call} needs Hugging Face's datasets: {install('hub')}.") from None
     splits = datasets.load_dataset(name, config, **load)
     for split in (train, test):
         if split is not None and split not in splits:

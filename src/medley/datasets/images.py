@@ -149,7 +149,7 @@ def tiny_imagenet(folder: Place | None = None, normalise: bool = False, classes:
 
     The layout is ``train/<wnid>/images/*.JPEG``, ``val/images/*.JPEG`` and ``val/val_annotations.txt``, under
     ``tiny-imagenet-200`` or in the folder itself. Classes are numbered in the order of their wnids. All 200 take 5.4 GB
-    as float32. Decoding needs Pillow: ``pip install 'medley-fl[images]'``.
+    as float32. Decoding needs Pillow, the extra ``images``.
 
     Args:
         folder: The folder to look in first; default none.
@@ -191,8 +191,8 @@ def tiny_imagenet50(folder: Place | None = None, normalise: bool = False) -> Dat
     """Fifty classes of Tiny ImageNet: 10,000 + 2,500 photographs, 64×64, from one npz file of JPEGs.
 
     The file is ``tinyimagenet50_jpeg.npz``, in the folder or under ``packed``. It holds ``jpeg_*`` (bytes end to end),
-    ``offset_*`` and ``y_*`` for train and val, and ``names``. Decoding needs Pillow, ``pip install
-    'medley-fl[images]'``; without it RecipeError is raised.
+    ``offset_*`` and ``y_*`` for train and val, and ``names``. Decoding needs Pillow, the extra
+    ``images``; without it RecipeError is raised.
     """
     call = "datasets.tiny_imagenet50()"
     (path,) = find(call, ["tinyimagenet50_jpeg.npz"], folder, ("packed",))

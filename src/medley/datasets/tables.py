@@ -21,6 +21,7 @@ from torch import Tensor
 from ..contract import BadData, RecipeError, checked
 from ..rows.columns import kept_apart, refuse_inexact
 from ..rows.sparse import Sparse, is_sparse
+from ..runtime.versions import install
 from .arrays import SOME_LABELS, given_labels
 from .dataset import Dataset
 from .delimited import cells_of, names_of_columns
@@ -226,14 +227,14 @@ def parquet(
 ) -> Dataset:
     """A Parquet file; every column but ``target`` and ``keys`` is a numeric feature. Arguments and errors as of `csv`.
 
-    It needs pyarrow: ``pip install 'medley-fl[parquet]'``; without it RecipeError is raised.
+    It needs pyarrow, the extra ``parquet``; without it RecipeError is raised.
     """
     call = f"datasets.parquet({str(path)!r})"
     try:
         import pyarrow as pa
         from pyarrow import parquet as pq
     except ImportError:
-        raise RecipeError(f"{call} needs pyarrow: pip install 'medley-fl[parquet]'.") from None
+        raise RecipeError(f"{call} needs pyarrow: {install('parquet')}.") from None
     file = locate(path, folder, (), call)
     try:
         table = pq.read_table(file)

@@ -16,7 +16,7 @@ from .. import report
 from ..contract.errors import RecipeError, WireError
 from ..report.figures.paper import pdf
 from ..report.table import NAMES, caption
-from ..runtime.versions import is_installed
+from ..runtime.versions import install, is_installed
 from ..storage import atomic
 from ..storage.as_json import plain
 from ..storage.result import Result, Status
@@ -110,7 +110,7 @@ class Board:
         - .html: a report with the title ``title``; default: its methods and data
         - .csv, .md, .tex: the table; .tex is LaTeX with booktabs
         - .svg, .pdf: the curves of ``metric`` over "round" (default), "bytes", "seconds" or "epsilon"; a PDF needs
-          Matplotlib, ``pip install 'medley-fl[figures]'``. Default: the figure that runs are compared by
+          Matplotlib, the extra ``figures``. Default: the figure that runs are compared by
         - .json: all figures
         - a folder: every run, as `load` reads them
 
@@ -197,7 +197,7 @@ def kind_of(path: Path) -> str:
     Raises RecipeError for another ending, and for a PDF if Matplotlib is not installed.
     """
     if path.suffix == ".pdf" and not is_installed("matplotlib"):
-        raise RecipeError(f"{path}: a PDF needs Matplotlib, pip install 'medley-fl[figures]'; or save as .svg", "save")
+        raise RecipeError(f"{path}: a PDF needs Matplotlib, {install('figures')}; or save as .svg", "save")
     if path.suffix in FORMS:
         return path.suffix
     if path.suffix and not path.is_dir() and not path.suffix[1:].isdigit():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..contract.errors import MedleyError
 from ..runtime import versions
+from ..runtime.versions import install
 
 if TYPE_CHECKING:
     from flwr.app import Context as Context
@@ -69,13 +70,13 @@ def __getattr__(name: str) -> Any:
         raise MedleyError(f"flwr {versions.version('flwr')} does not work here: {e}. {REMEDY}") from e
 
 
-REMEDY = f'Medley is tested with flwr {" and ".join(TESTED)}: pip install "medley-fl[flower]"'
+REMEDY = f"Medley is tested with flwr {' and '.join(TESTED)}: {install('flower')}"
 
 
 def checked_version() -> str:
     """The version of flwr. Raises MedleyError if flwr is missing, or its version is not in `TESTED`."""
     if not versions.is_installed("flwr"):
-        raise MedleyError('Flower is not installed: pip install "medley-fl[flower]"')
+        raise MedleyError(f"Flower is not installed: {install('flower')}")
     version = versions.version("flwr")
     if ".".join(version.split(".")[:2]) not in TESTED:
         raise MedleyError(f"flwr {version} is installed, but private parts that Medley needs may differ. {REMEDY}")

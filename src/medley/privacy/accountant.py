@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Literal
 
 from ..contract import RecipeError, Sampling
+from ..runtime.versions import install
 
 GRID = 1e-3
 """The step of the grid of privacy losses: larger if noise is below z = 0.3 and losses are large, and smaller, down to a
@@ -238,7 +239,5 @@ def _library() -> Any:
         import dp_accounting.pld
         import dp_accounting.rdp
     except ImportError:
-        raise RecipeError(
-            "privacy accounting needs dp-accounting: pip install 'medley-fl[privacy]'", "epsilon"
-        ) from None
+        raise RecipeError(f"privacy accounting needs dp-accounting: {install('privacy')}", "epsilon") from None
     return dp_accounting

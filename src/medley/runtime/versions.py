@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from importlib import metadata
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 OWN = "medley-fl"
 """The package's name in package indexes."""
@@ -16,6 +20,23 @@ def found(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra from where Medley came: its clone, or the file of its wheel.
+
+    Medley is in no package index, where anybody could take its name.
+    """
+    try:
+        said = metadata.distribution(OWN).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return f"pip install -e '.[{extra}]' in the clone of Medley"
+    came = json.loads(said or "{}")
+    place = Path(url2pathname(urlsplit(came.get("url", "")).path))
+    if came.get("dir_info", {}).get("editable"):
+        return f"pip install -e '{place}[{extra}]'"
+    known = place if place.name and place.exists() else f"medley_fl-{version()}-py3-none-any.whl"
+    return f"pip install '{known}[{extra}]'"
 
 
 def is_installed(package: str = OWN) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from ..contract import Checked, RecipeError, WireError, at_least, in_range, positive
 from ..numerics.shares import least_of
+from ..runtime.versions import install
 
 SPARSE = 50
 """From this size of a cohort on, a client agrees on masks with some of the others instead of all."""
@@ -147,7 +148,7 @@ def check_installed() -> None:
         from . import party  # noqa: F401
     except ImportError as e:
         raise RecipeError(
-            f"secure= needs the packages cryptography and pycryptodome ({e}): pip install 'medley-fl[secure]'", "secure"
+            f"secure= needs the packages cryptography and pycryptodome ({e}): {install('secure')}", "secure"
         ) from e
 
 

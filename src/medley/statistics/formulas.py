@@ -24,6 +24,7 @@ import numpy as np
 
 from ..contract import BadData, RecipeError
 from ..rows.coding import text
+from ..runtime.versions import install
 
 FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt")}
 
@@ -70,7 +71,7 @@ def needed(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as e:
-        raise RecipeError(f"medley.statistics needs {package} ({e}): pip install 'medley-fl[statistics]'") from e
+        raise RecipeError(f"medley.statistics needs {package} ({e}): {install('statistics')}") from e
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import torch
 
 from ..contract import MedleyError, RecipeError, Settings, pytree
 from ..contract.surroundings import set_aside
+from ..runtime.versions import install
 from ..wire.clip import Clip
 from ..wire.connection import Host
 from ..wire.exchange import Exchange
@@ -31,7 +32,7 @@ from .memories import MemoriesHere, answer
 
 @dataclass(frozen=True)
 class Ray(Settings):
-    """Actors on Ray (``pip install "medley-fl[ray]"``), each with one thread on one CPU, or with a share of a GPU too.
+    """Actors on Ray (the extra ``ray``), each with one thread on one CPU, or with a share of a GPU too.
 
     Attributes:
         workers: number of actors. Default: one per CPU that Ray has, but at most as many as fit on its GPUs
@@ -88,7 +89,7 @@ class Actors:
         try:
             import ray
         except ImportError as e:
-            raise RecipeError(f'Ray: it cannot be imported ({e}); pip install "medley-fl[ray]"', "transport") from None
+            raise RecipeError(f"Ray: it cannot be imported ({e}); {install('ray')}", "transport") from None
         address = address or os.environ.get("RAY_ADDRESS", "local")
         self.ray, self.ours = ray, not ray.is_initialized()
         if self.ours:
