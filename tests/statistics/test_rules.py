@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import medley as md
-from medley.statistics.rules import Register, recoverable
+from medley.statistics.rules import recoverable
 
 pytest.importorskip("formulaic")
 
@@ -196,12 +196,6 @@ def test_recoverable_is_what_a_search_over_all_combinations_finds() -> None:
     assert min(agree.values()) > 20
 
 
-def test_a_register_of_other_rows_is_refused(tmp_path: Path) -> None:
-    Study({"Bern": frame()}, registers=tmp_path).describe(["pay"])
-    with pytest.raises(md.BadData, match="a register of other rows, not of these 20"):
-        Study({"Bern": frame().iloc[:20]}, registers=tmp_path).describe(["pay"])
-
-
 def test_what_may_leave_again_is_what_left_before() -> None:
     s = study(Rules())
     first = s.describe(["pay", "age"], by="sex").summary()
@@ -265,14 +259,6 @@ def test_quantiles_are_of_one_grid_and_of_sets_that_share_no_rows() -> None:
     cell = s.describe(["pay"], by="town").cells["pay"]["a"]
     assert cell.n == 20
     assert cell.quantiles is None
-
-
-def test_registers_are_whole_after_a_restart(tmp_path: Path) -> None:
-    first = Register(10, tmp_path / "a.jsonl")
-    first.add("pay", [np.arange(10) < 6])
-    again = Register(10, tmp_path / "a.jsonl")
-    assert not again.admits("pay", [np.arange(10) < 5], 5)
-    assert again.admits("age", [np.arange(10) < 5], 5)
 
 
 def test_coefficients_with_impossible_means_are_told_nothing() -> None:

@@ -281,15 +281,18 @@ def curve_may(site: Site, c: str, here: np.ndarray, grid: str, what: str = "") -
     """
     if site.rules.rows <= 1 or not here.any():
         return True
-    key = f"{c} curve by {grid}"
-    site.register.told(key)
-    for k, told in site.register.sets.items():
-        sets = told.values() if k.startswith(f"{c} curve by ") else ()
-        if any((here & s).any() and not (k == key and (here == s).all()) for s in sets):
-            if what:
-                raise Withheld(f"{site.name} withholds {what} of {c}: a curve of some of these rows has left before")
-            return False
-    site.register.add(key, [here])
+    key, register = f"{c} curve by {grid}", site.register
+    with register.reading():
+        mine = register.persons(register.spread(here))
+        for k, sets in register.sets.items():
+            others = map(register.persons, sets.values() if k.startswith(f"{c} curve by ") else ())
+            if any((mine & s).any() and not (k == key and (mine == s).all()) for s in others):
+                if what:
+                    raise Withheld(
+                        f"{site.name} withholds {what} of {c}: a curve of some of these rows has left before"
+                    )
+                return False
+        register.add(key, [here])
     return True
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from .formulas import check_columns, chosen, complete, numbers, table
-from .rules import Register, Rules, Withheld
+from .register import Register
+from .rules import Rules, Withheld
 
 DOMINANT = 0.9
 """The largest share of a column's squared deviations that one row may have."""
@@ -50,7 +51,7 @@ class Site:
         frame = frame[there].reset_index(drop=True)
         if not own:
             frame = frame.assign(site=name)
-        told = Register(len(frame), register, f"{len(there):08x}{np.packbits(there).tobytes().hex()}")
+        told = Register(frame if own else frame.drop(columns="site"), register, rules.rows, rules.id)
         return cls(name, frame, rules, told, dropped, len(frame), own=own)
 
     def rows(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
@@ -87,20 +88,16 @@ class Site:
     def admit(self, key: str, sets: Sequence[np.ndarray], what: str, kind: str = "rows") -> None:
         """Record that sums of ``key`` over these rows leave; raise Withheld if they reveal too few rows."""
         least: int = getattr(self.rules, kind)
-        if not self.register.admits(key, sets, least):
+        if not self.register.admit(key, sets, least):
             raise Withheld(
                 f"{self.name} withholds: {what}, together with what has left before, would reveal something "
                 f"about fewer than {least} {kind}; merge categories, ask for the same rows as before (a study's "
                 f"complete=[...] drops rows with missing values from the start), or study.without({self.name!r})"
             )
-        self.register.add(key, sets)
 
     def may(self, key: str, rows: np.ndarray, kind: str = "rows") -> bool:
         """Whether a sum of ``key`` over these rows may leave; if so, record that it leaves."""
-        if not self.register.admits(key, [rows], getattr(self.rules, kind)):
-            return False
-        self.register.add(key, [rows])
-        return True
+        return self.register.admit(key, [rows], getattr(self.rules, kind))
 
     def check_size(self, parameters: int, rows: int, everywhere: int) -> None:
         """Raise Withheld if a fit has too many parameters for the rows here, or for all sites' rows."""
@@ -144,7 +141,8 @@ class Site:
                 cells += mine[1:]  # the others' rest
                 two += [(name, mine[1])] if len(values) == 2 else []
         pairs = [a & b for (i, a), (j, b) in itertools.combinations(two, 2) if i != j]
-        told: dict[frozenset[bytes], str] = {frozenset(self.register.told(key)): key for key in keys}
+        with self.register.reading():
+            told: dict[frozenset[bytes], str] = {frozenset(self.register.sets.get(key, {})): key for key in keys}
         for key in told.values():
             self.admit(key, [used, *cells, *pairs], f"the categories of {_short(names)}")
         for key in (*keys, *functions.values()):

@@ -31,6 +31,7 @@ from .fit import Cost, GLMFit
 from .glm import GLM
 from .meta import Meta, MetaFit
 from .prepare import Preparation, Prepare
+from .register import file_of
 from .rules import Rules
 from .site import Site
 from .survival import Cox, CoxFit, Curves, KaplanMeier
@@ -112,7 +113,7 @@ class Study:
         for i, (name, frame) in enumerate(self.data.items()):
             if frame is not None:
                 rules = self.rules if isinstance(self.rules, Rules) else self.rules.get(name, Rules())
-                file = None if folder is None else Path(folder) / f"{name}.jsonl"
+                file = None if folder is None else file_of(folder, str(name))
                 self.sites[i] = Site.of(str(name), frame, rules, tuple(self.complete), file)
         if self.secure is not None:
             secure: object = self.secure

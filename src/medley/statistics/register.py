@@ -1,0 +1,360 @@
+"""The register of a site: which rows the sums had that have left it, by patient.
+
+A figure is a sum over a set of rows. If you have several figures, you also have every linear combination: the
+difference of "all" and "everyone up to 90" is a figure of the people above 90. The register keeps the sets, and a new
+one leaves only if no linear combination of all of them depends on fewer patients than the site's least number.
+
+With the sets as rows of a matrix B of zeros and ones [sets, patients], this means: every vector of B's row space except
+0 has at least ``least`` entries that are not 0. A patient whose row was corrected has x before and x + δ after it: a
+combination that leaves no x must have that many δ.
+
+**The file** has a line of JSON for each of these: its form and its key's fingerprint; rows, ``[patient, version,
+cells]``, with a keyed digest of each cell; ``[row, null, cells]`` for columns that came later; the rows of a table;
+``[column, rows]``, a set whose sum has left. Rows of a set are bits, the first row first. Places in the frame do not
+matter. ``Register(frame, file, least)`` reads and writes it; a line is on the disk before `admit` returns True.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from filelock import FileLock
+
+from ..contract import BadData, MedleyError
+from ..storage.atomic import flush, made, sync, write, writing
+from .formulas import needed
+from .rules import light, recoverable
+
+FORM, DIGEST = 2, 6
+"""The form of the file, and the bytes of a cell's digest."""
+
+REMEDY = "what has left is not known; put back copies of the file and of its key, made after the last study"
+"""What to do about a damaged register."""
+
+
+def file_of(folder: str | Path, name: str) -> Path:
+    """The register of a site with this name: a file in the folder, whatever the name is."""
+    plain = quote(name, safe=" ")
+    return Path(folder) / f"{plain.replace('.', '%2E', 1) if plain.startswith('.') else plain}.jsonl"
+
+
+class Register:
+    """The sets of rows whose sums have left a site, by the column that is summed.
+
+    Args:
+        frame: the site's rows
+        file: keeps the sets for other processes and for the next study on these patients; None: memory does. Its key
+            is beside it, and both belong to their owner alone
+        least: the least number of rows that may be new, gone or changed since a table of which something has left
+        id: the column that names a patient; empty if content does
+
+    Its methods raise BadData for a register of other rows or a damaged one, and MedleyError if it cannot be written.
+    """
+
+    def __init__(self, frame: Any, file: str | Path | None = None, least: int = 1, id: str = "") -> None:
+        self.frame, self.least, self.id = frame, least, id
+        self.file = None if file is None else Path(file)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin again, from the file if there is one."""
+        rows = range(len(self.frame)) if self.file is None else range(0)
+        self.sets = dict[str, dict[bytes, np.ndarray]]()
+        self.notes = dict[str, Any]()
+        self._patient, self._version = list[int](rows), [0 for _ in rows]  # of each of the register's rows
+        self._cells, self._tables = list[dict[str, int]](), list[np.ndarray]()
+        self._at = np.arange(len(rows)) if self.file is None else None  # the frame's rows among the register's
+        self._read, self._lines, self._pending = 0, 0, list[Any]()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Nobody else writes meanwhile, and what others have written is known."""
+        if self.file is None:
+            yield
+            return
+        folder = made(self.file.parent)
+        lock = self.file.with_suffix(".lock")
+        for path in (self.file, lock, self.file.with_suffix(".key")):
+            if path.is_symlink():
+                raise BadData(f"{path} is a link; put the file itself in {folder}")
+        with writing(lock):
+            lease = FileLock(lock, mode=0o600, is_singleton=True).acquire()
+        with lease:
+            self._catch_up(self.file)
+            yield
+
+    def admit(self, key: str, rows: Sequence[np.ndarray], least: int) -> bool:
+        """Whether sums of ``key`` over these rows [n] may leave, given those that have left; if so, it is recorded."""
+        with self.reading():
+            if not self._hides([*self.sets.get(key, {}).values(), *map(self.spread, rows)], least):
+                return False
+            self.add(key, rows)
+        return True
+
+    def add(self, key: str, rows: Sequence[np.ndarray]) -> None:
+        """Record that sums of ``key`` over these rows [n] leave."""
+        with self.reading():
+            sets = {_packed(s): s for s in map(self.spread, rows) if s.any()}
+            new = {packed: s for packed, s in sets.items() if packed not in self.sets.get(key, {})}
+            self._write([[key, packed.hex()] for packed in new])
+            self.sets.setdefault(key, {}).update(new)
+
+    def note(self, key: str, make: Callable[[], Any]) -> Any:
+        """What the register remembers under ``key``: ``make()``, if it remembers nothing yet; a value of JSON."""
+        with self.reading():
+            if key not in self.notes:
+                value = make()
+                self._write([{"note": key, "value": value}])
+                self.notes[key] = value
+            return self.notes[key]
+
+    def spread(self, rows: np.ndarray) -> np.ndarray:
+        """The register's rows, bool, from rows [n] of the frame."""
+        assert self._at is not None
+        out = np.zeros(len(self._patient), bool)
+        out[self._at[rows]] = True
+        return out
+
+    def persons(self, rows: np.ndarray) -> np.ndarray:
+        """Patients, bool, from the register's rows; earlier sets may be shorter than it is now."""
+        out = np.zeros(len(self._patient), bool)
+        out[np.array(self._patient, int)[np.flatnonzero(rows)]] = True
+        return out
+
+    def _hides(self, sets: Sequence[np.ndarray], least: int) -> bool:
+        """Whether each linear combination of sums over these sets has at least that many patients."""
+        of = [self.persons(s) for s in sets]
+        if recoverable(of, least):
+            return False
+        if least <= 1 or not any(self._version) or not sets:
+            return True
+        B, D = np.array(of, float), np.zeros((len(sets), len(self._patient)))
+        for row, s in zip(D, sets, strict=True):
+            for e in np.flatnonzero(s):  # versions have independent weights, so that no two cancel
+                row[self._patient[e]] += math.sqrt(self._version[e] * (self._version[e] + 1.3))
+        size, u = np.linalg.eigh(B @ B.T)
+        both, counts = np.unique(np.vstack([B, D])[:, D.any(0)], axis=1, return_counts=True)
+        none = u[:, size <= 1e-9 * max(size[-1], 1e-300)].T  # combinations in which no x is left
+        return not none.size or not light(none @ both[len(B) :], counts, least)
+
+    def _catch_up(self, file: Path) -> None:
+        """Read what is new in the file. Raises BadData, naming the line, if it is damaged."""
+        text, size = b"", file.stat().st_size if file.exists() else 0
+        if size > self._read and self._pending and self._at is not None:
+            self._forget()  # others have written rows meanwhile, which may be the same
+        if size < self._read:
+            raise BadData(f"{file} is shorter than it was: {REMEDY}")
+        if size:
+            with writing(file), file.open("r+b") as f:
+                f.seek(self._read)
+                if text := f.read():
+                    flush(f.fileno())  # what another process has written may not be on the disk yet
+        end = text.rfind(b"\n") + 1  # a line that was not written to its end describes nothing that has left
+        for k, line in enumerate(text[:end].splitlines(), self._lines + 1):
+            try:
+                self._take(json.loads(line), k)
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as e:
+                if isinstance(e, MedleyError):
+                    raise
+                self._forget()
+                raise BadData(f"{file}: line {k} is damaged, or of another key: {REMEDY}") from None
+        self._read, self._lines = self._read + end, self._lines + text[:end].count(b"\n")
+        if self._at is None:
+            self._match()
+
+    def _take(self, line: Any, number: int) -> None:
+        """Take over one line. Raises ValueError, or another of its kind, for one that is damaged."""
+        if number == 1 and (line["register"], line["of"]) != (FORM, self._fingerprint()):
+            raise ValueError
+        if isinstance(line, list):
+            (key, packed), bits = line, self._unpacked(line[1])
+            self.sets.setdefault("" + key, {})[bytes.fromhex(packed)] = bits
+        elif "note" in line:
+            self.notes[line["note"]] = line["value"]
+        elif "table" in line:
+            self._tables.append(self._unpacked(line["table"]))
+        elif "columns" in line:
+            for place, version, cells in line["rows"]:
+                raw = dict(zip(line["columns"], _pieces(cells), strict=True))
+                if version is None:  # of columns that came later
+                    self._cells[range(len(self._cells))[place]] |= raw
+                    continue
+                self._patient.append(range(len(self._patient) + 1)[place])
+                self._version.append(int(version))
+                self._cells.append(raw)
+        elif number > 1:
+            raise ValueError
+
+    def _unpacked(self, packed: str) -> np.ndarray:
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8)).astype(bool)
+        if bits[len(self._patient) :].any():
+            raise ValueError
+        return bits[: len(self._patient)]
+
+    def _write(self, lines: list[Any]) -> None:
+        """Put lines on the disk, the first time after the rows that they speak of."""
+        if self.file is None or not lines:
+            return
+        text = "".join(json.dumps(line) + "\n" for line in [*self._pending, *lines]).encode()
+        with writing(self.file), open(self.file, "r+b" if self.file.exists() else "xb", opener=_owners) as f:
+            f.truncate(self._read)  # less a line that was not written to its end
+            f.seek(self._read)
+            try:
+                f.write(text)
+                f.flush()
+                flush(f.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(f.fileno(), self._read)
+                raise
+        if not self._read:
+            sync(self.file.parent)
+        self._read, self._lines, self._pending = self._read + len(text), self._lines + text.count(b"\n"), []
+
+    def _key(self) -> bytes:
+        assert self.file is not None
+        path = self.file.with_suffix(".key")
+        if not path.exists():
+            if self.file.exists() and self.file.stat().st_size:
+                raise BadData(f"{path} is missing, the key of {self.file}: {REMEDY}")
+            write(path, secrets.token_hex(32), own=True)
+        with writing(path):
+            key = path.read_bytes().strip()
+        if len(key) != 64:
+            raise BadData(f"{path} is damaged, the key of {self.file}: {REMEDY}")
+        return key
+
+    def _fingerprint(self) -> str:
+        return blake2b(b"register", key=self._key(), digest_size=8).hexdigest()
+
+    def _digests(self) -> tuple[list[str], np.ndarray]:
+        """The columns, and a keyed digest of each cell [n, columns]."""
+        key, names = self._key(), sorted(self.frame.columns)
+        out = np.zeros((len(self.frame), len(names)), np.int64)
+        for j, name in enumerate(names):
+            column = self.frame[name]
+            try:
+                codes, kinds = needed("pandas").factorize(column)
+            except TypeError:  # lists, for example
+                codes, kinds = needed("pandas").factorize(column.astype(str))
+            texts = [*(plain(v, str(column.dtype)) for v in kinds.tolist()), ""]
+            raw = [blake2b(f"{name}\0{v}".encode(), key=key, digest_size=DIGEST).digest() for v in texts]
+            out[:, j] = np.array([int.from_bytes(v, "big") for v in raw])[codes]
+        return names, out
+
+    def _match(self) -> None:
+        """Find the frame's rows in the register by their cells. Raises BadData if they cannot be its rows."""
+        names, cells = self._digests()
+        n, of = len(cells), self.id
+        if of and (of not in names or len({*cells[:, names.index(of)]}) < n or self.frame[of].isna().any()):
+            raise BadData(f"Rules(id={of!r}): want a column with another value in each row, and none missing")
+        place, groups = np.full(n, -1), dict[tuple[str, ...], list[int]]()
+        for e, mine in enumerate(self._cells):
+            groups.setdefault(tuple(mine), []).append(e)
+        for columns, members in groups.items():
+            shared = [c for c in columns if c in names]
+            kinds: dict[tuple[int, ...], list[int]] = {}
+            for e in reversed(members):
+                kinds.setdefault(tuple(self._cells[e][c] for c in shared), []).append(e)
+            alike = [es for es in kinds.values() if len({tuple(self._cells[e].values()) for e in es}) > 1]
+            if alike and of not in shared:
+                gone = ", ".join(c for c in columns if c not in names)
+                raise BadData(f"{self.file}: these rows cannot be told apart without {gone}; give these columns, too")
+            at = [names.index(c) for c in shared]
+            for i in np.flatnonzero(place < 0):
+                if same := kinds.get(tuple(cells[i, at].tolist())):
+                    place[i] = same.pop()
+        self._place(names, cells, place)
+
+    def _place(self, names: list[str], cells: np.ndarray, place: np.ndarray) -> None:
+        """Give rows that the register does not know a patient, and compare the table with earlier ones."""
+        present = {self._patient[e] for e in place if e >= 0}
+        rest = [e for e in range(len(self._patient)) if self._patient[e] not in present]
+        before = np.array([[self._cells[e].get(c, -1) for c in names] for e in rest]).reshape(-1, len(names))
+        patient, version, at, fresh = [*self._patient], [*self._version], place.copy(), np.flatnonzero(place < 0)
+        for i in fresh:
+            who = len(patient)
+            at[i], alike = who, before == cells[i]
+            score = alike.mean(1)
+            if self.id:
+                ids = names.index(self.id)
+                score = np.where(before[:, ids] == -1, score, alike[:, ids])
+            if len(rest) and score.max() > 0.5:  # the same patient, with another value
+                who = patient[rest[int(score.argmax())]]
+                before[[patient[e] == who for e in rest]] = -2
+            version.append(1 + max((v for p, v in zip(patient, version, strict=True) if p == who), default=-1))
+            patient.append(who)
+        self._compare(at, patient)
+        lines: list[Any] = [] if self._read else [{"register": FORM, "of": self._fingerprint()}]
+        lines += [{"columns": names, "rows": [[patient[at[i]], version[at[i]], _text(cells[i])] for i in fresh]}]
+        for j, name in enumerate(names):
+            if more := [i for i in np.flatnonzero(place >= 0) if name not in self._cells[place[i]]]:
+                lines += [{"columns": [name], "rows": [[int(place[i]), None, _text(cells[i, [j]])] for i in more]}]
+        for e, row in zip(place, cells, strict=True):
+            if e >= 0:
+                self._cells[e] |= dict(zip(names, row.tolist(), strict=True))
+        self._cells += [dict(zip(names, cells[i].tolist(), strict=True)) for i in fresh]
+        self._patient, self._version, self._at = patient, version, at
+        table = _packed(self.spread(np.ones(len(at), bool)))
+        if table not in map(_packed, self._tables):
+            self._pending = [*lines, {"table": table.hex()}]
+
+    def _compare(self, at: np.ndarray, patient: list[int]) -> None:
+        """Raise BadData unless the table is one of the register's, or differs from each in enough rows."""
+        mine = {patient[e]: e for e in at}
+        for table in self._tables:
+            other = {patient[e]: e for e in np.flatnonzero(table)}
+            new, gone = mine.keys() - other.keys(), other.keys() - mine.keys()
+            changed = [p for p in mine.keys() & other.keys() if mine[p] != other[p]]
+            if 2 * (len(mine) - len(new)) < min(len(mine), len(other)):
+                raise BadData(
+                    f"{self.file} is a register of other rows, not of these {len(at)}; for other patients give another "
+                    "folder. If these are the same, give the columns and codes that they had, or Rules(id=...): with "
+                    "a register of its own a second table of the same patients gives them away"
+                )
+            for few, what in ((new, "new"), (gone, "gone"), (changed, "changed")):
+                if 0 < len(few) < self.least:
+                    raise BadData(
+                        f"{self.file}: fewer than {self.least} rows are {what} since sums of these patients have left, "
+                        f"and a difference would be about them; wait until at least {self.least} are {what}, or "
+                        "give the table as it was"
+                    )
+
+
+def _owners(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
+def _packed(rows: np.ndarray) -> bytes:
+    return np.packbits(rows).tobytes().rstrip(b"\0")
+
+
+def _text(cells: np.ndarray) -> str:
+    return b"".join(int(v).to_bytes(DIGEST, "big") for v in cells).hex()
+
+
+def _pieces(cells: str) -> list[int]:
+    raw = bytes.fromhex(cells)
+    return [int.from_bytes(raw[k : k + DIGEST], "big") for k in range(0, len(raw), DIGEST)]
+
+
+def plain(cell: Any, dtype: str = "") -> str:
+    """A cell as a text that is the same after a file was read again: 5, 5.0 and "5", a day and its midnight."""
+    text = str(np.float32(cell)) if dtype.lower() == "float32" else str(cell).strip()
+    with contextlib.suppress(ValueError):
+        number = float(cell if isinstance(cell, bool | np.bool_) else text)
+        if abs(number) < 2**53:  # of larger whole numbers a float has not every digit
+            return str(int(number)) if number == int(number) else repr(number)
+    if text in ("<NA>", "NaT", "nan", "None"):
+        return ""
+    return text[:10] if text[10:] in (" 00:00:00", "T00:00:00") else text
