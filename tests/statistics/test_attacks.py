@@ -309,7 +309,9 @@ def test_the_column_that_is_not_above_0_is_named() -> None:
     rows = frame()
     rows["zero"] = rows["id"] * 1.0
     with pytest.raises(md.BadData, match="Bern: zero must be above 0"):
-        Study({"Bern": rows}, rules=OPEN).glm("hiv ~ age", "poisson", weights="zero", exposure="months")
+        Study({"Bern": rows}, rules=OPEN).glm("hiv ~ age", "poisson", weights="months", exposure="zero")
+    with pytest.raises(md.BadData, match="Bern: less must be 0 or more"):
+        Study({"Bern": rows.assign(less=rows["id"] - 1.0)}, rules=OPEN).glm("hiv ~ age", "poisson", weights="less")
 
 
 def test_events_are_counted_for_outcomes_with_events_alone() -> None:

@@ -1,5 +1,6 @@
 """A study across sites: regressions, survival and tables from sums alone; each row stays at its site."""
 
+from .curves import KaplanMeier as KaplanMeier
 from .describe import Describe as Describe
 from .fit import GLMFit as GLMFit
 from .glm import GLM as GLM
@@ -11,7 +12,6 @@ from .rules import Rules as Rules
 from .rules import Withheld as Withheld
 from .study import Study as Study
 from .survival import Cox as Cox
-from .survival import KaplanMeier as KaplanMeier
 from .tables import Description as Description
 
 __all__ = [

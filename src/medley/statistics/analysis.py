@@ -100,6 +100,10 @@ class Analysis(Algorithm[Report]):
         """The sum of the sites' replies, each of weight 1."""
         return clients.ask(method, message).sum(dict.fromkeys(clients.ids, 1.0))
 
+    def masked(self, clients: Cohort) -> bool:
+        """Whether sums have the noise of secure sums."""
+        return bool(getattr(getattr(clients, "connection", None), "sums_only", False))
+
     def agreed(self, clients: Cohort) -> tuple[dict[str, list[str]], np.ndarray]:
         """One exchange: the categories that occur at any site, by column, and the rows by site; see `Agreement`."""
         up, (columns, categorical) = self.summed(clients, self.agree, Hello(len(clients.ids))), self.reads
@@ -114,11 +118,15 @@ class Analysis(Algorithm[Report]):
         tables = zip(categorical, up.levels, strict=True)
         return {c: named_by(t, c, len(clients.ids)) for c, t in tables}, np.rint(up.rows.numpy())
 
+    def used(self, site: Site) -> tuple[np.ndarray, int]:
+        """The rows [n] of a site that are used, and the number of rows with a missing value; see `Site.rows`."""
+        return site.rows(self.reads[0], getattr(self, "where", ""))
+
     @on_client
     def agree(self, me: Client[Any], got: Hello) -> Agreement:
         """A site's categories, and its numbers of rows."""
         site, (columns, categorical) = site_of(me), self.reads
-        used, missing = site.rows(columns, getattr(self, "where", ""))
+        used, missing = self.used(site)
         frame, tables = site.frame[used], []
         for name in categorical:
             values = np.unique(texts(frame, name, site.name).astype(str))

@@ -74,6 +74,14 @@ class Cell:
         """Rows with and without a value; 0 if either is withheld."""
         return 0 if self.n is None or self.missing is None else self.n + self.missing
 
+    @property
+    def unnamed(self) -> int | None:
+        """Rows of categories that no site names, because each has too few rows; None if that is withheld."""
+        counts = [] if self.counts is None else [*self.counts.values()]
+        if self.counts is None or self.n == 0:
+            return 0
+        return None if self.n is None or None in counts else self.n - sum(v or 0 for v in counts)
+
 
 @dataclass(frozen=True)
 class Describe(Analysis):
@@ -95,6 +103,8 @@ class Describe(Analysis):
         super().__post_init__()
         if not all(0 < q < 1 for q in self.quantiles):
             raise RecipeError(f"describe(quantiles={self.quantiles}): want numbers between 0 and 1", "quantiles")
+        if twice := [name for name in self.named if {name, f"C({name})"} <= {*self.columns}]:
+            raise RecipeError(f"describe: {twice[0]} is there as numbers and in C(); give one of both", "columns")
 
     @property
     def named(self) -> dict[str, bool]:

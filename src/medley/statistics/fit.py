@@ -142,7 +142,7 @@ class GLMFit(Coefficients):
         super().__init__(names, b, cov)
         self.glm, self.sites, self.rows, self.k, self.cov_type = glm, sites, rows, len(fitted.b), glm.cov
         self.exchanges, self.bytes_down, self.bytes_up = cost
-        self._mean = figures["mean"]
+        self._mean, self._largest = figures["mean"], figures["largest"]
         plain = not (glm.offset or glm.exposure) and "Intercept" in names
         figures |= {} if plain else {"null_deviance": math.nan, "llnull": math.nan}
         self.llf, self.llnull, self.scale, self.nobs = (figures[k] for k in ("llf", "llnull", "scale", "nobs"))
@@ -196,7 +196,7 @@ class GLMFit(Coefficients):
                 f"{smaller.glm.formula!r} of {smaller.nobs} with {smaller.k}: {said}"
                 + ("; a study's complete=[...] drops rows with missing values from the start" * ("rows" in unlike))
             )
-        statistic = 2 * (self.llf - smaller.llf)
+        statistic = 2 * (self._largest - smaller._largest)
         if statistic < -1e-7 * (1 + abs(self.llf)):
             raise RecipeError(
                 f"lr_test: {smaller.glm.formula!r} explains more than {self.glm.formula!r}, so that it is no special "

@@ -41,6 +41,9 @@ COMPARED: dict[type[ast.AST], Any] = {
     ast.GtE: operator.ge, ast.In: lambda a, b: a.isin(b), ast.NotIn: lambda a, b: ~a.isin(b),
 }  # fmt: skip
 
+BASE = r"(contr\.treatment\((?:base=)?)(-?\d+(?:\.\d+)?)(?=\))"
+"""A base that is written as a number."""
+
 RESERVED = {"C", "I", "np", "Intercept", *FUNCTIONS}
 """Names that formulas reserve."""
 
@@ -168,7 +171,9 @@ def parsed(formula: str) -> Parsed:
 
 def _factor(text: str, formula: str, names: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     """The columns of one factor, and whether it consists of categories."""
-    if found := re.fullmatch(r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|\d+)\))?\)", text):
+    if found := re.fullmatch(
+        r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|-?\d+(?:\.\d+)?)\))?\)", text
+    ):
         return (found[1],), True
     found = re.fullmatch(rf"(?:np\.)?(?:{'|'.join(FUNCTIONS)})\(([^\W\d]\w*)\)", text)
     if found := found or re.fullmatch(r"I\(([^\W\d]\w*) ?(?:\*\* ?[23]|\* ?([^\W\d]\w*))\)", text):
@@ -282,16 +287,21 @@ def _design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], sit
     columns = columns or {"1": np.zeros(len(frame))}
     context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}
     rows = pandas.DataFrame(columns)
+    # Categories are texts, so a base that is written as a number is made one; names stay as they are written.
+    quoted = {m[0]: f"{m[1]}'{text(float(m[2]))}'" for m in re.finditer(BASE, parsed.right)}
+    right = re.sub(BASE, lambda m: quoted[m[0]], parsed.right)
     try:
         with np.errstate(all="ignore"):
-            made = needed("formulaic").model_matrix(parsed.right, rows, context=context, na_action="ignore")
+            made = needed("formulaic").model_matrix(right, rows, context=context, na_action="ignore")
     except ValueError as e:
         if "provided levels" not in str(e):
             raise
-        text = parsed.shown(parsed.right)
-        raise RecipeError(f"formula {text!r}: no site has the base that it names in contr.treatment") from None
+        written = parsed.shown(parsed.right)
+        raise RecipeError(f"formula {written!r}: no site has the base that it names in contr.treatment") from None
     X = np.ascontiguousarray(made.to_numpy(dtype=float)).reshape(len(frame), -1)
     names = [str(c) for c in made.columns]
+    for written, base in quoted.items():
+        names = [name.replace(base, written) for name in names]
     if (bad := ~np.isfinite(X).all(0)).any():
         name = parsed.shown(names[int(bad.argmax())])
         raise BadData(f"{site}: {name} is not finite in a row, as the logarithm of 0 is")

@@ -4,7 +4,7 @@
 over sites are those of all rows, so that the iterates are those of one machine with all rows.
 
 **One round sends** (floats per site, p parameters, t = p(p + 1)/2): 3 · sites + columns up, and 1,152 for each column
-under C(), to agree on categories; t + 5p + 2 to begin; t + p + 11, t more where the link is not canonical and t for
+under C(), to agree on categories; t + 6p + 2 to begin; t + p + 11, t more where the link is not canonical and t for
 robust errors, until Newton's decrement is below 3·10⁻⁹ √n, at most 3·10⁻⁷.
 
 **Departures**: steps use the observed information instead of the expected one if it is positive definite, so that
@@ -14,6 +14,7 @@ the negative binomial, if α is estimated too, from the observed one, as in stat
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -23,10 +24,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, on_client, positive
-from .analysis import Analysis, Ask, Report, lower, packed, site_of, tensor, unpacked, upper
+from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
+from .basis import Basis
 from .families import FAMILIES, LINKS, Family, deviance, parts, shape
 from .formulas import design, needed, parsed, within
-from .scoring import Curve, Descent, Fitted, Point, Unfit, dependent, separation
+from .scoring import Alone, Curve, Descent, Fitted, Point, Unfit, inverse, separation
 from .site import Site
 
 FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
@@ -34,13 +36,17 @@ FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binom
 OWN, EVEN = 8, 0.1
 """A site's own steps before the first sum, and the share of rows with influence below which it stops."""
 
+APART = 1e-6
+"""How far a row may go against a direction in which the likelihood grows, of a step of about 1."""
+
 Covariance = Literal["model", "HC0", "HC1", "HC3", "cluster"]
 
 
 class Begun(Message):
-    """Up: sums of x, x², (x(1 − x))², xy and of the first weighted regression's right side [5, p], its matrix, sums."""
+    """Up: sums of x, x², (x(1 − x))², x over events, of the first weighted regression's right side, and of its weights
+    times x [6, p]; its matrix; sums."""
 
-    x: Float[Tensor, "5 p"]
+    x: Float[Tensor, "6 p"]
     H: Float[Tensor, " t"]
     sums: Float[Tensor, " m"]
 
@@ -125,44 +131,82 @@ class GLM(Analysis):
         """Whether observed and expected information are the same."""
         return self.uses == self.kind.canonical
 
+    def used(self, site: Site) -> tuple[np.ndarray, int]:
+        """See `Analysis.used`: rows of weight 0 are left out."""
+        rows, missing = super().used(site)
+        if not self.weights:
+            return rows, missing
+        w = site.column(rows, self.weights, 1.0)
+        if (w < 0).any():
+            raise BadData(f"{site.name}: {self.weights} must be 0 or more")
+        rows = rows.copy()
+        rows[rows] = w > 0
+        site.least(int(rows.sum()), f"rows whose {self.weights} is above 0")
+        return rows, missing
+
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, begin with a weighted regression, and step until the score is 0."""
         levels, rows = self.agreed(clients)
-        s.found = self.fitted(partial(self.summed, clients), levels, int(rows[:, 0].sum()), len(rows)), rows
+        ask, n = partial(self.summed, clients), int(rows[:, 0].sum())
+        s.found = self.fitted(ask, levels, n, len(rows), self.masked(clients)), rows
 
-    def fitted(self, ask: Ask, levels: dict[str, list[str]], n: int, sites: int) -> Fitted:
-        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has, with these categories."""
+    def fitted(self, ask: Ask, levels: dict[str, list[str]], n: int, sites: int, noisy: bool = False) -> Fitted:
+        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has; masks make sums ``noisy``."""
         names = design_names(self.text, levels)
         if not names:
             raise RecipeError(f"formula {self.formula!r} has no columns on its right", "formula")
         if len(names) >= n:
             raise Unfit(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
-        point: dict[str, Any] = {"terms": packed(levels), "rows": n}
-        nothing = tensor([])
-        begun = ask(self.begin, Point(b=nothing, bread=nothing, mean=0.0, alpha=self.alpha or 1e-6, **point))
-        x, H, (weight, total) = begun.x.numpy(), lower(begun.H), begun.sums.tolist()
+        point: dict[str, Any] = {"terms": packed(levels), "rows": n, "basis": tensor([])}
+        T, at = Basis(names, noisy), np.triu_indices(len(names))
+        first: dict[str, Any] = {"b": tensor([]), "bread": tensor([]), "mean": 0.0, "alpha": self.alpha or 1e-6}
+        begun = ask(self.begin, Point(**first, **point))
+        x, (weight, total) = begun.x.numpy(), begun.sums.tolist()
         same = Unfit(f"{parsed(self.formula).response} has one value at all sites: there is nothing to explain")
-        if (abs(total) < 1e-9 and self.family != "gaussian") or (
-            self.family == "binomial" and abs(weight - total) < 1e-9
-        ):
+        if self._counts and (abs(total) < 1e-9 or (self.family == "binomial" and abs(weight - total) < 1e-9)):
             raise same
-        self._refuse(names, x, H)
-        size, point["mean"] = np.sqrt(x[1] / n), total / weight
-        fitted = Descent(self, partial(ask, self.score), sites, names, point, size).fit(np.linalg.solve(H, x[4]))
-        if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= 1e-20 * total**2 / weight:
+        while T.improved(H := lower(begun.H)):
+            point["basis"] = tensor(T.T[at])
+            begun = ask(self.begin, Point(**first, **point))
+        self._refuse(names, x, levels)
+        size, point["mean"] = np.sqrt(begun.x[1].numpy() / n), total / weight
+        with np.errstate(all="ignore"):  # under some links no mean is possible at first
+            eta = float(LINKS[self.uses].link(np.array([point["mean"]]))[0])
+        flat = inverse(H) @ begun.x[5].numpy() * eta
+        descent = Descent(self, partial(ask, self.score), sites, names, point, size, flat, noisy=noisy)
+        descent.apart = lambda d: float(ask(self.apart, Point(**{**first, **point, "b": tensor(d)})).sums[0]) < 0.5
+        if descent.free and "Intercept" in names and not (self.offset or self.exposure):
+            descent.alone = Alone(done=False)
+        fitted = descent.fit(inverse(H) @ begun.x[4].numpy()).of_columns(T.T)
+        whole = total**2 / weight if self.family == "gaussian" else weight
+        if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= 1e-20 * whole:
             raise same
         return fitted
 
-    def _refuse(self, names: list[str], x: np.ndarray, H: np.ndarray) -> None:
-        """Raise Unfit, naming the column, for a combination of others, and Stalled for one with a single outcome."""
-        if found := dependent(H):
-            what = f"a combination of {', '.join(names[k] for k in found[1])}" if found[1] else "0 in each row"
-            raise Unfit(f"collinear: {names[found[0]]} is {what} over all sites; leave one of them out")
-        for name, (total, _, rest, events, _) in zip(names, x.T, strict=True):
-            indicator = self._counts and abs(rest) < 1e-6 and total > 0.5 and name != "Intercept"
-            said = "none" if abs(events) < 1e-6 else "each" if abs(events - total) < 1e-6 else ""
-            if indicator and (said == "none" or (said == "each" and self.family == "binomial")):
-                raise Stalled(separation(f"{said} of the rows of {name} has the event", [name]))
+    def _refuse(self, names: list[str], x: np.ndarray, levels: dict[str, list[str]]) -> None:
+        """Raise Stalled, naming the column, for an indicator with a single outcome; for the base of categories, too."""
+        sums = {name: v for name, v in zip(names, x.T, strict=True) if name != "Intercept"}
+        if "Intercept" in names:
+            for base, others in bases(names, levels).items():
+                sums[base] = x[:, names.index("Intercept")] - sum(x[:, k] for k in others)
+        for name, (total, _, rest, events, *_) in sums.items():
+            indicator = self._counts and abs(rest) < 1e-6 and total > 0.5
+            none, each = abs(events) < 1e-6 and self.uses != "identity", abs(events - total) < 1e-6
+            if indicator and (none or (each and self.uses == "logit")):
+                raise Stalled(separation(f"{'none' if none else 'each'} of the rows of {name} has the event", [name]))
+
+    def outstanding(self, names: list[str], step: np.ndarray, moved: np.ndarray, point: dict[str, Any]) -> list[str]:
+        """The columns in which a direction stands out; of categories, those whose effect is far from their median."""
+        T = np.eye(len(names))
+        if point["basis"].numel():
+            T[np.triu_indices(len(names))] = point["basis"]
+        effects, d = dict(zip(names, moved, strict=True)), T @ step
+        effects.pop("Intercept", None)
+        for base, others in bases(names, unpacked(point["terms"])).items():
+            middle = float(np.median([0.0, *d[others]]))
+            effects |= {base: abs(middle)} | {names[k]: abs(d[k] - middle) for k in others}
+        most = max(effects.values(), default=0.0)
+        return [name for name, effect in effects.items() if effect > 0.3 * most] or names
 
     @property
     def _counts(self) -> bool:
@@ -176,59 +220,82 @@ class GLM(Analysis):
         r, family, link = self._rows(site, got), self.kind, LINKS[self.uses]
         mu = family.first(r.y)
         if self.family == "gaussian" and self.uses != "identity":
-            mu = np.maximum(mu, 0.1)
+            mu = np.maximum(mu, 0.1 * np.abs(mu).mean() or 1.0)
         X, eta, weight, left = r.X, link.link(mu), r.w, 0 * r.y
         for _ in range(OWN):  # if all sites are alike, their own fits are near the fit of all rows
-            V, slope = family.variance(mu, got.alpha), link.slope(mu)
-            new = r.w * slope**2 / V
-            if new.sum() ** 2 < EVEN * len(mu) * (new @ new):
-                break
-            weight, left = new, eta - r.offset + (r.y - mu) / slope
-            eta = r.offset + X @ np.linalg.lstsq(np.sqrt(weight)[:, None] * X, np.sqrt(weight) * left, rcond=None)[0]
-            mu = link.mean(eta)
-            if not family.inside(mu).all():
+            with np.errstate(all="ignore"):
+                V, slope = family.variance(mu, got.alpha), link.slope(mu)
+                new, to = r.w * slope**2 / V, eta - r.offset + (r.y - mu) / slope
+                if not (np.isfinite(new) & np.isfinite(to)).all() or new.sum() ** 2 < EVEN * len(mu) * (new @ new):
+                    break
+                weight, left = new, to
+                root = np.sqrt(weight)
+                eta = r.offset + X @ np.linalg.lstsq(root[:, None] * X, root * left, rcond=None)[0]
+                mu = link.mean(eta)
+            if not (family.inside(mu) & np.isfinite(mu)).all():
                 break
         site.effective(weight, X)
-        right = X.T @ (weight * left)
-        sums = np.stack(
-            [X.sum(0), (X**2).sum(0), ((X * (1 - X)) ** 2).sum(0), X.T @ (1.0 * self._counts * (r.y > 0)), right]
-        )
-        return Begun(tensor(sums), tensor(upper(X.T @ (weight[:, None] * X))), tensor([r.w.sum(), r.w @ r.y]))
+        Z = within_basis(X, got.basis)
+        event = X.T @ (1.0 * self._counts * (r.y > 0))
+        sums = [X.sum(0), (Z**2).sum(0), ((X * (1 - X)) ** 2).sum(0), event, Z.T @ (weight * left), Z.T @ weight]
+        return Begun(tensor(sums), tensor(upper(Z.T @ (weight[:, None] * Z))), tensor([r.w.sum(), r.w @ r.y]))
+
+    @on_client
+    def apart(self, me: Client[Any], got: Point) -> Moments:
+        """1 if a row contradicts that the likelihood grows without end in the direction b, else 0."""
+        r = self._rows(site_of(me), got)
+        along, event = within_basis(r.X, got.basis) @ got.b.numpy(), r.y > 0
+        against = np.ones(len(along), bool)
+        if self.uses == "logit":
+            against = np.where(event, -along, along) > APART
+        elif self.uses == "log" and self.family != "gamma":
+            against = np.where(event, np.abs(along), along) > APART
+        return Moments(tensor([1.0 * against.any()]))
 
     @on_client
     def score(self, me: Client[Any], got: Point) -> Curve:
         """The site's score and information at β."""
         site = site_of(me)
         r, family, link, a = self._rows(site, got), self.kind, LINKS[self.uses], got.alpha
-        X, y, w, b = r.X, r.y, r.w, got.b.numpy()
+        X, y, w, b = within_basis(r.X, got.basis), r.y, r.w, got.b.numpy()
         eta = X @ b + r.offset
         with np.errstate(all="ignore"):
             mu = link.mean(eta)
-            bad = ~(family.inside(mu) & np.isfinite(mu))
+            V, slope = family.variance(mu, a), link.slope(mu)
+            bend = link.bend(mu) / V - slope**2 * family.bend(mu, a) / V**2
+            bad = ~(family.inside(mu) & np.isfinite(mu * bend * (slope / V) * slope))
+        if site.rules.rows > 1 and self.uses == "logit":  # there no row has a weight, and no rules would be met
+            bad |= (eta > 36) | (eta < -745)
         if bad.any():  # the site sends only this fact
             mu, w = np.where(bad, family.first(y), mu), 0 * w
-        V, slope = family.variance(mu, a), link.slope(mu)
+            V, slope, bend = family.variance(mu, a), link.slope(mu), 0 * mu
         expected, left = w * slope**2 / V, y - mu
         pull = w * left * slope / V
-        site.effective(expected, X)
+        site.effective(expected, r.X)
         H: Any = lambda v: tensor(upper(X.T @ (v[:, None] * X)))
-        scores, total, nothing = pull, X.T @ pull, tensor([])
-        if got.bread.numel():
-            h = expected * np.einsum("ij,jk,ik->i", X, lower(got.bread), X)
-            scores = pull / (1 - np.minimum(h, 1 - 1e-12))
-            site.effective((1 - np.minimum(h, 1 - 1e-12)) ** -2, X)
-        meat = nothing if self.cov == "model" else tensor(upper(np.outer(total, total)))
-        if self.cov.startswith("HC"):
-            meat = H(scores**2)
+        scores, total, nothing = pull[:, None] * X, X.T @ pull, tensor([])
+        free = self.family == "negative_binomial" and self.alpha is None
+        first, second, cross = shape(y, mu, a) if free else (0 * y, 0 * y, 0 * y)
+        shaped = tensor([w @ first, -(w @ second), *(-(X.T @ (w * cross)))]) if free else nothing
+        if self.cov != "model":
+            scores = np.column_stack([scores, w * first]) if free else scores
+            if got.bread.numel():
+                h = expected * np.einsum("ij,jk,ik->i", X, lower(got.bread), X)
+                site.effective((1 - np.minimum(h, 1 - 1e-12)) ** -2, r.X)
+                scores = scores / (1 - np.minimum(h, 1 - 1e-12))[:, None]
+            scores = scores if self.cov.startswith("HC") else scores.sum(0)[None]
+        meat = nothing if self.cov == "model" else tensor(upper(scores.T @ scores))
         observed = nothing
         if not self.canonical:
-            bend = link.bend(mu) / V - slope**2 * family.bend(mu, a) / V**2
             observed = H(expected - w * left * bend)
         dev: Any = lambda m: (w @ deviance(self.family, y, m, a), *parts(self.family, y, m, w, a))
-        (fit, *likely), null = dev(mu), dev(np.full(len(y), got.mean))
-        sums = [len(y), fit, w @ (left**2 / V), *likely, *null, bad.sum(), w @ (left**2 - mu), w @ mu**2]
-        free = self.family == "negative_binomial" and self.alpha is None
-        shaped = tensor(shape(y, mu, X, w, a)) if free else nothing
+        flat = np.full(len(y), got.mean)
+        (fit, *likely), null = dev(mu), dev(flat)
+        over = w @ (y / flat - 1) ** 2 if self.family == "gamma" else w @ (left**2 - mu)
+        sums = [len(y), fit, w @ (left**2 / V), *likely, *null, bad.sum(), over, w @ mu**2]
+        if free:
+            slope_, bend_, _ = shape(y, flat, got.null)
+            sums += [parts(self.family, y, flat, w, got.null)[0], w @ slope_, w @ bend_]
         return Curve(tensor(total), H(expected), observed, meat, shaped, tensor(sums))
 
     def _rows(self, site: Site, got: Point) -> Rows:
@@ -241,12 +308,12 @@ class GLM(Analysis):
         return rows
 
     def _prepared(self, site: Site, levels: dict[str, list[str]], everywhere: int) -> Rows:
-        f, (columns, _) = parsed(self.text), self.reads
+        f = parsed(self.text)
         if self.sites and site.own:
             raise RecipeError(
                 f"{site.name} has a column 'site', but sites='fixed' makes one of that name: rename yours", "sites"
             )
-        used, _ = site.rows(columns, self.where)
+        used, _ = self.used(site)
         names, X = design(f, site.frame[used], levels, site.name)
         y = site.column(used, f.response, 0.0)
         if not self.kind.takes(y).all():  # do not print the value: it belongs to a patient
@@ -256,8 +323,8 @@ class GLM(Analysis):
             for v in values:
                 site.cell(y == v, f.response)
         w, exposure = site.column(used, self.weights, 1.0), site.column(used, self.exposure, 1.0)
-        if not (w > 0).all() or not (exposure > 0).all():
-            raise BadData(f"{site.name}: {self.exposure if (w > 0).all() else self.weights} must be above 0")
+        if not (exposure > 0).all():
+            raise BadData(f"{site.name}: {self.exposure} must be above 0")
         site.check_size(int((np.abs(X).sum(0) > 0).sum()), len(y), everywhere)
         event = y > 0 if self._counts else None
         robust = self.cov not in ("model", "cluster") or not self.canonical
@@ -269,6 +336,26 @@ class GLM(Analysis):
             site.combinations(X)
         site.admit_fit(used, X, names, keys, event, robust, beside)
         return Rows(X, y, w, offset + np.log(exposure))
+
+
+def within_basis(X: np.ndarray, basis: Tensor) -> np.ndarray:
+    """The combinations X T [n, p]; X if there are none."""
+    if not basis.numel():
+        return X
+    T = np.eye(X.shape[1])
+    T[np.triu_indices(len(T))] = basis.numpy()
+    return X @ T
+
+
+def bases(names: list[str], levels: dict[str, list[str]]) -> dict[str, list[int]]:
+    """The base of each categorical column that has one, by a name, with the places of its other categories."""
+    out = dict[str, list[int]]()
+    for column, all_levels in levels.items():
+        pattern = re.compile(rf"(C\({re.escape(column)}(?:, .*)?\))\[T\.(.*)\]")
+        places = {m[2]: (k, m[1]) for k, name in enumerate(names) if (m := pattern.fullmatch(name))}
+        if len(rest := [v for v in all_levels if v not in places]) == 1 and len(places) == len(all_levels) - 1 > 0:
+            out[f"{next(iter(places.values()))[1]}[{rest[0]}] (the base)"] = [k for k, _ in places.values()]
+    return out
 
 
 def design_names(text: str, levels: dict[str, list[str]]) -> list[str]:

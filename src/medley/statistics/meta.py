@@ -113,7 +113,7 @@ class Meta(Analysis):
         names = self._names(levels)
         told, rows = np.zeros((got.sites, len(names), 2)), np.zeros((got.sites, 2))
         try:
-            used, _ = site.rows(self.reads[0], self.where)
+            used, _ = model.used(site)
             there = {c: {*texts(site.frame[used], c, site.name)} for c in levels}
             mine = {c: in_sequence([v for v in levels[c] if v in there[c]]) for c in levels}
             if self._rebased(site, used, levels, mine):

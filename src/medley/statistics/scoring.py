@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from ..contract import BadData, Diverged, Message, RecipeError, Stalled
 from .analysis import Json, lower, tensor, upper
-from .families import LINKS, llf
+from .families import llf, most_likely
 
 STEPS = {"negative_binomial": 50}
 """Exchanges after which a fit stops without a result, by family; 25 for others."""
 
-ALIKE = 1e-9
-"""If 1 − R² of a column, regressed on the columns before it, is below this, it is a combination of them."""
+GROWS = 30
+"""Further exchanges of a fit whose coefficients still grow."""
 
 
 class Unfit(BadData):
@@ -29,7 +29,9 @@ class Unfit(BadData):
 class Point(Message):
     """Down: categories, β [p], the inverse information [t] for leverages, the outcome's mean, α, all sites' rows.
 
-    ``centre`` is subtracted from the columns, for Cox's model with one baseline.
+    ``basis`` has the combinations of columns that are summed, see `medley.statistics.basis`; empty for the columns
+    themselves. ``null`` is α of the model with only the mean. ``centre`` is subtracted from the columns, for Cox's
+    model with one baseline.
     """
 
     terms: Json
@@ -38,6 +40,8 @@ class Point(Message):
     mean: float
     alpha: float
     rows: int
+    basis: Float[Tensor, " u"] = tensor([])
+    null: float = 1.0
     centre: Float[Tensor, " c"] = tensor([0.0])
 
 
@@ -52,13 +56,20 @@ class Curve(Message):
     sums: Float[Tensor, " m"]
 
 
-N, DEVIANCE, CHI2, LLF, NULL, BAD, OVER = 0, 1, 2, 3, 5, 8, 9
+N, DEVIANCE, CHI2, LLF, NULL, BAD, OVER, ALONE = 0, 1, 2, 3, 5, 8, 9, 11
 """Places in a curve's sums: rows, deviance, χ², two of the log-likelihood, the null model's deviance and two, rows with
-impossible means, Σ(y − μ)² − μ, Σμ²."""
+impossible means, Σ(y − μ)² − μ (or the null model's χ²), Σμ². If α is estimated: the likelihood of the null model at
+its own α, and its first and second derivative by log α."""
+
+
+FIGURES = {"deviance": DEVIANCE, "null_deviance": NULL, "pearson_chi2": CHI2}
 
 
 class Fitted(NamedTuple):
-    """A fit's numbers, for `GLMFit`: coefficients, log α last if it was estimated, their covariance, and figures."""
+    """A fit's numbers, for `GLMFit`: coefficients, log α last if it was estimated, their covariance, and figures.
+
+    The figure "largest" is the likelihood at the most likely dispersion, as `GLMFit.lr_test` needs it.
+    """
 
     names: list[str]
     b: np.ndarray
@@ -66,10 +77,49 @@ class Fitted(NamedTuple):
     figures: dict[str, float]
     alpha: float | None
 
+    def of_columns(self, T: np.ndarray) -> Fitted:
+        """The fit to columns X, if this is the fit to X T."""
+        whole, p = np.eye(len(self.b)), len(self.names)
+        whole[:p, :p] = T
+        of = whole[: len(self.cov), : len(self.cov)]
+        return self._replace(b=whole @ self.b, cov=of @ self.cov @ of.T)
+
+
+@dataclass
+class Alone:
+    """The likelihood of the negative binomial with only the mean, at its own α: Newton's steps in t = log α.
+
+    Its steps go along with those of the fit; ``done`` is false while it needs more.
+    """
+
+    t: float = 0.0
+    low: float = math.log(1e-7)
+    high: float = math.log(1e5)
+    value: float = math.nan
+    done: bool = True
+
+    def read(self, value: float, slope: float, bend: float) -> None:
+        """Step, from the likelihood at t and its derivatives."""
+        step = -slope / bend if bend < 0 else math.copysign(2.0, slope)
+        self.low, self.high = (self.t, self.high) if slope > 0 else (self.low, self.t)
+        self.value = value + (slope * step / 2 if bend < 0 and abs(step) < 0.1 else 0.0)
+        self.done = self.high - self.low < 1e-9 or (bend < 0 and slope * step < 1e-12 * (1 + abs(value)))
+        to = self.t + min(max(step, -2.0), 2.0)
+        self.t = to if self.low < to < self.high else (self.low + self.high) / 2
+
 
 @dataclass
 class Descent:
-    """The server's descent to the fit; ``point`` is in each request, ``size`` has the columns' root mean squares."""
+    """The server's descent to the fit.
+
+    Attributes:
+        point: in each request
+        size: the columns' root mean squares
+        flat: coefficients of nearly the same mean in each row, if the first guess is impossible
+        apart: whether no row contradicts that the likelihood grows without end in a direction; None if nobody can say
+        noisy: whether sums have the noise of masks
+        alone: the search for the null model's α
+    """
 
     glm: Any
     ask: Callable[[Point], Curve]
@@ -77,6 +127,13 @@ class Descent:
     names: list[str]
     point: dict[str, Any]
     size: np.ndarray
+    flat: np.ndarray
+    apart: Callable[[np.ndarray], bool] | None = None
+    noisy: bool = False
+    alone: Alone = field(default_factory=Alone)
+    blocked: int = 0
+    """Successive steps that were cut short because means became impossible."""
+    growing: list[str] = field(default_factory=list)
 
     @property
     def free(self) -> bool:
@@ -86,7 +143,10 @@ class Descent:
     def at(self, b: np.ndarray, alpha: float, bread: Any = None) -> Curve:
         """The curve at b."""
         bread = tensor([] if bread is None else upper(bread))
-        return self.ask(Point(b=tensor(b), alpha=alpha, bread=bread, **self.point))
+        up = self.ask(Point(b=tensor(b), alpha=alpha, bread=bread, null=math.exp(self.alone.t), **self.point))
+        if not self.alone.done:
+            self.alone.read(*up.sums[ALONE : ALONE + 3].tolist())
+        return up
 
     def fit(self, b: np.ndarray, up: Curve | None = None) -> Fitted:
         """Newton's steps from b until the decrement is small, each halved while it makes the fit worse.
@@ -97,43 +157,54 @@ class Descent:
         n, alpha, shaped = self.point["rows"], self.glm.alpha or 1e-6, not self.free
         enough, before, decrement = min(max(3e-9 * float(np.sqrt(n)), 1e-9), 3e-7), math.inf, math.inf
         x, up = b, up or self.at(b, alpha)
-        if up.sums[BAD] > 0.5:  # the mean alone, then
-            x = np.array(
-                [float(LINKS[self.glm.uses].link(self.point["mean"])) * (v == "Intercept") for v in self.names]
-            )
+        if up.sums[BAD] > 0.5 or (up.sums[DEVIANCE] > 2 * up.sums[NULL] and self.glm.uses):  # far worse than the mean
+            x = self.flat
             up = self.at(x, alpha)
         if up.sums[BAD] > 0.5:
             raise Stalled(f"glm: the first guess gives impossible means under link={self.glm.uses!r}; give link='log'")
-        for k in range(STEPS.get(self.glm.family, 25)):
+        most = STEPS.get(self.glm.family, 25)
+        for k in range(most + GROWS):
+            if k >= most and not self.growing:
+                break
             if not shaped and k == 2:  # Poisson's coefficients are near: from here on α is estimated too
                 alpha, shaped = min(max(float(up.sums[OVER] / up.sums[OVER + 1]), 0.05), 20.0), True
                 x, before = np.append(x, math.log(alpha)), math.inf
                 up = self.at(x[:-1], alpha)
             joint = self.free and shaped
             g, A = self._newton(up, joint)
-            step = np.linalg.solve(A, g)
+            step = inverse(A) @ g
             decrement = math.sqrt(max(float(g @ step), 0.0))
-            # Under secure sums the score's noise ends the progress first.
-            if shaped and (decrement <= enough or 1e-4 > decrement > before / 3):
+            if self.glm.family == "gaussian":  # the score is in units of the outcome
+                decrement /= math.sqrt(float(up.sums[CHI2]) / n) or math.inf
+            # The noise of masks ends the progress earlier, and so does rounding.
+            if shaped and (decrement <= enough or (1e-4 if self.noisy else 1e-7) > decrement > before / 3):
                 return self._done(x, x + step, up, alpha, joint)
-            self._refuse_separation(k, step, x)
+            self._watch(k, step, x)
             before = decrement
             x, up, alpha = self._step(x, step, up, alpha, joint)
-        raise Stalled(f"glm: no fit after {k + 1} steps; Newton's decrement is {decrement:.2g}")
+        self._refuse_edge()
+        what, of = ("cox" if self.glm.family == "cox" else "glm"), ""
+        if self.growing:
+            of = f"; {', '.join(self.growing)} still grows: leave it out, or merge categories"
+        raise Stalled(f"{what}: no fit after {k + 1} steps; Newton's decrement is {decrement:.2g}{of}")
 
     def _newton(self, up: Curve, joint: bool) -> tuple[np.ndarray, np.ndarray]:
         """The gradient and the matrix of a step; with log α last if it is estimated."""
-        g, A = up.g.numpy(), lower(up.H)
-        if up.O.numel() and np.linalg.eigvalsh(O := lower(up.O))[0] > 0:
-            A = O
+        g, whole = up.g.numpy(), self._observed(up, joint)
+        if joint:
+            g = np.append(g, float(up.shape[0]))
+        if definite(whole):
+            return g, whole
+        A = lower(up.H)
+        return g, np.pad(A, (0, 1)) + np.diag([*0 * A[0], max(abs(float(up.shape[1])), 0.1)]) if joint else A
+
+    def _observed(self, up: Curve, joint: bool) -> np.ndarray:
+        """The observed information; with log α last if it is estimated."""
+        A = lower(up.O if up.O.numel() else up.H)
         if not joint:
-            return g, A
-        first, second, *cross = up.shape.tolist()
-        whole = np.block([[A, np.array(cross)[:, None]], [np.array(cross)[None], np.array([[second]])]])
-        if np.linalg.eigvalsh(whole)[0] <= 0:
-            whole[:-1, -1] = whole[-1, :-1] = 0.0
-            whole[-1, -1] = max(abs(second), 0.1)
-        return np.append(g, first), whole
+            return A
+        _, second, *cross = up.shape.tolist()
+        return np.block([[A, np.array(cross)[:, None]], [np.array(cross)[None], np.array([[second]])]])
 
     def _step(
         self, x: np.ndarray, step: np.ndarray, up: Curve, alpha: float, joint: bool
@@ -142,7 +213,7 @@ class Descent:
         loss: Any = lambda up: -2 * float(up.sums[LLF]) if self.free else float(up.sums[DEVIANCE])
         if joint and abs(step[-1]) > 2:
             step = step * (2 / abs(step[-1]))
-        most = loss(up) + 1e-8 * (1 + abs(loss(up)))
+        most = loss(up) + 1e-8 * ((self.glm.family != "gaussian") + abs(loss(up)))
         for half in range(12):
             y = x + step / 2**half
             a = math.exp(y[-1]) if joint else alpha
@@ -151,57 +222,84 @@ class Descent:
                     "glm: counts are no more dispersed than Poisson's, and α goes to 0; give family='poisson'"
                 )
             new = self.at(y[:-1] if joint else y, a)
+            if not half:
+                self.blocked = self.blocked + 1 if new.sums[BAD] > 0.5 else 0
             if new.sums[BAD] < 0.5 and loss(new) <= most:
                 return y, new, a
+        self._refuse_edge()
         raise Stalled("glm: no step makes the fit better; scale the columns, or give another link")
 
-    def _refuse_separation(self, k: int, step: np.ndarray, x: np.ndarray) -> None:
-        """Raise Stalled, naming the columns, if coefficients keep growing while the likelihood no longer improves."""
-        p = len(self.names)
-        moved = np.abs(step[:p]) * self.size
-        if k >= 5 and moved.max() > 0.3 and self.glm.family != "gaussian":
-            names = [self.names[j] for j in np.flatnonzero(moved > 0.3 * moved.max()) if self.names[j] != "Intercept"]
-            raise Stalled(separation("outcomes are told apart without error", names or self.names))
-        if not np.isfinite(step).all() or np.abs(x).max() > 1e8:
+    def _refuse_edge(self) -> None:
+        """Raise Stalled if means became impossible in the last steps."""
+        if self.blocked and self.glm.uses not in ("logit", ""):
+            binomial = self.glm.family == "binomial"
+            edge = "above 1" if binomial and self.glm.uses == "log" else "out of 0 to 1" if binomial else "below 0"
+            raise Stalled(
+                f"glm: under link={self.glm.uses!r} the steps to a larger likelihood lead to means {edge}, so that its "
+                "maximum is at this edge, or cannot be reached from here; give the family's default link"
+                + (", or family='poisson' with cov='HC1' for ratios of risks" * binomial)
+            )
+
+    def _watch(self, k: int, step: np.ndarray, x: np.ndarray) -> None:
+        """Note columns whose coefficients keep growing. Raises Stalled, naming them, if there is no maximum."""
+        p, self.growing = len(self.names), []
+        limit = 1e8 if self.glm.uses in ("log", "logit", "") else math.inf  # of η, whose exponential is a mean
+        if not np.isfinite(step).all() or (np.abs(x[:p]) * self.size).max() > limit:
             raise Diverged("glm: coefficients grow without limit; scale the columns")
+        moved = np.abs(step[:p]) * self.size
+        if k < 5 or moved.max() < 0.3 or self.glm.family == "gaussian" or self.blocked:
+            return
+        self.growing = self.glm.outstanding(self.names, step[:p], moved, self.point)
+        if k % 3 == 2 and self.apart is not None and self.apart(step[:p] / moved.max()):
+            raise Stalled(separation("outcomes are told apart without error", self.growing))
 
     def _done(self, x: np.ndarray, b: np.ndarray, up: Curve, alpha: float, joint: bool) -> Fitted:
         """The fit at b, from the curve at x, a negligible step before it."""
         glm, p, n, sums = self.glm, len(self.names), self.point["rows"], up.sums.numpy()
         scale = float(sums[CHI2]) / (n - p) if glm.kind.dispersed else 1.0
-        inverse = np.linalg.inv(self._newton(up, joint)[1] if joint else lower(up.H))
-        cov, only = inverse * scale, inverse[:p, :p]
+        observed = self._observed(up, joint)
+        if (joint or glm.cov != "model") and not definite(observed):
+            raise Stalled("glm: the likelihood is flat where the score is 0, so that there are no standard errors")
+        only = inverse(observed if joint else lower(up.H))
+        cov = only * scale
         if glm.cov != "model":
             if glm.cov == "HC3":
-                up = self.at(x[:p], alpha, only)
-            bread = only if joint or glm.canonical else np.linalg.inv(lower(up.O))
-            many = self.sites / max(self.sites - 1, 1) * (n - 1) / (n - p)
-            cov = {"HC1": n / (n - p), "cluster": many}.get(glm.cov, 1.0) * bread @ lower(up.meat) @ bread
-            if glm.cov == "cluster" and (np.diag(cov) < 1e-7 * np.diag(inverse * scale)).any():
+                up = self.at(x[:p], alpha, only[:p, :p])
+            bread = inverse(observed)
+            rest = n - len(x)
+            many = self.sites / max(self.sites - 1, 1) * (n - 1) / rest
+            cov = {"HC1": n / rest, "cluster": many}.get(glm.cov, 1.0) * bread @ lower(up.meat) @ bread
+            if glm.cov == "cluster" and (np.diag(cov) < 1e-7 * np.diag(only * scale)).any():
                 raise RecipeError(
                     "glm(cov='cluster'): the standard errors are 0, because each site's score is 0, as that of a "
                     "single site always is; give cov='HC1' or 'HC3'",
                     "cov",
                 )
+        for _ in range(40):
+            if self.alone.done:
+                break
+            self.at(x[:p], alpha)
         alpha = math.exp(b[-1]) if joint else alpha
-        likely, null = (llf(glm.family, sums[k : k + 2], n, scale) for k in (LLF, NULL + 1))
-        of = {"deviance": DEVIANCE, "null_deviance": NULL, "pearson_chi2": CHI2}
-        figures = {name: float(sums[k]) for name, k in of.items()}
-        figures |= {"llf": likely, "llnull": null, "scale": scale, "nobs": n, "mean": self.point["mean"]}
+        null_scale = float(sums[OVER]) / (n - 1) if glm.family == "gamma" else scale
+        likely, null = (llf(glm.family, sums[k : k + 2], n, s) for k, s in ((LLF, scale), (NULL + 1, null_scale)))
+        figures = {name: float(sums[k]) for name, k in FIGURES.items()}
+        figures |= {"llf": likely, "llnull": self.alone.value if self.free else null, "scale": scale, "nobs": n}
+        figures |= {"mean": self.point["mean"]}
+        figures["largest"] = most_likely(sums[LLF : LLF + 2], n) if glm.family == "gamma" else likely
         return Fitted(self.names, b, cov, figures, alpha if glm.family == "negative_binomial" else None)
 
 
-def dependent(H: np.ndarray) -> tuple[int, list[int]] | None:
-    """The first column that is a combination of earlier ones, and which ones; None if all are independent."""
-    size = np.sqrt(np.maximum(np.diag(H), 0.0))
-    if (size == 0).any():
-        return int((size == 0).argmax()), []
-    R = H / np.outer(size, size)
-    for j in range(1, len(R)):
-        of = np.linalg.solve(R[:j, :j], R[:j, j])
-        if 1 - R[j, :j] @ of < ALIKE:
-            return j, [k for k in range(j) if abs(of[k]) > 1e-6]
-    return None
+def definite(A: np.ndarray) -> bool:
+    """Whether a symmetric matrix is positive definite, whatever the scales of its columns."""
+    size = np.sqrt(np.maximum(np.diag(A), 0.0))
+    return bool((size > 0).all() and np.linalg.eigvalsh(A / np.outer(size, size))[0] > 1e-14)
+
+
+def inverse(A: np.ndarray) -> np.ndarray:
+    """The inverse of an information matrix, whatever the scales of its columns."""
+    size = np.sqrt(np.maximum(np.abs(np.diag(A)), 1e-300))
+    out: np.ndarray = np.linalg.inv(A / size / size[:, None]) / size / size[:, None]
+    return out
 
 
 def separation(why: str, names: list[str]) -> str:

@@ -53,6 +53,13 @@ class Steps(NamedTuple):
             np.add.at(to, at, what)
         return out
 
+    def of_columns(self, T: np.ndarray) -> Steps:
+        """The sums of columns X, if these are the sums of X T."""
+        back = np.pad(np.linalg.inv(T), ((1, 0), (1, 0)))
+        back[0, 0] = 1.0
+        leave, tied = (back.T @ A @ back for A in (self.leave, self.tied))
+        return self._replace(leave=leave, tied=tied, dead=self.dead @ back[1:, 1:])
+
     def each(self, ties: str) -> Iterator[tuple[int, np.ndarray]]:
         """The place and the risk set's Σ r Z Zᵀ for each row with the event, from the last time on."""
         sums = np.zeros(self.leave.shape[1:])

@@ -26,6 +26,7 @@ from ..transports import Local
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
 from .analysis import Analysis
+from .curves import Curves, KaplanMeier
 from .describe import Describe
 from .fit import Cost, GLMFit
 from .glm import GLM
@@ -34,7 +35,7 @@ from .prepare import Preparation, Prepare
 from .register import file_of
 from .rules import Rules
 from .site import Site
-from .survival import Cox, CoxFit, Curves, KaplanMeier
+from .survival import Cox, CoxFit
 from .tables import Description
 
 RESULTS: dict[type[Analysis], Any] = {

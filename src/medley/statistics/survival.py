@@ -1,12 +1,10 @@
-"""Survival: Cox's model with one baseline for all sites or one for each, Kaplan-Meier's curves, and the log-rank test.
+"""Survival: Cox's model with one baseline for all sites or one for each.
 
 **Reference**: Cox, "Regression Models and Life-Tables", JRSS B 34, 1972; Efron, JASA 72, 1977, and Breslow, 1974, for
-ties; Kaplan & Meier, JASA 53, 1958, with Greenwood's variance; Mantel, 1966, for the log-rank test.
+ties.
 
 **Departures**: without ``cuts`` each risk set belongs to one site, so that sums over all its rows suffice: Cox's model
 stratified by site. With cuts, a site sums the rows that leave at each cut, and each sum must meet the rules for a fit.
-Curves are on a grid of times; a site moves the times of successive events, and of successive censored rows, to their
-mean, in steps of its least number of rows.
 """
 
 from __future__ import annotations
@@ -14,21 +12,23 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract import BadData, Client, Cohort, Message, RecipeError, on_client, positive
+from ..contract import Client, Cohort, Message, RecipeError, on_client
 from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
-from .describe import Asked, curve_may, mergers
+from .basis import Basis
+from .curves import check_times
+from .describe import curve_may
 from .families import FAMILIES, Family
-from .fit import Coefficients, Cost, Test, probability
-from .formulas import design, needed, parsed, texts, within
-from .glm import design_names
+from .fit import Coefficients, Cost
+from .formulas import design, needed, parsed, within
+from .glm import APART, design_names, within_basis
 from .rules import Withheld
-from .scoring import BAD, DEVIANCE, LLF, NULL, Curve, Descent, Fitted, Point, Unfit, dependent
+from .scoring import BAD, DEVIANCE, LLF, NULL, Curve, Descent, Fitted, Point, Unfit
 from .site import Site
 from .steps import Steps
 
@@ -86,23 +86,27 @@ class Cox(Analysis):
         """Agree on categories, and step from β = 0 until the score is 0."""
         levels, rows = self.agreed(clients)
         ask, last = functools.partial(self.summed, clients), list[Steps]()
-        s.found = self.fitted(ask, levels, int(rows[:, 0].sum()), len(rows), last), rows, last
+        noisy, n = self.masked(clients), int(rows[:, 0].sum())
+        s.found = self.fitted(ask, levels, n, len(rows), noisy, last), rows, last
 
-    def fitted(self, ask: Ask, levels: Any, n: int, sites: int, last: list[Steps] | None = None) -> Fitted:
-        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has, with these categories.
+    def fitted(
+        self, ask: Ask, levels: Any, n: int, sites: int, noisy: bool = False, last: list[Steps] | None = None
+    ) -> Fitted:
+        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has, with these categories; masks are ``noisy``.
 
         With cuts, ``last`` has the sums of the last exchange.
         """
         names = [name for name in design_names(self.formula, levels) if name != "Intercept"]
         zero, null = np.zeros(len(names)), list[float]()
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "mean": 0.0, "centre": tensor(zero)}
+        T = Basis(names, noisy, f", up to a constant {'over all sites' if self.cuts else 'for each site'}")
 
         def pooled(at: Point) -> Curve:
             """The likelihood of all sites' rows, from their sums at each time."""
             up, centre, b = ask(self.leaving, at), at.centre.numpy(), at.b.numpy()
             leave, tied = (np.array([lower(v) for v in t]) for t in (up.leave, up.tied))
             n, d = np.rint(up.counts.numpy()).T
-            steps = Steps(leave, tied if len(tied) else 0 * leave, n, d, up.dead.numpy(), float(centre @ b))
+            steps = Steps(leave, tied if len(tied) else 0 * leave, n, d, up.dead.numpy(), float(centre @ T.T @ b))
             if not null and not centre.any():  # the first sums, at β = 0, have the columns' means
                 S = leave.sum(0) / leave[:, 0, 0].sum()
                 point["centre"] = tensor(mean := S[0, 1:])
@@ -111,13 +115,20 @@ class Cox(Analysis):
             value, g, H = steps.likelihood(b, self.ties)
             null.append(value)
             if last is not None:
-                last[:] = [steps]
+                last[:] = [steps.of_columns(T.T)]
             return curve((value if n.sum() > at.rows - 0.5 else math.nan, g, H), null[0], float(n.sum()))
 
         way = pooled if self.cuts else functools.partial(ask, self.score)
-        descent = Descent(self, way, sites, names, point, np.ones(len(names)))
+        descent = Descent(self, way, sites, names, point, np.ones(len(names)), zero, noisy=noisy)
         self._refuse(names, start := descent.at(zero, 1e-6))
-        return descent.fit(zero, start)
+        while T.improved(lower(start.H)):
+            point["basis"] = tensor(T.T[np.triu_indices(len(names))])
+            start = descent.at(zero, 1e-6)
+        descent.size = np.sqrt(np.diag(lower(start.H)) * math.log(n) / -start.sums.numpy()[LLF])  # about a row's spread
+        if not self.cuts:
+            first: dict[str, Any] = {"bread": tensor([]), "alpha": 0.0}
+            descent.apart = lambda d: float(ask(self.apart, Point(b=tensor(d), **first, **point)).sums[0]) < 0.5
+        return descent.fit(zero, start).of_columns(T.T)
 
     def _refuse(self, names: list[str], start: Curve) -> None:
         """Raise Unfit, naming columns, if β is not determined: the information at 0 says so for each β."""
@@ -130,19 +141,33 @@ class Cox(Analysis):
                 f"collinear: {within}all rows at risk when an event occurs are alike in {' and '.join(flat)}, so that "
                 f"the effect belongs to the baseline; leave the column out{rest}"
             )
-        if found := dependent(H):
-            of = " and ".join(names[k] for k in found[1])
-            raise Unfit(
-                f"collinear: {names[found[0]]} is a combination of {of}, up to a constant "
-                f"{'over all sites' if self.cuts else 'for each site'}; leave one of them out"
-            )
+
+    def outstanding(self, names: list[str], step: np.ndarray, moved: np.ndarray, point: dict[str, Any]) -> list[str]:
+        """The columns in which a direction stands out."""
+        return [name for name, move in zip(names, moved, strict=True) if move > 0.3 * moved.max()]
+
+    @on_client
+    def apart(self, me: Client[Any], got: Point) -> Moments:
+        """1 if a row contradicts that the likelihood grows without end in the direction b, else 0."""
+        X, time, event = self._rows(site_of(me), got)
+        along, order = within_basis(X, got.basis) @ got.b.numpy(), np.argsort(-time, kind="stable")
+        last = np.searchsorted(-time[order], -time, side="right") - 1
+        most = np.maximum.accumulate(along[order])[last]  # of those at risk at each row's time
+        return Moments(tensor([1.0 * (event & (along < most - APART)).any()]))
 
     @on_client
     def score(self, me: Client[Any], got: Point) -> Curve:
         """The site's partial likelihood at β."""
         X, time, event = self._rows(site_of(me), got)
-        site_of(me).effective(np.exp((risk := X @ got.b.numpy()) - risk.max()), X)
-        found, (null, *_) = (partial(X, time, event, k * got.b.numpy(), self.ties) for k in (1, 0))
+        Z = within_basis(X, got.basis)
+        b = got.b.numpy()
+        try:
+            site_of(me).effective(np.exp((risk := Z @ b) - risk.max()), X)
+        except Withheld as e:
+            names = [name for name in design_names(self.formula, unpacked(got.terms)) if name != "Intercept"]
+            widest = names[int(np.ptp(Z * b, axis=0).argmax())]
+            raise Withheld(f"{e}; {widest} does most of it: if it is skewed, take its logarithm") from None
+        found, (null, *_) = (partial(Z, time, event, k * b, self.ties) for k in (1, 0))
         return curve(found, null, len(X))
 
     @on_client
@@ -150,7 +175,7 @@ class Cox(Analysis):
         """The site's sums over the rows that leave at each of the cuts."""
         (X, time, event), site = self._rows(site_of(me), got), site_of(me)
         place, event = self._places(time, event)
-        risk = X @ got.b.numpy()
+        risk = within_basis(X, got.basis) @ got.b.numpy()
         Z = np.column_stack([np.ones(len(X)), X])
         for k in np.unique(place):
             at = place == k
@@ -159,7 +184,7 @@ class Cox(Analysis):
                 if part.any():
                     site.effective(np.exp(risk[part] - risk[part].max()), Z[part], "events")
         with np.errstate(all="ignore"):
-            s = Steps.of(X - got.centre.numpy(), place, event, got.b.numpy(), len(self.cuts))
+            s = Steps.of(within_basis(X - got.centre.numpy(), got.basis), place, event, got.b.numpy(), len(self.cuts))
         if not np.isfinite(s.leave).all():  # the site sends only this fact
             s = Steps._make(map(np.zeros_like, s))
         leave, tied = (tensor([upper(A) for A in sums]) for sums in (s.leave, s.tied))
@@ -214,12 +239,6 @@ def curve(found: tuple[float, np.ndarray, np.ndarray], null: float, rows: float)
     return Curve(tensor(g), tensor(upper(H)), nothing, nothing, nothing, tensor(sums))
 
 
-def check_times(site: Site, name: str, time: np.ndarray, column: str, event: np.ndarray) -> None:
-    """Raise BadData, naming site and column, for times below 0 and events that are neither 0 nor 1."""
-    if (time < 0).any() or not np.isin(event, (0, 1)).all():
-        raise BadData(f"{site.name}: want times {name} of at least 0, and events {column} of 0 and 1")
-
-
 def partial(X: np.ndarray, time: np.ndarray, event: np.ndarray, b: np.ndarray, ties: str) -> Any:
     """Cox's log partial likelihood of these rows at β, its gradient [p], and minus its Hessian [p, p]."""
     times, place = np.unique(time, return_inverse=True)
@@ -270,124 +289,3 @@ class CoxFit(Coefficients):
         facts += [("No. Observations", str(self.nobs)), ("Baselines", str(strata))]
         title = "Cox regression, " + ("one baseline for all sites" if self.cox.cuts else "stratified by site")
         return self._table(title, [*facts, ("Log-Likelihood", f"{self.llf:.5g}")])
-
-
-@dataclass(frozen=True)
-class KaplanMeier(Analysis):
-    """Kaplan-Meier's curves.
-
-    Attributes:
-        time, event: the columns; the event is 1 if it occurred, and 0 if the row was censored
-        unit: the width of the grid of times; times that are multiples of it are exact
-        until: the last time; rows beyond it are censored there
-        by: a column of groups; empty for none
-        where: the rows; empty for all
-    """
-
-    time: str
-    event: str
-    unit: Annotated[float, positive]
-    until: Annotated[float, positive]
-    by: str = ""
-    where: str = ""
-
-    @property
-    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """See `Analysis.reads`."""
-        groups = (self.by,) if self.by else ()
-        return (self.time, self.event, *groups), groups
-
-    def round(self, s: Report, clients: Cohort) -> None:
-        """Agree on groups, and count events and censored rows on the grid."""
-        levels, _ = self.agreed(clients)
-        groups = levels.get(self.by, [""])
-        sums = self.summed(clients, self.count, Asked(packed(groups))).sums.numpy().reshape(len(groups), -1)
-        s.found = groups, np.rint(sums[:, :-1].reshape(len(groups), 2, -1)), sums[:, -1]
-
-    @on_client
-    def count(self, me: Client[Any], got: Asked) -> Moments:
-        """Events and censored rows of each group at each time of the grid, and the sum of how far times were moved."""
-        site, steps = site_of(me), int(np.ceil(self.until / self.unit - 1e-9))
-        used, _ = site.rows(self.reads[0], self.where)
-        time, event = site.column(used, self.time, 0.0), site.column(used, self.event, 0.0)
-        check_times(site, self.time, time, self.event, event)
-        place = np.ceil(time / self.unit - 1e-9).astype(int)
-        event, place = (event > 0) & (place <= steps), np.minimum(place, steps)
-        out, at = list[float](), np.flatnonzero(used)
-        for group in unpacked(got.said):
-            mine = texts(site.frame[used], self.by, site.name) == group if self.by else np.ones(len(time), bool)
-            rows = np.isin(np.arange(site.n), at[mine])
-            for c in (self.time, self.event):
-                site.admit(c, [rows], f"the group {group!r}")
-            grid = f"{self.unit} until {self.until} of {self.event}"  # other grids have other steps and totals
-            curve_may(site, self.time, rows, grid, f"the group {group!r}")
-            both = [np.bincount(place[mine & e], minlength=steps + 1) for e in (event, ~event)]
-            counts, moved = merged(np.array(both), least := max(site.rules.rows, site.rules.events))
-            if ((counts > 0) & (counts < least)).any():
-                raise Withheld(f"{site.name} withholds the curve of {group or 'all'}: too few events or censored rows")
-            out += [*counts.ravel(), self.unit * moved]
-        return Moments(tensor(out))
-
-
-def merged(counts: np.ndarray, least: int) -> tuple[np.ndarray, float]:
-    """Counts [2, times] in steps of at least ``least``, each at the mean of its times, and how far all times moved."""
-    out, moved = np.zeros(counts.shape), 0.0
-    for to, here in zip(out, counts, strict=True):
-        times = np.repeat(np.arange(len(here)), here)
-        for step in mergers(times, least):
-            to[k := round(float(times[step].mean()))] = len(times[step])
-            moved += float(np.abs(times[step] - k).sum())
-    return out, moved
-
-
-class Curves:
-    """Kaplan-Meier's curves.
-
-    Attributes:
-        deaths, at_risk: by group and time of the grid [groups, times]
-        moved: how far the sites' rules moved a time, on average, by group; 0 if rules allow single rows
-    """
-
-    def __init__(self, asked: KaplanMeier, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
-        self.asked, self.sites, self.cost, (self.groups, counts, moved) = asked, sites, cost, found
-        self.deaths, leave = counts[:, 0], counts.sum(1)
-        self.at_risk = leave[:, ::-1].cumsum(1)[:, ::-1]
-        self.moved = {g: float(m / max(n, 1)) for g, m, n in zip(self.groups, moved, leave.sum(1), strict=True)}
-
-    def frame(self, group: str = "", alpha: float = 0.05) -> Any:
-        """A row for each time with an event: at risk, events, survival, Greenwood's error, the interval of log −log."""
-        from scipy.stats import norm
-
-        k = self.groups.index(group)
-        at = np.flatnonzero(self.deaths[k])
-        d, n = self.deaths[k, at], self.at_risk[k, at]
-        S = np.cumprod(1 - d / n)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            spread = np.sqrt(np.cumsum(d / (n * (n - d))))
-            ends = [S ** np.exp(z * norm.isf(alpha / 2) * spread / np.log(S)) for z in (-1, 1)]
-            columns = {"at_risk": n, "events": d, "survival": S, "se": S * spread, "lower": ends[0], "upper": ends[1]}
-        return needed("pandas").DataFrame(columns, index=needed("pandas").Index(at * self.asked.unit, name="time"))
-
-    def logrank(self) -> Test:
-        """The log-rank test of the groups."""
-        from scipy.stats import chi2
-
-        d, n = self.deaths.sum(0), self.at_risk.sum(0)
-        at = (d > 0) & (n > 1)
-        share, left = self.at_risk[:, at] / n[at], d[at] * (n[at] - d[at]) / (n[at] - 1)
-        gap = (self.deaths.sum(1) - (self.at_risk * np.divide(d, n, where=n > 0, out=np.zeros(len(n)))).sum(1))[:-1]
-        V = (np.diag((share * left).sum(1)) - (share * left) @ share.T)[:-1, :-1]
-        statistic, df = float(gap @ np.linalg.pinv(V) @ gap), len(gap)  # without events V is 0
-        return Test(statistic, df, float(chi2.sf(statistic, df)))
-
-    def summary(self) -> str:
-        """The curves as text, with how far their times were moved, and the log-rank test."""
-        said = [
-            f"{g or 'all'} (times moved by {self.moved[g]:.2g} on average)\n{self.frame(g).to_string()}"
-            for g in self.groups
-        ]
-        if len(self.groups) > 1:
-            found = self.logrank()
-            p = probability(found.pvalue)
-            said.append(f"log-rank of these times: {found.statistic:.2f}, df = {found.df}, p = {p}")
-        return "\n\n".join(said)

@@ -14,6 +14,9 @@ from .formulas import latex, needed
 WITHHELD = "withheld"
 """Printed instead of a figure that a site withholds."""
 
+UNNAMED = "(not named)"
+"""Printed for the rows of categories that no site names."""
+
 
 @dataclass(eq=False)
 class Description:
@@ -35,7 +38,7 @@ class Description:
         if len(cells) < 2:
             return None
         if cells[0].counts is not None:
-            counts = [[*(c.counts or {}).values()] for c in cells]
+            counts = [[*(c.counts or {}).values(), c.unnamed] for c in cells]
             if any(v is None for row in counts for v in row):
                 return None
             table = np.array(counts, dtype=float)
@@ -57,28 +60,32 @@ class Description:
 
     def frame(self, digits: int = 1) -> Any:
         """The table: a row for each column of numbers and each category, a column for all and for each group."""
-        pandas = needed("pandas")
-        rows: dict[str, list[str]] = {}
+        # Lines are a list, not a mapping: columns may have categories, and even labels, of the same names.
+        lines: list[tuple[str, list[str], str]] = []
         n = [max(c[g].rows for c in self.cells.values()) or WITHHELD for g in self.groups]
         for name, cells in self.cells.items():
-            found = self.test(name)
-            p = "" if found is None else probability(found.pvalue)
-            tail = [p] if self.groups[1:] else []
+            result = self.test(name)
+            p = "" if result is None else probability(result.pvalue)
             several = [cells[g] for g in self.groups]
             if several[0].counts is not None:
-                rows[name] = [*([""] * len(self.groups)), *tail]
-                for level in several[0].counts:
-                    rows[f"  {level}, n (%)"] = [*(_share(c, level, digits) for c in several), *([""] if tail else [])]
+                lines.append((name, [""] * len(self.groups), p))
+                shares = [(f"  {v}, n (%)", [(c.counts or {})[v] for c in several]) for v in several[0].counts]
+                if any(c.unnamed for c in several):
+                    shares.append((f"  {UNNAMED}, n (%)", [c.unnamed for c in several]))
+                lines += [
+                    (label, [*map(_share, several, counts, [digits] * len(counts))], "") for label, counts in shares
+                ]
             else:
-                rows[f"{name}, mean (SD)"] = [*(_mean(c, digits) for c in several), *tail]
+                lines.append((f"{name}, mean (SD)", [_mean(c, digits) for c in several], p))
                 if 0.5 in self.asked.quantiles:
-                    rows[f"{name}, median [Q1, Q3]"] = [*(_median(c, digits) for c in several), *([""] if tail else [])]
+                    lines.append((f"{name}, median [Q1, Q3]", [_median(c, digits) for c in several], ""))
             if any(c.missing != 0 for c in several):
-                said = [WITHHELD if c.missing is None else str(c.missing) for c in several]
-                rows[f"{name}, missing"] = [*said, *([""] if tail else [])]
-        heads = ["all", *self.groups[1:]]
-        names = [f"{h} (n = {k})" for h, k in zip(heads, n, strict=True)]
-        return pandas.DataFrame.from_dict(rows, orient="index", columns=[*names, *(["p"] if self.groups[1:] else [])])
+                missing = [WITHHELD if c.missing is None else str(c.missing) for c in several]
+                lines.append((f"{name}, missing", missing, ""))
+        heads = [f"{h} (n = {k})" for h, k in zip(["all", *self.groups[1:]], n, strict=True)]
+        tests = bool(self.groups[1:])
+        rows = [[*cells, p] if tests else cells for _, cells, p in lines]
+        return needed("pandas").DataFrame(rows, [label for label, _, _ in lines], [*heads, "p"] if tests else heads)
 
     def summary(self) -> str:
         """The table as text, with the largest errors of its quantiles and what is withheld."""
@@ -90,6 +97,11 @@ class Description:
         said = ", ".join(f"{name} ±{e:.2g}" for name, e in errors.items())
         hidden = any(c.n is None or c.missing is None or None in (c.counts or {}).values() for _, c in cells)
         notes = [f"quantiles to within: {said}"] if said else []
+        if vague := [name for name, by in self.cells.items() if any(c.unnamed for c in by.values())]:
+            notes.append(
+                f"{UNNAMED}: in {', '.join(vague)}, rows of categories that have too few rows at each site, as free "
+                "text has; merge categories, or leave the column out"
+            )
         notes += ["withheld: a site's rows are too few, or could be told from other figures"] if hidden else []
         return "\n".join([self.frame().to_string(), *notes])
 
@@ -115,8 +127,7 @@ def _median(c: Cell, digits: int) -> str:
     return f"{values[0]} [{values[1]}, {values[2]}]"
 
 
-def _share(c: Cell, level: str, digits: int) -> str:
-    count = (c.counts or {})[level]
+def _share(c: Cell, count: int | None, digits: int) -> str:
     if count is None:
         return WITHHELD
     return f"{count}" + (f" ({100 * count / c.n:.{digits}f})" if c.n else "")

@@ -1,0 +1,155 @@
+"""Kaplan-Meier's curves on a grid of times, and the log-rank test.
+
+**Reference**: Kaplan & Meier, JASA 53, 1958, with Greenwood's variance; Mantel, 1966, for the log-rank test.
+
+**Departures**: a site moves the times of successive events, and of successive censored rows, to their mean, in steps of
+its least number of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..contract import BadData, Client, Cohort, on_client, positive
+from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpacked
+from .describe import Asked, curve_may, mergers
+from .fit import Cost, Test, probability
+from .formulas import needed, texts
+from .rules import Withheld
+from .site import Site
+
+
+@dataclass(frozen=True)
+class KaplanMeier(Analysis):
+    """Kaplan-Meier's curves.
+
+    Attributes:
+        time, event: the columns; the event is 1 if it occurred, and 0 if the row was censored
+        unit: the width of the grid of times; times that are multiples of it are exact
+        until: the last time; rows beyond it are censored there. The last step may be shorter than ``unit``
+        by: a column of groups; empty for none
+        where: the rows; empty for all
+    """
+
+    time: str
+    event: str
+    unit: Annotated[float, positive]
+    until: Annotated[float, positive]
+    by: str = ""
+    where: str = ""
+
+    @property
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """See `Analysis.reads`."""
+        groups = (self.by,) if self.by else ()
+        return (self.time, self.event, *groups), groups
+
+    @property
+    def grid(self) -> np.ndarray:
+        """The times of the grid, from 0 to ``until``."""
+        times = np.arange(np.floor(self.until / self.unit + 1e-9) + 1) * self.unit
+        return times if times[-1] > self.until * (1 - 1e-9) else np.append(times, self.until)
+
+    def round(self, s: Report, clients: Cohort) -> None:
+        """Agree on groups, and count events and censored rows on the grid."""
+        levels, _ = self.agreed(clients)
+        groups = levels.get(self.by, [""])
+        sums = self.summed(clients, self.count, Asked(packed(groups))).sums.numpy().reshape(len(groups), -1)
+        s.found = groups, np.rint(sums[:, :-1].reshape(len(groups), 2, -1)), sums[:, -1]
+
+    @on_client
+    def count(self, me: Client[Any], got: Asked) -> Moments:
+        """Events and censored rows of each group at each time of the grid, and the sum of how far times were moved."""
+        site, times = site_of(me), self.grid
+        used, _ = site.rows(self.reads[0], self.where)
+        time, event = site.column(used, self.time, 0.0), site.column(used, self.event, 0.0)
+        check_times(site, self.time, time, self.event, event)
+        place = np.minimum(np.ceil(time / self.unit - 1e-9), len(times) - 1).astype(int)
+        event = (event > 0) & (time <= self.until * (1 + 1e-9))
+        out, at = list[float](), np.flatnonzero(used)
+        for group in unpacked(got.said):
+            mine = texts(site.frame[used], self.by, site.name) == group if self.by else np.ones(len(time), bool)
+            rows = np.isin(np.arange(site.n), at[mine])
+            for c in (self.time, self.event):
+                site.admit(c, [rows], f"the group {group!r}")
+            grid = f"{self.unit} until {self.until} of {self.event}"  # other grids have other steps and totals
+            curve_may(site, self.time, rows, grid, f"the group {group!r}")
+            both = [np.bincount(place[mine & e], minlength=len(times)) for e in (event, ~event)]
+            counts, moved = merged(np.array(both), times, least := max(site.rules.rows, site.rules.events))
+            if ((counts > 0) & (counts < least)).any():
+                raise Withheld(f"{site.name} withholds the curve of {group or 'all'}: too few events or censored rows")
+            out += [*counts.ravel(), moved]
+        return Moments(tensor(out))
+
+
+def merged(counts: np.ndarray, times: np.ndarray, least: int) -> tuple[np.ndarray, float]:
+    """Counts [2, times] in steps of at least ``least``, each at the mean of its places, and how far all times moved."""
+    out, moved = np.zeros(counts.shape), 0.0
+    for to, of in zip(out, counts, strict=True):
+        places = np.repeat(np.arange(len(of)), of)
+        for step in mergers(places, least):
+            to[k := round(float(places[step].mean()))] = len(places[step])
+            moved += float(np.abs(times[places[step]] - times[k]).sum())
+    return out, moved
+
+
+class Curves:
+    """Kaplan-Meier's curves.
+
+    Attributes:
+        deaths, at_risk: by group and time of the grid [groups, times]
+        moved: how far the sites' rules moved a time, on average, by group; 0 if rules allow single rows
+    """
+
+    def __init__(self, asked: KaplanMeier, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
+        self.asked, self.sites, self.cost, (self.groups, counts, moved) = asked, sites, cost, found
+        self.deaths, leave = counts[:, 0], counts.sum(1)
+        self.at_risk = leave[:, ::-1].cumsum(1)[:, ::-1]
+        self.moved = {g: float(m / max(n, 1)) for g, m, n in zip(self.groups, moved, leave.sum(1), strict=True)}
+
+    def frame(self, group: str = "", alpha: float = 0.05) -> Any:
+        """A row for each time with an event: at risk, events, survival, Greenwood's error, the interval of log −log."""
+        from scipy.stats import norm
+
+        k = self.groups.index(group)
+        at = np.flatnonzero(self.deaths[k])
+        d, n = self.deaths[k, at], self.at_risk[k, at]
+        S = np.cumprod(1 - d / n)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = np.sqrt(np.cumsum(d / (n * (n - d))))
+            ends = [S ** np.exp(z * norm.isf(alpha / 2) * spread / np.log(S)) for z in (-1, 1)]
+            columns = {"at_risk": n, "events": d, "survival": S, "se": S * spread, "lower": ends[0], "upper": ends[1]}
+        return needed("pandas").DataFrame(columns, index=needed("pandas").Index(self.asked.grid[at], name="time"))
+
+    def logrank(self) -> Test:
+        """The log-rank test of the groups."""
+        from scipy.stats import chi2
+
+        d, n = self.deaths.sum(0), self.at_risk.sum(0)
+        at = (d > 0) & (n > 1)
+        share, left = self.at_risk[:, at] / n[at], d[at] * (n[at] - d[at]) / (n[at] - 1)
+        gap = (self.deaths.sum(1) - (self.at_risk * np.divide(d, n, where=n > 0, out=np.zeros(len(n)))).sum(1))[:-1]
+        V = (np.diag((share * left).sum(1)) - (share * left) @ share.T)[:-1, :-1]
+        statistic, df = float(gap @ np.linalg.pinv(V) @ gap), len(gap)  # without events V is 0
+        return Test(statistic, df, float(chi2.sf(statistic, df)))
+
+    def summary(self) -> str:
+        """The curves as text, with how far their times were moved, and the log-rank test."""
+        said = [
+            f"{g or 'all'} (times moved by {self.moved[g]:.2g} on average)\n{self.frame(g).to_string()}"
+            for g in self.groups
+        ]
+        if len(self.groups) > 1:
+            found = self.logrank()
+            p = probability(found.pvalue)
+            said.append(f"log-rank of these times: {found.statistic:.2f}, df = {found.df}, p = {p}")
+        return "\n\n".join(said)
+
+
+def check_times(site: Site, name: str, time: np.ndarray, column: str, event: np.ndarray) -> None:
+    """Raise BadData, naming site and column, for times below 0 and events that are neither 0 nor 1."""
+    if (time < 0).any() or not np.isin(event, (0, 1)).all():
+        raise BadData(f"{site.name}: want times {name} of at least 0, and events {column} of 0 and 1")
