@@ -86,7 +86,8 @@ def paired(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     """The mean of a − b over seeds and its two-sided p by Student's t.
 
     Where a seed is lost, p is that of Fisher's exact test of how many either side lost, and the difference ±inf: of
-    five seeds, four lost on one side alone have p = .048, one has 1. Equal differences have p 0, or 1 if they are 0.
+    five seeds, four lost on one side alone have p = .048, one has 1. Equal differences have the p of a sign test, 1/16
+    for five seeds, or 1 if they are 0.
     """
     lost = [sum(not math.isfinite(v) for v in side) for side in (a, b)]
     if any(lost):
@@ -94,7 +95,7 @@ def paired(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
         return math.inf * (lost[1] - lost[0]) if lost[0] != lost[1] else 0.0, float(exact.pvalue)
     d = np.subtract(a, b)
     if np.ptp(d) <= 1e-12 * max(1.0, float(np.abs(d).max())):
-        return float(d.mean()), float(d.mean() == 0)
+        return float(d.mean()), 1.0 if d.mean() == 0 else min(1.0, 2.0 ** (1 - len(d)))
     return float(d.mean()), float(stats.ttest_rel(a, b).pvalue)
 
 

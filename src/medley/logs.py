@@ -10,7 +10,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from .contract.errors import RecipeError
 from .storage import atomic
@@ -39,19 +39,26 @@ def lines(form: str = "text", to: str | Path | TextIO | None = None) -> logging.
         form: "text" (default) or "json"
         to: the name of a file, or a stream. Default stderr
 
-    Returns the handler; ``logging.getLogger("medley").removeHandler(handler)`` ends it. Raises RecipeError for another
-    form.
+    A second call with the same destination replaces the first, so that no line comes twice. Returns the handler;
+    ``logging.getLogger("medley").removeHandler(handler)`` ends it. Raises RecipeError for another form, and without
+    ``to`` in a process that has no stderr.
     """
     if form not in ("text", "json"):
         raise RecipeError.unknown(form, ("text", "json"), "logs.lines(form=...)")
-    handler: logging.Handler
+    handler: logging.StreamHandler[Any]
     if isinstance(to, str | Path):
         with atomic.writing(Path(to)):
             handler = logging.FileHandler(to, encoding="utf-8")
+    elif (stream := to or sys.stderr) is None:
+        raise RecipeError("logs.lines(): this process has no stderr; give the name of a file, logs.lines(to=...)", "to")
     else:
-        handler = logging.StreamHandler(to or sys.stderr)
+        handler = logging.StreamHandler(stream)
+    handler.name = f"medley.lines {getattr(handler, 'baseFilename', id(handler.stream))}"
     handler.setFormatter(JSONLines() if form == "json" else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     log = logging.getLogger("medley")
+    for earlier in [h for h in log.handlers if h.name == handler.name]:
+        log.removeHandler(earlier)
+        earlier.close()
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     return handler

@@ -24,8 +24,9 @@ CLIENTS = [(torch.randn(6, 2), torch.arange(6) % 3)] * 2
 WHOLE: dict[str, Callable[[Any], Any]] = {
     **{
         key: lambda n, key=key: getattr(RunOptions(**{key: n}), key)
-        for key in ("rounds", "seed", "eval_every", "checkpoint_every", "target_over", "clients_every", "eval_rows")
+        for key in ("rounds", "seed", "eval_every", "checkpoint_every", "clients_every", "eval_rows")
     },
+    "target_over": lambda n: RunOptions(target={"loss": 0.1}, target_over=n).target_over,
     "retries": lambda n: ReplyPolicy(retries=n).retries,
     "workers": lambda n: Processes(n).workers,
     "bits": lambda n: Quantise(n).bits,

@@ -102,7 +102,7 @@ def test_a_paired_difference_by_hand(league: dict[str, Any]) -> None:
     d, p = league["ranking"].paired([1, 2, 3, 4, 5], [0, 0, 0, 0, 0])
     assert d == 3
     assert p == pytest.approx(0.013236, abs=1e-5)
-    assert league["ranking"].paired([1.0, 1.0], [0.5, 0.5]) == (0.5, 0.0)
+    assert league["ranking"].paired([1.0, 1.0], [0.5, 0.5]) == (0.5, 0.5)
     assert league["ranking"].paired([1.0, 1.0], [1.0, 1.0]) == (0.0, 1.0)
 
 

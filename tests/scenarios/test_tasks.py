@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from itertools import pairwise
 
@@ -323,7 +324,7 @@ def test_an_update_of_a_target_is_refused():
          r"column=0\): \d+ rows have 1 different values .* use fewer tasks"),
         (lambda: federation(S.Rotated(3)).tasks(0), RecipeError, "not images"),
         (lambda: federation(None, replay=md.replay.Ring(3)), RecipeError, "replay needs stream="),
-        (lambda: federation(S.Split(3), problem=LeastSquares()).draw(0).problem_at(1), RecipeError, "Softmax"),
+        (lambda: federation(S.Split(3), problem=LeastSquares()).draw(0).problem_at(1), BadData, "Softmax"),
         (lambda: federation(S.Tasks([((torch.ones(2, 2), torch.zeros(2).long()),) * 2], "task"), data=None),
          RecipeError, "leave data= out"),
     ],
@@ -462,7 +463,10 @@ def test_a_network_may_have_more_outputs_than_classes(method):
 
 
 def test_the_tail_of_a_loss_is_of_the_last_task_alone():
-    r = run(md.FineTune(), federation(S.TimeOrder(3, column=0), problem=LeastSquares()), rounds=4)
+    data = rows()
+    values = dataclasses.replace(data, y=data.y.double(), y_test=data.y_test.double(), classes=None)
+    fed = federation(S.TimeOrder(3, column=0), values, LeastSquares(), partition=S.IID(4))
+    r = run(md.FineTune(), fed, rounds=4)
     last = [row["loss"] for row in r.history if row["task"] == 2]
     assert len(last) == 4
     assert r.summary["tail_loss"] == pytest.approx(sum(last) / 4, rel=1e-12)

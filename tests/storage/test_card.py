@@ -49,7 +49,7 @@ def test_a_card_says_data_rounds_privacy_and_figures(tmp_path: Path) -> None:
         "| Clients | 20 |",
         "| Partition | IID(clients=20) |",
         f"private by client: ε = {result.summary['epsilon']:.4g} at δ = 1e-05.",
-        f"| accuracy | {result.summary['accuracy']:.4g} |",
+        f"| accuracy on test rows | {result.summary['accuracy']:.4g} |",
     ):
         assert line in text
     assert "digits [1438, 64]" in text
@@ -64,7 +64,7 @@ def test_a_model_that_writes_itself_does_and_its_card_names_the_base(tmp_path: P
     assert text.startswith("---\nlibrary_name: peft\n")
     assert "base_model: some/base\n---\n" in text
     assert "The model is not differentially private." in text
-    assert "| ten | 10 |" in text
+    assert "| ten on test rows | 10 |" in text
     assert {f.name for f in folder.iterdir()} == {"README.md", "adapter_config.json"}
     result.model = None
     with pytest.raises(md.RecipeError, match="this result has no model"):

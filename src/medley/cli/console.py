@@ -13,6 +13,8 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from typer.core import TyperGroup
 
+from ..runtime.terminals import on_terminal
+
 DIVERGED, REFUSED, INTERRUPTED = 1, 2, 130
 
 
@@ -56,7 +58,7 @@ class Shown(Console):
 
 def show(thing: Any) -> None:
     """Print to stdout: as wide as the terminal, or, without a terminal, wide enough for any table."""
-    Shown(width=None if sys.stdout.isatty() else 200, soft_wrap=isinstance(thing, str)).print(
+    Shown(width=None if on_terminal(sys.stdout) else 200, soft_wrap=isinstance(thing, str)).print(
         thing, highlight=False, markup=False
     )
 

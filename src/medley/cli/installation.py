@@ -99,7 +99,7 @@ def problems(wanted: Iterable[str]) -> list[str]:
 
     from ..runtime.cores import cores
 
-    encoding = sys.stdout.encoding or "utf-8"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return conflicts(wanted) + lacks(shared_memory(), torch.get_num_threads(), cores(), encoding)
 
 

@@ -78,11 +78,12 @@ class Settings:
     if not TYPE_CHECKING:  # it would hide the arguments of classes without fields from editors
 
         def __new__(cls, *args, **settings):
-            """A new object for ``__init__`` to fill. Raises RecipeError for a setting that is unknown or gone."""
-            del args
+            """A new object for ``__init__`` to fill. Raises RecipeError for a setting unknown, gone or missing."""
             for key in cls.gone.keys() & settings.keys():
                 raise RecipeError(cls.gone[key], key)
             refuse_unknown(cls.__init__, cls.call or cls.__name__, settings)
+            if settings:  # a copy is made without any
+                refuse_missing(cls.__init__, cls.call or cls.__name__, len(args), settings)
             return super().__new__(cls)
 
 
@@ -113,6 +114,17 @@ def refuse_unknown(function: Callable[..., Any], call: str, given: Iterable[str]
     unknown = next((key for key in given if key not in known), None)
     if unknown is not None and (also or not rest):
         raise UnknownSetting.unknown(unknown, known, f"{call}()")
+
+
+def refuse_missing(function: Callable[..., Any], call: str, count: int, given: Iterable[str]) -> None:
+    """Raise RecipeError for an argument without a default that is neither ``given`` nor one of the first ``count``."""
+    given = {*given}
+    there = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    for k, p in enumerate(there):
+        named = p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if named and p.default is p.empty and p.name not in given and not (k < count and p.kind is not p.KEYWORD_ONLY):
+            names = ", ".join(f"{q.name}=" for q in there if q.kind not in (q.VAR_KEYWORD, q.VAR_POSITIONAL))
+            raise RecipeError(f"{call}(): {p.name}= is missing; it has no default. The settings are {names}", p.name)
 
 
 @cache

@@ -95,11 +95,11 @@ def tune(
     ]
     best = _best(algorithm, results, record, metric)
     record[best]["chosen"] = True
+    _note_idle(algorithm, grid, points, results)
     if edge := _edges(points[best], grid):
         record[best]["note"] = edge
         log.warning("tune: %s, %s", algorithm.name, edge)
-    chosen = candidates[_name(algorithm, points[best])]
-    return dataclasses.replace(chosen, record=tuple(record))
+    return dataclasses.replace(candidates[_name(algorithm, points[best])], record=tuple(record))
 
 
 def points_of(algorithm: Algorithm[Any, Any], grid: Grid) -> list[Point]:
@@ -177,6 +177,12 @@ def _check(method: object, grid: object, metric: object, options: Mapping[str, A
         raise RecipeError(f"tune(metric={metric!r}): give the name of a figure, such as 'accuracy'", "metric")
     if metric in (own := directions_of(options.get("metrics"))):
         higher_is_better(metric, own)
+    if options.get("best") is not None and options.get("patience") is None:
+        raise RecipeError(
+            f"tune(best={options['best']!r}): a point's score is the mean of its last evaluations, whichever round was "
+            "best; leave best= out, choose the figure by metric=, or give patience= too, to end runs early",
+            "best",
+        )
     if options.get("evaluate_on", "validation") != "validation":
         raise RecipeError(
             f"tune(evaluate_on={options['evaluate_on']!r}): if you choose by test rows, the method looks better "
@@ -218,6 +224,21 @@ def figures_of(result: Result) -> dict[str, float]:
 
 def _name(algorithm: Algorithm[Any, Any], point: Mapping[str, Any]) -> str:
     return f"{algorithm.name} ({', '.join(f'{k}={v}' for k, v in point.items())})"
+
+
+def _note_idle(algorithm: Algorithm[Any, Any], grid: Grid, points: Sequence[Point], results: Sequence[Result]) -> None:
+    """Log a warning that names the settings of which all values led to the same models."""
+    models: dict[str, list[bytes]] = {}
+    for r in results:
+        models.setdefault(r.method, []).append(r.x.numpy().tobytes())
+    for key, values in grid.items():
+        alike = [
+            models[_name(algorithm, p)] == models[_name(algorithm, q)]
+            for p, q in itertools.combinations(points, 2)
+            if all(repr(p[k]) == repr(q[k]) for k in grid if k != key)
+        ]
+        if len(values) > 1 and all(alike):
+            log.warning("tune: %s changed nothing: all its values gave %s the same models", key, algorithm.name)
 
 
 def _edges(point: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> str:

@@ -97,12 +97,14 @@ def _check_task(problem: Family, data: Dataset) -> None:
     name, y, labels = type(problem).__name__, data.y, data.labels
     loss = problem.loss if isinstance(problem, Network) else None
     values = isinstance(problem, LeastSquares) if loss is None else fits_values(loss, len(labels))
-    if values and not all(map(_is_number, labels, range(len(labels)))):
+    many = len(labels) or data.classes or 0
+    if values and ((not labels and many > 2) or not all(map(_is_number, labels, range(many)))):
+        shown = labels or range(many)
         raise BadData(
             f"{name if loss is None else called(loss)} fits values, but the targets of {data.name} are the classes "
-            f"{', '.join(map(repr, labels[:4]))}{', …' if len(labels) > 4 else ''}, numbered from 0; give "
-            f"{'Logistic or Softmax' if loss is None else 'a loss of classes'}, give values as floats, or read numbers "
-            "with regression=True"
+            f"{', '.join(map(repr, shown[:4]))}{', …' if many > 4 else ''}, numbered from 0; give "
+            f"{'Logistic or Softmax' if loss is None else 'a loss of classes'}, give values as floats, "
+            "y.astype('float64'), or read numbers with regression=True"
         )
     classes = isinstance(problem, Logistic | Softmax) or getattr(problem, "loss", None) == "cross_entropy"
     if not classes or data.classes is not None or not y.is_floating_point() or not len(y):

@@ -16,7 +16,7 @@ from ..contract.surroundings import set_aside
 from ..datasets import Dataset
 from ..datasets.facts import recorded
 from ..datasets.sources import by_client, only_key
-from ..problems import Network
+from ..problems import Logistic, Network
 from ..rows.columns import is_frame
 from ..rows.fields import Fields, integers
 from ..rows.lazy import joined
@@ -104,7 +104,7 @@ class Federation(Settings):
     ) -> None:
         scenario = Scenario.of(problem, pace, participation, devices, weights, f_star, stream, replay)
         data, clients, partition = _sources(data, clients, partition)
-        classes = _checked(validation, classes, own_test)
+        classes = _checked(problem, validation, classes, own_test)
         data = whole_data(problem, data, test, classes, partition.key if isinstance(partition, ByKey) else None)
         expect(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
         expect(partition, Partition, "Federation(partition=...)", "scenarios.IID(clients=10)", "partition")
@@ -377,7 +377,7 @@ def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
     return data, clients, partition
 
 
-def _checked(validation: object, classes: object, own_test: object) -> int | None:
+def _checked(problem: Family, validation: object, classes: object, own_test: object) -> int | None:
     """``classes`` as a Python int. Raises RecipeError for an invalid share, number or switch."""
     if not isinstance(own_test, bool | None):
         raise RecipeError(f"Federation(own_test={own_test!r}): must be True or False, or None", "own_test")
@@ -386,4 +386,6 @@ def _checked(validation: object, classes: object, own_test: object) -> int | Non
     number = integer(classes)
     if classes is not None and (number is None or not 2 <= number < 2**31):
         raise RecipeError(f"Federation(classes={classes!r}): must be a whole number, at least 2", "classes")
+    if isinstance(problem, Logistic) and number not in (None, 2):
+        raise RecipeError(f"Federation(classes={number}): Logistic has two; leave it out, or use Softmax", "classes")
     return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -41,6 +42,8 @@ from .checks import check_secure, check_seed
 from .progress import ProgressBar, Watched, progress_bar
 from .protocols import Draw, Population
 from .start import check_names, start
+
+log = logging.getLogger("medley")
 
 ENDS = {"diverged": Diverged, "stalled": Stalled, "spent": BudgetSpent}
 """The errors of `run` by outcome."""
@@ -223,9 +226,18 @@ class PreparedRun:
         if o.folder is not None:
             result.save_structure(o.folder)
             save_models(o.folder, result.personal)
+        note_idle(o, bool(result.personal))
         if o.throw and (kind := ENDS.get(result.status.outcome)):
             raise kind(result.status.message, result)
         return result
+
+
+def note_idle(o: RunOptions, personal: bool) -> None:
+    """Log a warning for settings that changed nothing in this run; ``personal``: whether clients have own models."""
+    if o.folder is None and o.checkpoint_every != RunOptions.checkpoint_every:
+        log.warning("run(checkpoint_every=%d): nothing is saved without checkpoint=, the folder", o.checkpoint_every)
+    if o.client_models and not personal:
+        log.warning("run(client_models=True): all clients used the server's model, so there are none to keep")
 
 
 def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, options: Mapping[str, Any]) -> None:

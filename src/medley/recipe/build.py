@@ -91,6 +91,22 @@ class Builder:
             )
         return found(value, self.folder, f"{self.source}: {path}")
 
+    def function(self, path: str, value: Any) -> Any:
+        """The function that "module:name" names; of a class, an instance with its defaults. Other values unchanged."""
+        if isinstance(value, list) and value:
+            return (self.function(path, value[0]), *value[1:])
+        thing = self.own(path, value)
+        if not isinstance(thing, type):
+            return thing
+        try:
+            return thing()
+        except TypeError as e:
+            raise RecipeError(
+                f"{self.source}: {path} = {value!r}: the class needs arguments ({e}); make the object in your module, "
+                "and name that",
+                path.rsplit(".", 1)[-1],
+            ) from None
+
     def beside(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """The table, with relative paths made relative to the recipe's folder; other values unchanged."""
         out = dict(table)
@@ -141,6 +157,17 @@ class Builder:
             with Bounded():
                 return self.kind(path, value, choice or {**LAWS, **model_functions()}, inner=choice)
         return value
+
+
+def refuse_study(source: str, tables: Mapping[str, Any]) -> None:
+    """Raise RecipeError, with what to do, for a study where methods are wanted."""
+    if "study" in tables and "problem" not in tables:
+        raise RecipeError(
+            f"{source}: it holds a study, [[study]], and there is nothing to train. On the sites run it by medley "
+            "deploy run; here, with a frame for each site, statistics.Study({'A': frame, 'B': other}).run(analysis) "
+            f"for each analysis in recipe.load({source!r}).analyses()",
+            "study",
+        )
 
 
 def named(f: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:

@@ -25,7 +25,7 @@ from ..statistics.analysis import Analysis
 from ..storage.atomic import made, write
 from . import rows, schema, toml
 from .bounds import Bounded
-from .build import Builder, by_id, named
+from .build import Builder, by_id, named, refuse_study
 from .filed import filed
 from .limits import ClientLimits
 from .schema import (
@@ -90,6 +90,7 @@ class Recipe:
 
         Raises RecipeError for wrong tables, keys and values, and BadData for data that cannot be used.
         """
+        refuse_study(self.source, self.tables)
         for key in ("problem", "data", "partition"):
             if key not in self.tables:
                 raise RecipeError(f"{self.source}: there is no [{key}]", key)
@@ -118,6 +119,7 @@ class Recipe:
 
         Raises RecipeError if there are none and ``wanted`` is not given, and for unknown names and settings.
         """
+        refuse_study(self.source, self.tables)
         there = [self._method(f"methods.{k}", m) for k, m in enumerate(self.tables.get("methods", []))]
         if wanted is None:
             if not there:
@@ -196,11 +198,7 @@ class Recipe:
         self._build.options(run, RUN, COUNTS)
         declared = {setting.name: setting.hint for setting in describe(RunOptions)}
         if isinstance(run.get("metrics"), dict):
-            own = self._build.own
-            run["metrics"] = {
-                k: (own(f"run.metrics.{k}", v[0]), *v[1:]) if isinstance(v, list) and v else own(f"run.metrics.{k}", v)
-                for k, v in run["metrics"].items()
-            }
+            run["metrics"] = {k: self._build.function(f"run.metrics.{k}", v) for k, v in run["metrics"].items()}
         for key, value in run.items():
             self._build.typed(f"run.{key}", value, declared[key])
         if "init" in run and self.folder is not None:
@@ -286,7 +284,7 @@ class Recipe:
     def _problem(self) -> Parts:
         """The parts of [problem], with checked keys."""
         table = {
-            k: self._build.own(f"problem.{k}", v) if k in ("loss", "transform") else v
+            k: self._build.function(f"problem.{k}", v) if k in ("loss", "transform") else v
             for k, v in self._table("problem").items()
         }
         family = self._build.pick("problem.kind", table.pop("kind", None), KINDS["problem"])

@@ -21,6 +21,11 @@ from ..storage.result import Result
 from .targets import COLUMNS, cost_of_target
 from .units import Real
 
+Z = float(scipy.stats.norm.ppf(0.975))
+
+EQUAL = 1e-9
+"""Figures are equal if their spread is at most this share of their size."""
+
 COSTS = ("exchanges", "bytes_down", "bytes_up", "seconds", "wall")
 """Cumulative columns: exchanges, bytes down and up, virtual seconds and wall seconds since the start of the run."""
 
@@ -34,7 +39,8 @@ class Stat:
     Attributes:
         mean: Nan for no seed.
         sd: Standard deviation (n - 1); nan for fewer than two seeds.
-        half: Half-width of the interval, t(0.975; n - 1) sd / √n; nan for fewer than two seeds.
+        half: Half-width of the interval, t(0.975; n - 1) sd / √n; nan for fewer than two seeds. If all seeds have the
+            same figure it is 0, and says nothing: see `equal`.
         values: The seeds' figures, in their order.
     """
 
@@ -53,6 +59,11 @@ class Stat:
             return cls(math.nan, math.nan, math.nan, 0)
         sd = float(v.std(ddof=1)) if n > 1 else math.nan
         return cls(float(v.mean()), sd, t95(n) * sd / math.sqrt(n), n, tuple(v.tolist()))
+
+    @property
+    def equal(self) -> bool:
+        """Whether several seeds have the same figure, up to rounding: an interval cannot be estimated from them."""
+        return self.n > 1 and self.sd <= EQUAL * max(map(abs, self.values), default=0.0)
 
     @property
     def low(self) -> float:
@@ -99,6 +110,7 @@ class Paired:
     Attributes:
         diff: ``method`` minus ``base``, over the seeds that both finished.
         wins: Number of these seeds on which ``method`` was better.
+        rows: Number of test rows behind an accuracy; 0 if it is not known, and for other figures.
     """
 
     method: str
@@ -106,11 +118,32 @@ class Paired:
     metric: str
     diff: Stat
     wins: int
+    rows: int = 0
 
     @property
     def n(self) -> int:
         """Number of seeds that both finished."""
         return self.diff.n
+
+    @property
+    def least(self) -> float:
+        """The half-width that the luck of n test rows leaves in a difference d, over s seeds; 0 if n is not known.
+
+        Two methods that differ by d differ on a share of at least |d| of the rows. So the variance of d is at least
+        |d|(1 − |d|) / (n s): McNemar's, if the better method is right on each of these rows.
+        """
+        d = min(abs(self.diff.mean), 1.0)
+        return Z * math.sqrt(d * (1 - d) / (self.rows * self.n)) if self.rows and self.n else 0.0
+
+    @property
+    def half(self) -> float:
+        """Half-width of the 95 % interval, at least `least`; nan if it cannot be estimated, see `Stat.equal`."""
+        return math.nan if self.diff.equal or self.n < 2 else max(self.diff.half, self.least)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval excludes zero; False if there is none."""
+        return abs(self.diff.mean) > self.half
 
 
 def usable(result: Result) -> bool:
@@ -284,8 +317,15 @@ def paired(results: Sequence[Result], base: str | None = None, metric: str | Non
         if method == base:
             continue
         d = [ends[method][s] - ends[base][s] for s in sorted(ends[method].keys() & ends[base].keys())]
-        out.append(Paired(method, base, metric, Stat.of(d), sum(sign * x > 0 for x in d)))
+        rows = test_rows([*groups[method], *groups[base]], metric)
+        out.append(Paired(method, base, metric, Stat.of(d), sum(sign * x > 0 for x in d), rows))
     return out
+
+
+def test_rows(results: Iterable[Result], metric: str) -> int:
+    """The number of test rows behind an accuracy of these runs; 0 if they differ, and for other figures."""
+    counts = {r.settings.get("test_rows", 0) for r in results if r.settings.get("evaluate_on", "test") == "test"}
+    return int(counts.pop()) if metric in ("accuracy", "personal_accuracy") and len(counts) == 1 else 0
 
 
 def base_of(groups: Iterable[str], base: str | None) -> str:

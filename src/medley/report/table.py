@@ -13,6 +13,7 @@ from ..storage.html import table as html_table
 from ..storage.result import Result
 from .conditions import differing
 from .numbers import (
+    COSTS,
     MethodSummary,
     Stat,
     aggregate,
@@ -21,13 +22,14 @@ from .numbers import (
     directions,
     final,
     is_share,
+    last_clients,
     paired,
     primary,
     reached_by_most,
     usable,
 )
 from .targets import COLUMNS, Goal
-from .text import beyond, difference, impossible, worths
+from .text import beyond, difference, impossible, unsure, worths
 from .units import column, number, percent
 
 NAMES = {
@@ -68,6 +70,13 @@ FAIRNESS = (
 """Figures over clients that have a column in a table."""
 
 
+def one_is_a_tenth(result: Result) -> bool:
+    """Whether a tenth of a run's clients is a single one, see `medley.federation.fairness`."""
+    measured = sum("accuracy" in row or "test_loss" in row for row in last_clients(result))
+    count = measured or result.settings.get("clients", 0)
+    return isinstance(count, int) and 0 < count < 15
+
+
 def streamed(results: Sequence[Result]) -> bool:
     """Whether the runs are of a stream of tasks; a row then holds figures of the task at its time."""
     return any("task" in r.history[-1] for r in results if r.history)
@@ -81,6 +90,11 @@ def estimated(results: Sequence[Result]) -> bool:
 def named(metric: str, results: Sequence[Result], which: str = "last") -> str:
     """A metric's name in tables and figures. In a stream, ``which`` task is added, except for figures of all tasks."""
     name = NAMES.get(metric, metric)
+    if results and all(r.settings.get("evaluate_on") == "validation" for r in results):
+        name = name.replace("test loss", "validation loss")
+    if "worst tenth" in name and results and all(map(one_is_a_tenth, results)):
+        name = name.replace("worst tenth of clients' models", "worst client's model")
+        name = name.replace("worst tenth of clients", "worst client")
     if metric == "loss" and estimated(results):
         name = "loss, estimate"
     whole = metric in ("acc", "learn", "fgt") or metric in COLUMNS
@@ -137,7 +151,7 @@ def said(goal: Goal) -> str:
 
 
 def told_apart(results: Sequence[Result], metric: str) -> set[str]:
-    """The method with the best mean, and those whose paired interval with it contains zero; none with a single seed."""
+    """The method with the best mean, and those whose paired interval does not exclude zero; none with a single seed."""
     sums = {s.method: s for s in aggregate(results) if s[metric].n > 1}
     if not sums:
         return set()
@@ -145,7 +159,7 @@ def told_apart(results: Sequence[Result], metric: str) -> set[str]:
     best = max(sums.values(), key=lambda s: (reached_by_most(s, metric), sign * s[metric].mean))
     alike = {m for m, s in sums.items() if reached_by_most(s, metric) == reached_by_most(best, metric)}
     pairs = paired(results, best.method, metric)
-    return {best.method} | {p.method for p in pairs if p.method in alike and p.n > 1 and p.diff.low <= 0 <= p.diff.high}
+    return {best.method} | {p.method for p in pairs if p.method in alike and p.n > 1 and not p.clear}
 
 
 def rows(results: Sequence[Result], base: str | None = None) -> list[dict[str, Any]]:
@@ -163,14 +177,15 @@ def rows(results: Sequence[Result], base: str | None = None) -> list[dict[str, A
         if first in COLUMNS:
             row["reached"] = s[first].n
         for metric, stat in s.metrics.items():
-            row |= {metric: stat.mean, f"{metric}_sd": stat.sd, f"{metric}_half": stat.half, f"{metric}_n": stat.n}
+            half = math.nan if stat.equal and metric not in COSTS else stat.half
+            row |= {metric: stat.mean, f"{metric}_sd": stat.sd, f"{metric}_half": half, f"{metric}_n": stat.n}
         p = pairs.get(s.method)
         d = p.diff if p else Stat.of(())
         row |= {
             "base": base,
             "compared_by": first,
             "difference": d.mean,
-            "difference_half": d.half,
+            "difference_half": math.nan if p is None else p.half,
             "difference_n": d.n,
         }
         out.append(row | {"wins": p.wins if p else 0})
@@ -300,14 +315,20 @@ def _spread(results: Sequence[Result]) -> str:
     if most == 1:
         return f"Figures of {of}. One seed: no intervals, so nobody can tell how much is luck."
     few = f"{min(n)} to {most}" if len(n) > 1 else str(most)
+    pairs = paired(results)
+    same = (
+        " ± ?: all seeds have the same difference, so no interval can be estimated." if any(map(unsure, pairs)) else ""
+    )
+    if any(p.half > p.diff.half for p in pairs):
+        same += " The ± of a difference is at least what so few test rows leave open."
     if primary(results) in COLUMNS:
         return (
             "Figures are means over the seeds that reached the target; ± is the half-width of a 95 % t-interval. "
-            "Differences are taken seed by seed, over those where both methods reached it."
+            f"Differences are taken seed by seed, over those where both methods reached it.{same}"
         )
     return (
         f"Figures are means over {few} finished seeds at {of}; ± is the half-width of a 95 % t-interval. "
-        "Differences are taken seed by seed."
+        f"Differences are taken seed by seed.{same}"
     )
 
 

@@ -60,17 +60,25 @@ def impossible(pair: Paired) -> bool:
 
 
 def difference(pair: Paired | None) -> str:
-    """A paired difference as text, shares in percentage points; a dash if there is none."""
+    """A paired difference as text, shares in percentage points; a dash if there is none.
+
+    "± ?" if an interval cannot be estimated because all seeds have the same difference.
+    """
     if pair is None or not pair.n:
         return DASH
     if kind_of(pair.metric) in ("count", "seconds", "bytes"):
-        return with_units(pair.diff.mean, pair.diff.half, pair.metric, signed=True)
+        return with_units(pair.diff.mean, pair.half, pair.metric, signed=True) + (" ± ?" if unsure(pair) else "")
     share = is_share(pair.metric)
     if impossible(pair):
         seeds = (plus_minus(v, math.nan, share, signed=True) for v in pair.diff.values)
         return f"{plus_minus(pair.diff.mean, math.nan, share, signed=True)} pp ({', '.join(seeds)})"
-    text = plus_minus(pair.diff.mean, pair.diff.half, share, signed=True)
+    text = plus_minus(pair.diff.mean, pair.half, share, signed=True) + (" ± ?" if unsure(pair) else "")
     return f"{text} pp" if share else text
+
+
+def unsure(pair: Paired) -> bool:
+    """Whether several seeds have the same difference, and it is not 0."""
+    return pair.diff.equal and pair.diff.mean != 0
 
 
 def with_units(mean: float, half: float, metric: str, signed: bool = False, unit: tuple[float, str] = (0.0, "")) -> str:

@@ -16,9 +16,17 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
+def on_terminal(stream: Any) -> bool:
+    """Whether a stream is a terminal. None, as Windows has without a console, and a stream without isatty are none."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # ValueError: it is closed
+        return False
+
+
 def draws_bars(asked: bool | None) -> bool:
     """Whether to draw a bar: as asked, by default on a terminal and in a notebook."""
-    return (sys.stderr.isatty() or sys.stdout.isatty() or in_notebook()) if asked is None else asked
+    return any(map(on_terminal, (sys.stderr, sys.stdout))) or in_notebook() if asked is None else asked
 
 
 def bar(count: str, *texts: str) -> Any:

@@ -159,6 +159,18 @@ class Pace(Settings):
                 "momentum",
             )
         check_flags(self, "drop_last", "redraw")
+        if self.drop_last and self.batch is None:
+            raise RecipeError(
+                "Pace(drop_last=True, batch=None): a full batch has no smaller last one; leave drop_last= out, or give "
+                "batch=",
+                "drop_last",
+            )
+        if self.redraw and not any(is_law(getattr(self, key)) for key in _SPREAD):
+            raise RecipeError(
+                "Pace(redraw=True): no setting is drawn from a distribution; leave redraw= out, or give one, such as "
+                "lr=scenarios.LogUniform(0.01, 0.1)",
+                "redraw",
+            )
         if not isinstance(self.optimizer, str):
             _tried(self.optimizer)
 

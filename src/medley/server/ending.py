@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..contract import Diverged, PartlyShared, Problem, Stalled
 from ..storage.history import Row
 from ..storage.result import Status
+from .options import RunOptions
+
+log = logging.getLogger("medley")
 
 LAST = 3
 """The number of last rows that must agree that a run diverged, because one bad evaluation does not show it."""
@@ -30,6 +34,12 @@ WILD = 10.0
 """A gain in accuracy can excuse a loss that is far above its start. If the loss is at most WILD − 1 scales above, a
 gain of LOST of what the accuracy lacked at its start is enough; otherwise the run must have learnt."""
 
+HUGE = 1e6
+"""A last loss above HUGE times its start is a divergence, whatever accuracy, tasks or clients' own parts there are."""
+
+SMALL = 1e-3
+"""The least start that HUGE multiplies: a run may start at a minimum of 0."""
+
 KEPT = 0.5
 """If a loss still has this share of its fall at the end, the run has converged, whatever its accuracy."""
 
@@ -38,8 +48,15 @@ LEARNT, LOST = 0.2, 0.05
 at most LOST of that gain is left."""
 
 
-def judged(history: Sequence[Row], problem: Problem | None = None, remedy: Callable[[str], str] = str) -> Status:
+def judged(
+    history: Sequence[Row],
+    problem: Problem | None = None,
+    remedy: Callable[[str], str] = str,
+    options: RunOptions | None = None,
+) -> Status:
     """The status of a run that made all its rounds: "finished", or "diverged" with a sentence.
+
+    Logs a warning if a figure that ``options`` aim at was nan throughout.
 
     Args:
         history: the evaluated rows, the first of them at x₀
@@ -47,8 +64,12 @@ def judged(history: Sequence[Row], problem: Problem | None = None, remedy: Calla
             divergence
         remedy: turns an advice into the remedy; default: leaves it as it is
     """
-    why = "" if isinstance(problem, PartlyShared) else diverged(history)
-    return Status("diverged", f"{why}; {remedy(SMALLER)}") if why else Status("finished")
+    why = exploded(history) or ("" if isinstance(problem, PartlyShared) else diverged(history))
+    if why:
+        return Status("diverged", f"{why}; {remedy(SMALLER)}")
+    if nothing := undefined(history, [] if options is None else options.aims):
+        log.warning("run: %s", nothing)
+    return Status("finished", nothing)
 
 
 def judged_by(e: Diverged, begun: bool, remedy: Callable[[str], str] = str) -> Status:
@@ -67,6 +88,14 @@ def check_loss(loss: float, round: int, begun: bool) -> None:
     if not math.isfinite(loss):
         when = f"after round {round}: the run diverges" if begun else "at the start, before any step"
         raise Diverged(f"the loss is {loss} {when}", unexplained=True)
+
+
+def exploded(history: Sequence[Row]) -> str:
+    """The sentence that says that the last loss is a million times the first; empty if it is not."""
+    loss = [row["loss"] for row in history if "loss" in row]
+    if not loss or abs(loss[-1]) <= HUGE * max(abs(loss[0]), SMALL):
+        return ""
+    return f"the loss ends at {loss[-1]:.4g}, and began at {loss[0]:.4g}: the run diverges"
 
 
 def diverged(history: Sequence[Row]) -> str:
@@ -121,6 +150,20 @@ def exhausted(history: Sequence[Row], best: str, since: int, patience: int | Non
     if patience is None or worse < patience:
         return ""
     return f"{best} was best in round {since}, and no better in {worse} evaluations since"
+
+
+def undefined(history: Sequence[Row], aims: Sequence[tuple[str, str]]) -> str:
+    """The sentence that says that a figure of ``target`` or ``best`` was nan at every evaluation; empty if none was.
+
+    Args:
+        aims: the figures, each as (setting, figure)
+    """
+    for setting, name in aims:
+        values = [row[name] for row in history if name in row]
+        if values and all(map(math.isnan, values)):
+            so = "the model is the last round's" if setting == "best" else "the run could not reach its target"
+            return f"{name} was nan at all {len(values)} evaluations, so {so}; choose a figure that these rows have"
+    return ""
 
 
 def _range(values: Sequence[float], best: object) -> tuple[float, float, float]:

@@ -188,7 +188,7 @@ class Loop:
                         with stopwatch.doing("files"):
                             folder.grow(self._open(state).grown)
                     self._tell_round(state)
-                status = self._over(state) or judged(state.history, self.clients.problem, self.evaluator.remedy)
+                status = self._over(state) or self._judged(state)
             except KeyboardInterrupt:
                 status = self._interrupted(state)
             except BudgetSpent as e:
@@ -215,7 +215,11 @@ class Loop:
             return Status("target", why)
         if state.best is not None and (why := exhausted(state.history, str(o.best), state.best["round"], o.patience)):
             return Status("finished", why)
-        return None
+        waited = state.best is None and o.patience is not None and len(state.history) > o.patience
+        return self._judged(state) if waited else None
+
+    def _judged(self, state: RunState) -> Status:
+        return judged(state.history, self.clients.problem, self.evaluator.remedy, self.options)
 
     def _next(self, state: RunState, began: float) -> RunState:
         """The run one round later; does not change ``state``. ``began`` is the start on `time.perf_counter`'s clock."""
@@ -284,8 +288,9 @@ class Loop:
 
     def _evaluate_x0(self, state: RunState) -> None:
         row = self._evaluate(state)
-        if lacking := (self.options.target or {}).keys() - row.keys():
-            raise RecipeError.unknown(min(lacking), row, "run(target=...): this run's history")
+        for key, name in self.options.aims:
+            if name not in row:
+                raise RecipeError.unknown(name, row, f"run({key}=...): this run's history")
         self._tell(row)
 
     def _evaluate(self, state: RunState) -> Row:

@@ -154,7 +154,8 @@ class RunOptions(Checked):
         functions: dict[str, object] = {"on_round": self.on_round or print, **self.functions}
         for name, f in functions.items():
             if not callable(f) or isinstance(f, type):
-                raise RecipeError(f"run(): {name} is {f!r}; give a function", name)
+                made = f"an object of it, {f.__name__}()" if isinstance(f, type) else "a function"
+                raise RecipeError(f"run(): {name} is {f!r}; give {made}", name)
         if self.readmit and self.resume is None:
             raise RecipeError("run(readmit=...): needs resume=, the folder of the run that should go on", "readmit")
         self._check_figures()
@@ -172,6 +173,12 @@ class RunOptions(Checked):
                 raise RecipeError.unknown(name, known, "run(target=...)")
             higher_is_better(name, self.directions)
         self._check_best()
+        if self.target_over != 1 and not self.target:
+            raise RecipeError(
+                f"run(target_over={self.target_over}): there is no target; give target={{'accuracy': 0.9}}, or leave "
+                "it out",
+                "target_over",
+            )
         if self.eval_rows is not None and (exact := {"gap", "grad_norm"} & (self.target or {}).keys()):
             raise RecipeError(
                 f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): this target needs an exact "
@@ -262,6 +269,12 @@ class RunOptions(Checked):
     def at_least(self) -> frozenset[str]:
         """The figures of the target that must reach at least their value."""
         return frozenset(name for name in self.target or {} if higher_is_better(name, self.directions))
+
+    @property
+    def aims(self) -> list[tuple[str, str]]:
+        """The figures that end the run or choose its model, each as (setting, figure)."""
+        best = [] if self.best is None else [("best", self.best)]
+        return [("target", name) for name in sorted(self.target or {})] + best
 
     def check_measurable(self, tested: bool, f_star: float | None, stream: bool, personal: bool) -> None:
         """Raise RecipeError for targets, metrics and choices that the federation or the method does not have."""

@@ -19,6 +19,9 @@ from .checksum import checksum
 BASE, STILL = "_base_of_medley", "_still_in_medley"
 """Attributes of a run's module: the name of its base, and the buffers that training does not change."""
 
+LAYERS = ("torch.nn.modules.", "medley.models.", "medley.problems.linear.layer.")
+"""The modules whose public classes a folder may name."""
+
 
 def base_name(module: nn.Module) -> str | None:
     """The name of a module's base: as `Network(base=...)` gave it, or peft's; None if a folder holds all numbers."""

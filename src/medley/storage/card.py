@@ -8,8 +8,13 @@ from typing import Any
 HEAD = "---\nlibrary_name: {library}\ntags:\n- federated-learning\n- medley\n{base}---\n\n"
 """The part of a card that programs read, in the form that model hubs use."""
 
-FIGURES = ("loss", "test_loss", "accuracy", "gap")
-"""Figures of a history that a card shows, in addition to a user's metrics."""
+FIGURES = {
+    "loss": "loss on training rows",
+    "test_loss": "loss on {} rows",
+    "accuracy": "accuracy on {} rows",
+    "gap": "loss on training rows above the optimum",
+}
+"""Figures of a history that a card shows, and what they are called, in addition to a user's metrics."""
 
 
 def card(
@@ -35,7 +40,9 @@ def card(
         "Participation": settings.get("participation"),
         "Base model": base,
     }
-    shown = [k for k in (*FIGURES, *settings.get("metrics", ())) if k in figures]
+    names = FIGURES | {k: f"{k} on {{}} rows" for k in settings.get("metrics", ())}
+    held_out = settings.get("evaluate_on", "test")
+    shown = {name.format(held_out): f"{figures[k]:.4g}" for k, name in names.items() if k in figures}
     parts = [
         HEAD.format(library=library, base=f"base_model: {base}\n" if base else ""),
         "# Model trained by federated learning\n\n",
@@ -44,7 +51,7 @@ def card(
         "\n## Privacy\n\n",
         _privacy(settings, figures),
         "\n## Figures\n\n",
-        _table(("figure", "value"), {k: f"{figures[k]:.4g}" for k in shown}) if shown else "None were measured.\n",
+        _table(("figure", "value"), shown) if shown else "None were measured.\n",
     ]
     return "".join(parts)
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..contract import State, WireError
 from . import atomic
-from .base import BASE, STILL, base_name, digest, placed, refuse_other, still_buffers
+from .base import BASE, LAYERS, STILL, base_name, digest, placed, refuse_other, still_buffers
 from .checksum import checksum, refuse_damage
 
 STRUCTURE, NUMBERS = "model.json", "model.safetensors"
@@ -375,7 +375,7 @@ def _class(name: str) -> type[nn.Module]:
     """The module class of this name: a public one of `torch.nn` or `medley.models`, or one that is imported."""
     place, _, path = name.partition(":")
     if _is_library(place):
-        if not f"{place}.".startswith(("torch.nn.modules.", "medley.models.")) or path[:1] == "_":
+        if not f"{place}.".startswith(LAYERS) or path[:1] == "_":
             raise WireError(f"a network consists of layers of torch.nn and medley.models, not of {name}")
         importlib.import_module(place)
     first, *inner = path.split(".")

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...contract import BadData, Data, RecipeError
 from ...rows.fields import Fields, described
 from ..cross_entropy import class_labels, cross_entropies
-from ..labels import is_one_hot
+from ..labels import is_one_hot, refuse_classes
 from .loss import LinearLoss
 from .problem import LinearProblem
 
@@ -51,7 +51,11 @@ class Linear(LinearLoss):
                 "(Dataset.flatten())"
             )
         if y.ndim != 1:
-            remedy = "it is one-hot, so give the labels, y.argmax(1)" if is_one_hot(y) else "flatten it first"
+            model = "Logistic" if isinstance(self, Logistic) and y.shape[-1] == 2 else "Softmax"
+            to = "" if model == type(self).__name__ else f", to {model}"
+            hot = f"it is one-hot, so give the labels, y.argmax(1){to}"
+            column = "flatten it first, y.reshape(-1)" if y.shape[1:].numel() == 1 else "give one target for each row"
+            remedy = hot if is_one_hot(y) else column
             raise BadData(f"{type(self).__name__} wants y as [rows], this one is {list(y.shape)}; {remedy}")
         return LinearProblem(self, X.shape[1] + self.intercept, self.width(classes), dtype or torch.float64, device)
 
@@ -121,7 +125,8 @@ class LeastSquares(Linear):
     classification: ClassVar[bool] = False
 
     def targets(self, y: Data, classes: int | None) -> Data:
-        """Floats as they are, integers as float64."""
+        """Floats as they are, integers as float64. Raises BadData for integers that look like classes."""
+        refuse_classes(y, "LeastSquares")
         return y.to(torch.float64) if not y.is_floating_point() else y
 
     def losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...contract import Data, Need, RecipeError, State, Vec, Weights
 from ...runtime.meter import Meter
+from .layer import Linear
 from .loss import LinearLoss
 from .model import LinearModel
 from .objective import LinearObjective
@@ -45,10 +46,13 @@ class LinearProblem(LinearModel):
         return self.family.hits(self.compared(outputs, y), y)
 
     def module(self, x: Vec) -> nn.Module:
-        """The model as PyTorch's nn.Linear. Its output is one number for each row; for Softmax, one for each class."""
+        """The model as an nn.Linear that takes rows of any dtype.
+
+        Its output is one number for each row; for Softmax, one for each class.
+        """
         weights = x.detach().cpu().view(self.width, self.features)
         features = self.features - self.family.intercept
-        linear = nn.Linear(features, self.width, bias=self.family.intercept, dtype=x.dtype)
+        linear = Linear(features, self.width, bias=self.family.intercept, dtype=x.dtype)
         with torch.no_grad():
             linear.weight.copy_(weights[:, :features])
             if self.family.intercept:

@@ -25,7 +25,7 @@ from ..cross_entropy import binary_targets, class_labels
 from ..labels import is_one_hot
 from . import probes
 from .names import BODY, patterns, trainable, without_last
-from .own_loss import called, check_loss, check_mean, check_pairs
+from .own_loss import DRAWS, called, check_loss, check_mean, check_pairs, refuse_class_numbers, unsuited
 from .problem import TRIED, NetworkProblem, counted, is_binary
 from .shared import SharedNetwork
 from .spec import NetworkSpec
@@ -217,6 +217,8 @@ class Network(NetworkSpec):
                 f"{'end the network with nn.Flatten(0), or return outputs.squeeze(1)' if narrow else 'reshape y'}"
             )
         p.noisy = p.noisy and p.draws_random_numbers(rows, training=False)
+        if p.noisy:
+            log.warning(DRAWS)
         if Need.NOISE in p.gives and not p.draws_random_numbers(rows):
             p.gives -= {Need.NOISE}
         p.changes_inputs, p.still = p.works_in_place(rows)
@@ -242,7 +244,7 @@ class Network(NetworkSpec):
         if y.ndim > 1:
             p.gives -= {Need.CLASSES}
         layers = p.note_layers(rows)
-        self._ends(p, layers.end)
+        self._ends(p, out, layers.end)
         if self.shared is not None and body:
             found, names = p, without_last(p.module, self.shared, layers.last, layers.failed)
             p = NetworkProblem(replace(self, shared=names), classes, p.dtype, device)
@@ -329,11 +331,10 @@ class Network(NetworkSpec):
         if p.by_rows:
             p.gives |= {Need.WEIGHTS}
 
-    def _ends(self, p: NetworkProblem, end: str) -> None:
-        """Warn in the log if a loss of logits gets outputs of a softmax or sigmoid; after a sigmoid, decide at ½."""
-        if (end == "sigmoid" and is_binary(self.loss)) or (end == "softmax" and self.loss == "cross_entropy"):
-            said = "%s takes logits, and the network ends in a %s: leave that out, since the loss has its own"
-            log.warning(said, called(self.loss), end)
+    def _ends(self, p: NetworkProblem, out: Tensor, end: str) -> None:
+        """Warn in the log if the loss does not take such outputs; after a sigmoid, decide at ½."""
+        if why := unsuited(self.loss, out, end):
+            log.warning("%s", why)
         unclear = p.decision is None and callable(self.loss) and p.classes == 2
         if end == "sigmoid" and (is_binary(self.loss) or unclear):
             p.decision = 0.5
@@ -360,6 +361,7 @@ class Network(NetworkSpec):
             return class_labels(y, classes, "Network", self.ignore_index)
         if is_binary(self.loss):
             return binary_targets(y, called(self.loss))
+        refuse_class_numbers(self.loss, y)
         return y.float() if self.loss == "mse" and not y.is_floating_point() else y
 
     @property

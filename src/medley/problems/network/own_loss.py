@@ -5,14 +5,20 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...contract.errors import BadData, MedleyError, RecipeError
+from ..labels import refuse_classes
 from .spec import Loss
+
+DRAWS = (
+    "Network: the module draws random numbers in evaluation mode too, so its figures are of random outputs; if that is "
+    "from F.dropout(x), write F.dropout(x, training=self.training)"
+)
 
 PROBE = (0.3, 0.6)
 """Outputs of two rows that can be read as logits, as probabilities and as positive numbers."""
@@ -47,6 +53,69 @@ def fits_values(loss: str | Loss, classes: int) -> bool:
     except Exception:
         return False
     return one != other
+
+
+def refuse_class_numbers(loss: str | Loss, y: Tensor) -> None:
+    """Raise BadData if a loss of values gets whole numbers that look like classes, see `refuse_classes`."""
+    if loss == "mse" or loss in VALUES or isinstance(loss, VALUE_MODULES):
+        refuse_classes(y, called(loss))
+
+
+LOGITS = ("cross_entropy", F.cross_entropy, F.binary_cross_entropy_with_logits)
+LOGIT_MODULES = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
+LOGARITHMS, LOGARITHM_MODULES = (F.nll_loss, F.kl_div), (nn.NLLLoss, nn.KLDivLoss)
+PROBABILITIES, PROBABILITY_MODULES = (F.binary_cross_entropy,), (nn.BCELoss,)
+"""PyTorch's losses of logits, of logarithms of probabilities, and of probabilities, as functions and as modules."""
+
+
+def unsuited(loss: str | Loss, out: Tensor, end: str) -> str:
+    """The sentence that says that a loss does not take such outputs; empty if it does, or if that is not known.
+
+    A function of one's own is tried: a loss that falls without end along its own class takes logarithms, and one that
+    equals cross-entropy takes logits.
+
+    Args:
+        out: the network's outputs of two rows
+        end: the operation that makes the outputs, as `Layers.end`
+    """
+    z = out.detach().double()
+    several = z.ndim > 1 and z.shape[1] > 1
+    shares = several and bool((z >= 0).all()) and torch.allclose(z.sum(1), torch.ones_like(z.sum(1)), atol=1e-4)
+    logs = several and torch.allclose(z.logsumexp(1), torch.zeros_like(z[:, 0]), atol=1e-4)
+    of: Callable[[Collection[object], tuple[type, ...]], bool] = lambda some, kinds: (
+        loss in some or isinstance(loss, kinds)
+    )
+    own = "" if isinstance(loss, str) or not several else _alike(loss, z.shape[1])
+    if of(LOGITS, LOGIT_MODULES) or own == "logits":
+        what = end if end in ("sigmoid", "softmax") else "softmax" if shares else ""
+        why = "takes logits, and the network ends in a {}: leave that out, since the loss has its own"
+        return f"{called(loss)} {why.format(what)}" if what else ""
+    if (of(LOGARITHMS, LOGARITHM_MODULES) or own == "logarithms") and several and not logs:
+        what = "softmax, without the logarithm" if shares else "layer, and not in a log_softmax"
+        return (
+            f"{called(loss)} takes logarithms of probabilities, and the network ends in a {what}: the loss then falls "
+            "without end. End the network in nn.LogSoftmax(1), or give loss='cross_entropy' and outputs without softmax"
+        )
+    if of(PROBABILITIES, PROBABILITY_MODULES) and end not in ("sigmoid", "softmax") and not shares:
+        return (
+            f"{called(loss)} takes probabilities, and the network does not end in a sigmoid: end it in nn.Sigmoid(), "
+            "or give nn.BCEWithLogitsLoss(), which takes logits"
+        )
+    return ""
+
+
+def _alike(loss: Loss, classes: int) -> str:
+    """What a loss of one's own takes: "logits" if it equals cross-entropy on some numbers, "logarithms" if nll_loss."""
+    z = torch.linspace(-2, 2, 2 * classes).reshape(classes, 2).T.contiguous()
+    y = torch.tensor([0, classes - 1])
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = float(loss(z, y).mean())
+    except Exception:
+        return ""
+    known = {"logits": F.cross_entropy(z, y), "logarithms": F.nll_loss(z, y)}
+    return next((what for what, value in known.items() if math.isclose(found, float(value), rel_tol=1e-5)), "")
 
 
 def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:

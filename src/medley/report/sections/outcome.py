@@ -10,7 +10,7 @@ from ..figures import Markup, interval
 from ..numbers import MethodSummary, Paired, Stat, directions, is_share, paired, reached_by_most, status_of
 from ..table import caption, costs, headline, named, said
 from ..targets import COLUMNS
-from ..text import beyond, difference, impossible, worth, worths
+from ..text import beyond, difference, impossible, unsure, worth, worths
 from ..units import DASH, column
 from .comparison import Comparison, listed
 
@@ -81,6 +81,8 @@ def _at_a_glance(
     if not rivals:
         return [f"{listed(first)} {'stands' if len(first) == 1 else 'stand'} out."]
     if len(first) + len(rivals) == len(c.groups):
+        if any(map(unsure, paired(c.results, best.method, c.metric))):
+            return ["These seeds do not tell the methods apart: a difference that all of them have has no interval."]
         return ["No method stands out: the differences by seed are within their 95 % intervals."]
     few = rivals if len(rivals) <= 4 else [f"{len(rivals)} of the other {len(c.groups) - len(first)}"]
     verb = "leads" if len(first) == 1 else "lead"
@@ -126,7 +128,9 @@ def _against(p: Paired) -> str:
     if not any(p.diff.values):
         return f"On every seed {p.base} has the same figure."
     words = f"Seed by seed that is {difference(p)} against {p.base}, better on {p.wins} of {p.n}"
-    if p.n > 1 and p.diff.low <= 0 <= p.diff.high:
+    if unsure(p):
+        return f"{words}; all seeds have the same difference, so no interval can be estimated."
+    if p.n > 1 and not p.clear:
         return f"{words}; the interval contains zero, so these seeds do not tell the two apart."
     return f"{words}."
 
@@ -193,6 +197,7 @@ def _span(c: Comparison) -> tuple[float, float]:
     # An interval of two seeds may dwarf the differences themselves: the picture ends at four times the largest.
     far = 4 * max((abs(d.mean) for d in diffs), default=0.0) or 1.0
     ends = [0.0, *(v for d in diffs for v in (d.low, d.mean, d.high) if math.isfinite(v))]
+    ends += [v for p in c.pairs.values() if p.half > p.diff.half for v in (p.diff.mean - p.half, p.diff.mean + p.half)]
     low, high = max(min(ends), -far), min(max(ends), far)
     room = 0.05 * (high - low) or 1.0
     return low - room, high + room
@@ -204,7 +209,7 @@ def _difference(p: Paired | None, low: float, high: float, slot: int) -> list[st
         return ["base", "", ""]
     if not p.n:
         return [DASH, "", DASH]
-    picture = interval(p.diff.mean, math.nan if impossible(p) else p.diff.half, low, high, slot, is_share(p.metric))
+    picture = interval(p.diff.mean, math.nan if impossible(p) else p.half, low, high, slot, is_share(p.metric))
     return [difference(p), picture, f"{p.wins} of {p.n}"]
 
 

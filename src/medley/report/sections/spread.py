@@ -9,7 +9,7 @@ from ...storage.result import Result
 from ..document import figure, figures, text
 from ..figures import Dots, Markup, strip
 from ..numbers import final, usable
-from ..table import named, streamed
+from ..table import named, one_is_a_tenth, streamed
 from ..text import kind_of
 from .comparison import Comparison
 
@@ -44,7 +44,8 @@ def _there(c: Comparison, stem: str) -> bool:
 def _over_clients(c: Comparison, stem: str, label: str, kind: str) -> Markup:
     mean, worst = stem.format("mean"), stem.format("worst")
     rows = [Dots(m, c.slots[m], _ends(c, mean, runs), _ends(c, worst, runs)) for m, runs in c.groups.items()]
-    name = f"Over clients: the mean (filled) and the worst tenth (hollow){', estimates' if 'estimate' in stem else ''}"
+    least = "worst client" if all(map(one_is_a_tenth, c.results)) else "worst tenth"
+    name = f"Over clients: the mean (filled) and the {least} (hollow){', estimates' if 'estimate' in stem else ''}"
     label += ", last task" if streamed(c.results) else ""
     return figure(strip(rows, title=name, xlabel=label, x=kind), name)
 
