@@ -14,6 +14,7 @@ pytest.importorskip("formulaic")
 
 from medley.statistics import Rules, Study
 from medley.statistics.formulas import parsed
+from medley.statistics.site import _functions
 from support.pairs import quick
 
 OPEN = Rules(rows=1, events=1, parameters=1.0)
@@ -90,6 +91,17 @@ def test_a_level_that_looks_like_a_name_stays_a_text() -> None:
     s = Study({"A": table[:30], "B": table[30:]}, rules=OPEN)
     assert [*s.glm("y ~ C(g, contr.treatment('class'))").params.index][1].endswith("[T.a.b]")
     assert s.glm("y ~ x", where="g == 'class' and x > -9").nobs == 40
+
+
+def test_a_column_is_a_function_of_the_column_whose_whole_name_it_has() -> None:
+    names = ["log(age)", "age (years)", "fu.age", "age:fu.age", "I(age**2)"]
+    of = _functions(names, ["age", "age (years)", "fu.age", "y"], [])
+    assert {name: key.split(":")[0].removeprefix("function of ") for name, key in of.items()} == {
+        "log(age)": "age",
+        "age (years)": "age (years)",
+        "fu.age": "fu.age",
+        "I(age**2)": "age",
+    }
 
 
 # Cells.

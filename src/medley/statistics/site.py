@@ -223,7 +223,8 @@ def _within(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def _functions(names: Sequence[str], keys: Sequence[str], beside: Sequence[str]) -> dict[str, str]:
     """The register's keys for columns that are functions of a single column of the frame."""
-    of = {name: [k for k in keys if re.search(rf"(?<!\w){re.escape(k)}(?!\w)", name)] for name in names}
+    longest = "|".join(re.escape(k) for k in sorted(keys, key=len, reverse=True))  # fu.age is not a function of age
+    of = {name: [*dict.fromkeys(re.findall(rf"(?<!\w)(?:{longest})(?!\w)", name))] for name in names}
     return {name: f"function of {k[0]}: {name} {sorted(beside)}" for name, k in of.items() if len(k) == 1}
 
 
