@@ -130,6 +130,7 @@ TIMES = {
     "dates": DAYS,
     "dates with a zone": DAYS.tz_localize("UTC"),
     "Python's dates": pd.Series([d.date() for d in DAYS], dtype=object),
+    "months": pd.period_range("2020-01", periods=60, freq="M"),
     "texts of dates": DAYS.strftime("%Y-%m-%d"),
     "texts of European dates": DAYS.strftime("%d.%m.%Y"),
 }
@@ -148,6 +149,19 @@ def test_dates_are_refused_with_the_remedy_wherever_a_number_is_wanted(kind: str
             call()
     numbers = Study(sites(day=(DAYS - pd.Timestamp("2024-01-01")).days), rules=OPEN)
     assert numbers.describe(["day"]).cells["day"][""].mean == 29.5  # the remedy works
+
+
+def test_objects_that_are_numbers_are_numbers_and_texts_of_numbers_have_their_remedy() -> None:
+    from decimal import Decimal
+
+    for column in (PLAIN.x.astype(object), [Decimal(repr(v)) for v in PLAIN.x], PLAIN.x.where(PLAIN.k > 0, None)):
+        values = pd.Series(column, dtype=object)
+        got = Study(sites(x=values), rules=OPEN).describe(["x"]).cells["x"][""]
+        assert got.mean == pytest.approx(values.dropna().astype(float).mean())
+    for texts, match in ((["1,5"] * 60, r"decimal comma; read .*decimal=','"), (["15"] * 60, "pandas.to_numeric")):
+        with pytest.raises(md.BadData, match=f"^A: x is not a number; its texts are numbers.*{match}"):
+            Study(sites(x=texts), rules=OPEN).glm("y ~ x")
+    assert Study(sites(g=["a", "b "] * 30), rules=OPEN).glm("y ~ x", where="g in ['b ', 'c']").nobs == 30
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..contract import Algorithm, Client, Cohort, Message, RecipeError, Vec, on_client
 from ..numerics.dense import symmetric
 from ..rows.coding import folded
-from .formulas import in_sequence, is_numeric, texts
+from .cells import in_sequence, is_numeric, texts
 from .levels import sketched, union
 from .site import Site
 

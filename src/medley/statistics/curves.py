@@ -15,9 +15,9 @@ import numpy as np
 
 from ..contract import BadData, Client, Cohort, on_client, positive
 from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpacked
+from .cells import needed, texts
 from .describe import Asked, curve_may, mergers
 from .fit import Cost, Test, probability
-from .formulas import needed, texts
 from .rules import Withheld
 from .site import Site
 

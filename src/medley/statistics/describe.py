@@ -20,7 +20,8 @@ from torch import Tensor
 
 from ..contract import Client, Cohort, Message, RecipeError, WireError, on_client
 from .analysis import Agreement, Analysis, Hello, Json, Moments, Report, named_by, packed, site_of, tensor, unpacked
-from .formulas import check_columns, is_numeric, numbers, texts
+from .cells import is_numeric, numbers, texts
+from .formulas import check_columns
 from .levels import sketched
 from .rules import Withheld
 from .site import Site

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..contract import RecipeError
-from .formulas import latex, needed, parsed
+from .cells import needed
+from .formulas import latex, parsed
 from .glm import GLM
 from .scoring import Fitted
 

@@ -2,7 +2,7 @@
 
 A formula comes from another person, so Medley parses it and never runs it as code. It may contain columns,
 ``C(column)``, interactions, powers and products of columns under ``I()``, and logarithms, exponentials and roots of one
-column. Anything else could pick single rows. Only this module imports pandas and formulaic.
+column. Anything else could pick single rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, time, timedelta
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ import numpy as np
 
 from ..contract import BadData, RecipeError
 from ..rows.coding import text
-from ..runtime.versions import install
+from .cells import is_numeric, needed, numbers, texts
 
 FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt")}
 
@@ -54,27 +53,6 @@ WORDS = {"and", "or", "not", "in", "is", "if", "else", "True", "False", "None"}
 """Words of conditions, which are no names of columns without backticks."""
 
 BACKTICKS = "write a name with spaces or signs in backticks: `age (years)`"
-
-DATES = "(date - pandas.Timestamp('2024-01-01')).dt.days, from the same day at all sites"
-
-DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?")
-"""Texts that are dates."""
-
-TIMES = {
-    "M": f"is a date; compute a number of days in each site's data, {DATES}",
-    "m": "is a duration; compute a number in each site's data, such as duration / np.timedelta64(1, 'D')",
-}
-"""Kinds of columns of times, with the end of a sentence about each."""
-
-
-def needed(package: str) -> Any:
-    """The module of one of the extra's packages. Raises RecipeError if the package is not installed."""
-    import importlib
-
-    try:
-        return importlib.import_module(package)
-    except ImportError as e:
-        raise RecipeError(f"medley.statistics needs {package} ({e}): {install('statistics')}") from e
 
 
 @dataclass(frozen=True)
@@ -183,93 +161,6 @@ def _factor(text: str, formula: str, names: Mapping[str, str]) -> tuple[tuple[st
     )
 
 
-def table(data: Any, site: str) -> Any:
-    """A site's rows as a pandas frame: names of columns, and texts, without spaces at their ends; an empty text is
-    missing. Raises BadData for data without columns or rows.
-    """
-    pandas = needed("pandas")
-    if hasattr(data, "to_pandas"):
-        data = data.to_pandas()
-    elif isinstance(data, Mapping):
-        data = pandas.DataFrame(dict(data))
-    if not isinstance(data, pandas.DataFrame):
-        raise BadData(f"{site}: a {type(data).__name__} is no frame; give a pandas DataFrame, or columns in a dict")
-    out = data.reset_index(drop=True)
-    out.columns = [str(c).strip() for c in out.columns]
-    if not len(out) or out.columns.has_duplicates:
-        raise BadData(f"{site}: the frame has {'no rows' if not len(out) else 'two columns of one name'}")
-    return out.assign(**{c: _trimmed(out[c]) for c in out.columns if _has_texts(out[c])})
-
-
-def _has_texts(column: Any) -> bool:
-    kind, types = getattr(column.dtype, "categories", column).dtype, needed("pandas").api.types
-    return bool(types.is_object_dtype(kind) or types.is_string_dtype(kind))
-
-
-def _trimmed(column: Any) -> Any:
-    """A column whose texts have no spaces at their ends; None for empty ones. The same column if nothing changes."""
-    values = column.astype(object).tolist()
-    trimmed = [(text(v) or None) if isinstance(v, str | bytes) else v for v in values]
-    if all(a is b or a == b for a, b in zip(values, trimmed, strict=True) if isinstance(a, str | bytes)):
-        return column
-    return needed("pandas").Series(trimmed, index=column.index, dtype=object)
-
-
-def is_numeric(column: Any) -> bool:
-    """Whether a column holds numbers, or True and False."""
-    return bool(needed("pandas").api.types.is_numeric_dtype(column.dtype))
-
-
-def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for categories") -> np.ndarray:
-    """A column as floats, missing as NaN.
-
-    Raises BadData for text, with this remedy, for dates, for infinities, and for whole numbers that no float holds.
-    """
-    column = frame[name]
-    if not is_numeric(column) or column.dtype.kind == "c":
-        refuse_times(column, name, site, as_text=True)
-        raise BadData(f"{site}: {name} is not a number; {remedy.format(name)}")
-    values: np.ndarray = column.to_numpy(dtype=float, na_value=np.nan)
-    if np.isinf(values).any():
-        raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")
-    if column.dtype.kind in "iu" and (np.abs(values) >= 2.0**53).any():
-        raise BadData(f"{site}: {name} has whole numbers with too many digits for a float; subtract a constant there")
-    return values
-
-
-def refuse_times(column: Any, name: str, site: str, as_text: bool = False) -> None:
-    """Raise BadData for dates and durations; with ``as_text``, for a column of texts that are all dates, too."""
-    values = column.dropna()
-    kind = column.dtype.kind if column.dtype.kind in "mM" else ""
-    if column.dtype == object and len(values):
-        kind = "M" if isinstance(values.iloc[0], date | time) else "m" if isinstance(values.iloc[0], timedelta) else ""
-    if not kind and as_text and len(values) and all(isinstance(v, str) and DATE.fullmatch(v) for v in values):
-        kind = "M"
-    if kind:
-        raise BadData(f"{site}: {name} {TIMES[kind]}")
-
-
-def texts(frame: Any, name: str, site: str) -> np.ndarray:
-    """A column as categories, by their texts: whole numbers as "1", others as they are; None where missing.
-
-    Raises BadData for dates and for infinities.
-    """
-    column = frame[name]
-    refuse_times(column, name, site)
-    missing = column.isna().to_numpy()
-    if column.dtype.kind == "f" and np.isinf(column.to_numpy(dtype=float, na_value=np.nan)).any():
-        raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")
-    return np.array([None if m else text(v) for m, v in zip(missing, column.tolist(), strict=True)], dtype=object)
-
-
-def in_sequence(levels: Sequence[str]) -> list[str]:
-    """Levels sorted as numbers if all are numbers, else as texts."""
-    try:
-        return sorted(levels, key=float)
-    except ValueError:
-        return sorted(levels)
-
-
 def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> tuple[list[str], np.ndarray]:
     """The names of the design matrix's columns, and the matrix [n, p]; ``levels`` are the categories of all sites."""
     names, X = _design(parsed, frame, levels, site)
@@ -345,7 +236,12 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
 
     def value(node: Any) -> Any:
         """A column, or a value in the condition."""
-        return frame[columns.get(node.id, node.id)] if isinstance(node, ast.Name) else ast.literal_eval(node)
+        if isinstance(node, ast.Name):
+            return frame[columns.get(node.id, node.id)]
+        literal = ast.literal_eval(node)
+        values = literal if isinstance(literal, list | tuple) else [literal]
+        trimmed = [v.strip() if isinstance(v, str) else v for v in values]  # as the frame's texts
+        return trimmed if values is literal else trimmed[0]
 
     condition, columns = readable(where.strip())
     try:

@@ -26,8 +26,9 @@ from torch import Tensor
 from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, on_client, positive
 from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
+from .cells import needed
 from .families import FAMILIES, LINKS, Family, deviance, parts, shape
-from .formulas import design, needed, parsed, within
+from .formulas import design, parsed, within
 from .scoring import Alone, Curve, Descent, Fitted, Point, Unfit, inverse, separation
 from .site import Site
 

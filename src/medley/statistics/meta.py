@@ -22,8 +22,9 @@ from torch import Tensor
 
 from ..contract import Client, Cohort, Diverged, Message, RecipeError, Stalled, on_client, positive
 from .analysis import Analysis, Report, packed, site_of, tensor, unpacked
+from .cells import in_sequence, needed, texts
 from .fit import Coefficients, Cost
-from .formulas import design, in_sequence, needed, parsed, texts
+from .formulas import design, parsed
 from .glm import GLM, FamilyName, design_names
 from .rules import Withheld
 from .scoring import Unfit

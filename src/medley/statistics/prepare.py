@@ -27,9 +27,9 @@ from ..numerics.scaling import Scaling
 from ..rows.coding import Coding, Column
 from ..rows.columns import columns_of
 from ..storage.atomic import write
+from .cells import needed
 from .describe import Cell, Describe
 from .fit import Cost
-from .formulas import needed
 
 STEPS = {
     "mean": 0, "median": 0, "mode": 0, "fill": 1, "indicator": 0, "clip": 2, "standardise": 0, "encode": 0,

@@ -32,7 +32,7 @@ from filelock import FileLock
 
 from ..contract import BadData, MedleyError
 from ..storage.atomic import flush, made, sync, write, writing
-from .formulas import needed
+from .cells import needed
 from .rules import light, recoverable
 
 FORM, DIGEST = 2, 6

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .formulas import check_columns, chosen, complete, numbers, table
+from .cells import numbers, table
+from .formulas import check_columns, chosen, complete
 from .register import Register
 from .rules import Rules, Withheld
 

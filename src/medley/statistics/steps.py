@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from .cells import needed
 from .fit import Test
-from .formulas import needed
 
 ROUNDING = 1e-12
 """A column's information at β = 0, if it is below this share of its squares, is only rounding."""

@@ -21,11 +21,12 @@ from torch import Tensor
 from ..contract import Client, Cohort, Message, RecipeError, on_client
 from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
+from .cells import needed
 from .curves import check_times
 from .describe import curve_may
 from .families import FAMILIES, Family
 from .fit import Coefficients, Cost
-from .formulas import design, needed, parsed, within
+from .formulas import design, parsed, within
 from .glm import APART, design_names, within_basis
 from .rules import Withheld
 from .scoring import BAD, DEVIANCE, LLF, NULL, Curve, Descent, Fitted, Point, Unfit

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from .cells import needed
 from .describe import Cell, Describe
 from .fit import Cost, Test, probability
-from .formulas import latex, needed
+from .formulas import latex
 
 WITHHELD = "withheld"
 """Printed instead of a figure that a site withholds."""
