@@ -56,6 +56,9 @@ def rows():
 """
 
 LOGISTIC = """
+[rules]
+exact = true
+scores = true
 [problem]
 kind = "Logistic"
 mu = 0.01
@@ -121,7 +124,7 @@ def test_a_site_whose_rules_keep_its_scores_gives_its_area_alone(app: Path) -> N
     text = LOGISTIC.format(run='clients_every = 1\nmetrics = { auroc = ["figure_code:auroc", "max"] }')
     app.write_text(text)
     own = app.with_name("own.toml")
-    own.write_text(text + "[rules]\nscores = false\n")
+    own.write_text(text.replace("scores = true", "scores = false"))
     config: dict[str, Any] = {"clients": 3, "save": str(app.parent / "run"), "timeout": 60}
     grid = Bench([client_app(p) for p in (app, own, app)], config, memory=str(app.parent / "memory"))
     server_app(app)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
@@ -182,7 +185,7 @@ def test_nodes_have_no_validation_rows(app: Path) -> None:
 @pytest.mark.parametrize("kind", ["FedAvg", "SCAFFOLD", "FedPer"])
 def test_several_inputs_a_row(kind: str, app: Path) -> None:
     text = LOGISTIC.format(run="").replace("FedAvg", kind)
-    head = text[text.index("[partition]") :].replace('batch = "full"', "batch = 16")
+    head = "[rules]\nexact = true\n" + text[text.index("[partition]") :].replace('batch = "full"', "batch = 16")
     problem = '[problem]\nkind = "Network"\nmodel = "figure_code:Two"\n[data]\nname = "figure_code:rows"\n'
     here, there = both(app, problem + head)
     assert torch.equal(here.x, there.x)

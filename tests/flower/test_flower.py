@@ -294,6 +294,9 @@ def test_an_evaluations_fields_are_checked(app: Path, tmp_path: Path) -> None:
 
 
 RECIPE = """
+[rules]
+exact = true
+scores = true
 [problem]
 kind = "Network"
 model = "mlp"
@@ -358,6 +361,9 @@ def test_a_recipe_as_a_flower_app_is_the_recipe_run_here(codec: str, app: Path, 
 
 
 STREAM = """
+[rules]
+exact = true
+scores = true
 [problem]
 kind = "Softmax"
 mu = 0.01
@@ -444,6 +450,8 @@ def test_weights_of_rows_and_sparse_rows(kind: str, app: Path, tmp_path: Path) -
     w = w + torch.linspace(0.0, 2.0, 60)
     parts = [slice(0, 10), slice(10, 30), slice(30, 60)]
     app.write_text(f"""
+        [rules]
+        exact = true
         [problem]
         kind = "Logistic"
         mu = 0.01

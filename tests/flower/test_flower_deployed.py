@@ -31,6 +31,7 @@ pytestmark = [
 ]
 
 LOGISTIC = {
+    "rules": {"exact": True},
     "problem": {"kind": "Logistic", "mu": 0.01},
     "data": {"name": "breast_cancer", "standardise": True},
     "partition": {"kind": "IID", "clients": 3},

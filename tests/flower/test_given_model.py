@@ -21,6 +21,9 @@ from medley.flower import client_app, server_app
 from support.bench import Bench
 
 RECIPE = """
+[rules]
+exact = true
+scores = true
 [problem]
 kind = "Softmax"
 mu = 1e-3

@@ -53,6 +53,9 @@ def own(i):
 """
 
 RECIPE = """
+[rules]
+exact = true
+scores = true
 [problem]
 kind = "Network"
 model = "tag_code:Tag"

@@ -20,6 +20,9 @@ from flwr.app import Context, RecordDict
 from support.bench import Bench
 
 RECIPE = """
+[rules]
+exact = true
+scores = true
 [problem]
 kind = "Network"
 model = "{model}"

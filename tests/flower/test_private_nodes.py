@@ -26,6 +26,9 @@ from flwr.app import Context, RecordDict
 from support.bench import Bench
 
 RECIPE = """
+[rules]
+scores = true
+
 [problem]
 kind = "Logistic"
 mu = 0.1

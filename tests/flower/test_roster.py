@@ -28,6 +28,9 @@ from flwr.app import Context, RecordDict
 from support.bench import Bench
 
 RECIPE = """
+[rules]
+exact = true
+scores = true
 [problem]
 kind = "Softmax"
 mu = 0.01

@@ -93,8 +93,8 @@ class Account:
         if count >= most:
             raise WireError(
                 f"client {self.client} refuses: it has told the loss of its rows for {count} models, as many as "
-                "its recipe's rounds need. From the losses of many models the server could compute a client's "
-                "gradient, which the secure sum hides. For another run, give a new recipe that the owner "
+                "its recipe allows. From the losses of many models the server could compute a client's "
+                "gradient or find out who is among its rows. For another run, give a new recipe that the owner "
                 "agrees to"
             )
         self._keep(FILE, json.dumps({**kept, "evaluations": {**there, self.study: (count + 1, digest)}}))

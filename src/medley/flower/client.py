@@ -34,6 +34,7 @@ from .agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, ref
 from .checked_json import Words
 from .client_reports import Known
 from .client_rows import Lot, Own, OwnRows, own_lots, report, share
+from .coarse import GRADIENT, RUNS, Coarse
 from .flwr_api import Handler, Letter
 from .owner import bytes_of, claim, ledgers, memories
 from .secure_parties import STEPS
@@ -231,23 +232,26 @@ class ClientSide:
         words.only("x", "buffers", "round", "tests", "loss", "grad", "known", "run")
         x, buffers, t, exact = asked["x"], asked["buffers"], words.whole("round", 0, node.MOST), bool(asked["loss"])
         run, (sample, acked), private = words.text("run", 64), _aside(i, own), is_row_private(method)
+        rules, model = self.recipe.rules(), PersonalModel(x, buffers)
         secure = any(of.options().get("secure") is not None for of in (self.recipe, r))
         for wants, hides, what in (
             (asked["grad"], private, "its rows are private, but the server asks for the gradient of its loss"),
             (asked["grad"], secure, "its recipe has [secure], but the server asks for the gradient of its loss"),
             (exact, private, "its rows are private, but the server asks for their loss without noise"),
             (sample, secure, "its recipe has [secure], but the server asks for the loss of some of its rows"),
+            (asked["grad"], not rules.exact, GRADIENT),
         ):
             if wants and hides:
                 raise WireError(f"client {i} refuses: {what}; leave that figure out")
         if run:
             node.check_run(run)
-        if secure:
-            model = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(asked["known"]).encode()
-            self._count(letter["common"] + letter.get("own", b"") if run else model, context, bool(run))
+        about = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(asked["known"]).encode()
+        about = letter["common"] + letter.get("own", b"") if run else about
+        self._count(about, context, bool(run), 1 if secure else RUNS)
         rows = self.own(context, method, asked["known"])
         tests = words.wholes("tests", len(rows.tests), len(rows.tests))
-        said = rows.evaluate(PersonalModel(x, buffers), t, tests, exact, sample)
+        coarse = Coarse.of(context.node_config, rules, model)
+        said = rows.evaluate(model, t, tests, exact, sample, coarse)
         if run and private:  # its own model is computed from the rows without noise
             said |= {"why": "its rows are private, and figures of a model made from them have no noise"}
         elif run:
@@ -255,15 +259,13 @@ class ClientSide:
         text = json.dumps(said).encode()
         return node.sealed_gradient(text, rows.gradient(x, t)) if asked["grad"] and "loss" in said else text
 
-    def _count(self, asked: bytes, context: Context, own: bool) -> None:
-        """Count an evaluation in a run with secure sums: of the server's model, or of the client's own model as
-        well.
-        """
+    def _count(self, asked: bytes, context: Context, own: bool, runs: int) -> None:
+        """Count an evaluation, of the server's model or of the client's own model as well, up to those of ``runs``."""
         options, account = self.recipe.options(), self._account(context)
         every = options.get("clients_every", node.MOST) if own else options.get("eval_every", 1)
         most = (self.recipe.rounds // every + 1) * len(self.lots(context)) + 1
         account = replace(account, study=f"{account.study} own") if own else account
-        account.evaluate(blake2b(asked, digest_size=16).hexdigest(), most)
+        account.evaluate(blake2b(asked, digest_size=16).hexdigest(), most * runs)
 
     def _own_figures(
         self, r: Recipe, method: Method, context: Context, asked: Mapping[str, Any], about: tuple[str, Tag | None, Any]
@@ -280,7 +282,11 @@ class ClientSide:
             log.error("%s", fold.failed[i])
             return {"why": f"its method failed; {OWN_LOG}"}
         mine = model_of(fold.replies[i])
-        return {"own": self.own(context, method, asked["known"]).evaluate(mine, asked["round"], tests, asked["loss"])}
+        rows, coarse = (
+            self.own(context, method, asked["known"]),
+            Coarse.of(context.node_config, self.recipe.rules(), mine),
+        )
+        return {"own": rows.evaluate(mine, asked["round"], tests, asked["loss"], coarse=coarse)}
 
     @staticmethod
     def _memories(context: Context) -> Path:

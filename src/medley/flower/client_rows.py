@@ -26,6 +26,7 @@ from ..runtime import streams
 from ..scenarios.dealing import Parts
 from ..server.options import Metric
 from .client_reports import ClientReport, Known, Names, RowKind, TaskReport, base_of
+from .coarse import Coarse
 
 Own = Dataset | Sequence[Dataset]
 """A client's own data; with a stream, one data set for each task."""
@@ -236,6 +237,7 @@ class OwnRows:
         tests: Sequence[int],
         loss: bool,
         sample: Sequence[int] = (),
+        coarse: Coarse | None = None,
     ) -> dict[str, Any]:
         """Figures of a model on this client's rows.
 
@@ -244,6 +246,7 @@ class OwnRows:
             loss: whether the loss f_i(x) of the training rows is asked for
             sample: for an estimate of the loss: the index of the client's first row among all clients' rows, the number
                 of all rows, and the number of the client's rows in the sample. Empty: use all of its rows
+            coarse: coarsens each figure; None if the owner lets exact figures leave
 
         Returns "tests": for each of ``tests``, figures by name, or None without test rows; "loss" if asked for and the
         client has rows of the task; and with a sample "sample": its number of rows and the sum of their squared
@@ -258,15 +261,39 @@ class OwnRows:
                 sums = dict[str, list[float]]()
                 kept = sums if self.summed else None
                 found = held_figures(problem, x, held, self.metrics, client=self.i, sums=kept)
+                if coarse is not None:
+                    found = self._coarse(problem, x, held, coarse, f"test {k}", found)
                 # JSON has no NaN: leave out a figure that is not finite.
                 figures = {name: v for name, v in found.items() if math.isfinite(v)} | ({"sums": sums} if sums else {})
             out["tests"].append(figures)
         if loss and self.rows.layout.sizes[s, 0]:
-            out |= self._estimate(problem, x, s, sample) if sample else {"loss": float(self._objective(s).loss(x))}
+            rows = sample or coarse is not None
+            out |= self._losses(problem, x, s, sample, coarse) if rows else {"loss": self._exact(s, x)}
             if not math.isfinite(out["loss"]):
                 said = f"client {self.i}: the loss is {out['loss']} after round {round}: the run diverges"
                 raise Diverged(said, unexplained=True)
         return out
+
+    @staticmethod
+    def _coarse(
+        problem: Problem, x: Vec, held: Held, coarse: Coarse, name: str, exact: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """Coarse figures of test rows: means of rows from the rows, others by the number of rows that decide them."""
+        each = zip(*((problem.losses(z, y), problem.hits(z, y)) for z, y in outputs(problem, x, *held)), strict=True)
+        parts = zip(("test_loss", "accuracy"), each, strict=True)
+        by_row = {key: torch.cat([p for p in part if p is not None]) for key, part in parts if part[0] is not None}
+        y, out = held[1], dict[str, Any]()
+        counted = y.ndim == 1 and not y.is_floating_point()
+        rows = int(torch.unique(y, return_counts=True)[1].min()) if counted else len(y)
+        for key, value in exact.items():
+            if key == "test_loss_error" and "test_loss" in by_row:
+                value = float(coarse.clipped(by_row["test_loss"]).std()) / math.sqrt(len(y))
+            about = f"{name} {key}"
+            out[key] = coarse.mean(about, by_row[key]) if key in by_row else coarse.figure(about, value, rows, 1.0)
+        return out | ({"accuracy": min(out["accuracy"], 1.0)} if "accuracy" in out else {})
+
+    def _exact(self, s: int, x: Vec) -> float:
+        return float(self._objective(s).loss(x))
 
     def _objective(self, s: int) -> Objective:
         return self.clients.problem_of(s).bind(*self.rows.of(s, self.i))
@@ -275,19 +302,26 @@ class OwnRows:
         """∇f_i(x) on the training rows of this round's task."""
         return self._objective(self.plan.step(round)).grad(x)
 
-    def _estimate(self, problem: Problem, x: Vec, s: int, sample: Sequence[int]) -> dict[str, Any]:
-        """The loss of some rows, the same as in a simulation; see `medley.federation.row_sample.RowSample`."""
+    def _sampled(self, s: int, sample: Sequence[int]) -> Tensor:
+        """The places of a sample's rows, the same as in a simulation; see `medley.federation.row_sample.RowSample`."""
+        n, place = int(self.rows.layout.sizes[s, 0]), self.rows.layout.place(s, self.i)
+        if not sample:
+            return torch.arange(place.start, place.stop)
         start, _, count = sample
-        n = int(self.rows.layout.sizes[s, 0])
-        place = self.rows.layout.place(s, self.i)
         rng = streams.rng(self.clients.seed, "eval rows", s)
         assert isinstance(rng.bit_generator, np.random.PCG64)
         rng.bit_generator.advance(start)  # skip the other clients' rows, one draw each
         order = np.argsort(rng.random(n), kind="stable")
-        rows = torch.from_numpy(np.sort(order[:count]) + place.start)
-        X, y, w = self.rows.at(rows.to(self.rows.y.device))
+        return torch.from_numpy(np.sort(order[:count]) + place.start)
+
+    def _losses(self, problem: Problem, x: Vec, s: int, sample: Sequence[int], coarse: Coarse | None) -> dict[str, Any]:
+        """The loss of all rows or of a sample, coarse or exact, with the sample's number of rows and their spread."""
+        X, y, w = self.rows.at(self._sampled(s, sample).to(self.rows.y.device))
         losses = [problem.losses(z, t) for z, t in outputs(problem, x, X, y)]
+        about = f"loss {s} {[*sample]}"
         if any(part is None for part in losses):
+            if not sample and coarse is not None:
+                return {"loss": coarse.figure(about, self._exact(s, x), len(y), 1.0)}
             raise RecipeError(
                 "run.eval_rows: the problem's loss is a mean over rows, and a sample of them cannot estimate "
                 "it; return the loss of each row, or leave eval_rows out",
@@ -295,5 +329,11 @@ class OwnRows:
             )
         by_row = torch.cat([part for part in losses if part is not None]).double()
         by_row = by_row if w is None else by_row * w
-        mean = float(by_row.mean())
-        return {"loss": mean + problem.penalty(x), "sample": [count, float(((by_row - mean) ** 2).sum())]}
+        mean = float(by_row.mean()) if coarse is None else coarse.mean(about, by_row)
+        out: dict[str, Any] = {"loss": mean + problem.penalty(x)}
+        if sample:
+            values = by_row if coarse is None else coarse.clipped(by_row)
+            squares = float(((values - values.mean()) ** 2).sum())
+            squares = squares if coarse is None else coarse.figure(f"{about} spread", squares, len(values))
+            out["sample"] = [len(values), squares]
+        return out

@@ -184,6 +184,15 @@ def _dense(rows: Tensor) -> Tensor:
     return rows.read() if isinstance(rows, Lazy) else rows.cpu()
 
 
+def secret(config: Mapping[str, Any]) -> bytes:
+    """The secret of the folder of memories, which never leaves it."""
+    place = private(memories(config)) / SECRET
+    with FileLock(f"{place}.lock"):
+        if not place.exists():
+            written(place, secrets.token_bytes(32), own=True)
+        return place.read_bytes()
+
+
 def _limits(folder: Path) -> bool:
     """Whether ledgers limit what else may leave: an approval or a closed recipe, spent ε, or sums of a study."""
     account = json.loads((folder / ACCOUNT).read_text(encoding="utf-8")) if (folder / ACCOUNT).exists() else {}
@@ -196,11 +205,9 @@ def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
     The file has keyed digests of some rows. Without the secret beside it, nobody can look for a row in it.
     """
     root, mine = private(memories(config)), ledgers(config)
-    with FileLock(root / f"{SECRET}.lock"):
-        if not (root / SECRET).exists():
-            written(root / SECRET, secrets.token_bytes(32), own=True)
-        secret = (root / SECRET).read_bytes()
-        seen = {blake2b(row, key=secret, digest_size=8).hexdigest() for row in islice(rows, MOST_ROWS)}
+    with FileLock(root / f"{ROWS}.lock"):
+        key = secret(config)
+        seen = {blake2b(row, key=key, digest_size=8).hexdigest() for row in islice(rows, MOST_ROWS)}
         for other in sorted(root.glob(f"*/{ROWS}")):
             if other.parent != mine and _limits(other.parent):
                 theirs = set(json.loads(other.read_text(encoding="utf-8")))

@@ -30,9 +30,12 @@ class Rules(Checked):
         quantiles: whether quantiles and medians may leave: the histograms show single values to within a bin, about
             1/85 of a standard deviation, the least and the largest among them. Default True
         scores: whether counts of test rows by a model's probability may leave, from which an area under the ROC curve
-            over all sites follows: they show single rows. Without them it is the mean of the sites' areas. Default True
+            over all sites follows: they show single rows. Without them it is the mean of the sites' areas. Default
+            False
         id: the column that names a patient, by which a register knows rows whose content was corrected; default "":
             rows are known by their content
+        exact: whether figures of a model on this site's rows may leave as they are, and the gradient of its loss:
+            whoever chooses the models learns from a few of them who is among the rows. Default False: coarse ones
     """
 
     rows: Annotated[int, at_least(1)] = 5
@@ -40,8 +43,9 @@ class Rules(Checked):
     parameters: Annotated[float, in_range(0.0, 1.0)] = 1 / 3
     pooled: bool = False
     quantiles: bool = True
-    scores: bool = True
+    scores: bool = False
     id: str = ""
+    exact: bool = False
 
 
 def recoverable(sets: Iterable[np.ndarray], least: int) -> bool:
