@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .contract.errors import RecipeError
+from .contract.text import shown
 from .storage import atomic
 from .storage.as_json import plain
+
+
+class TextLines(logging.Formatter):
+    """Text in which no message passes for a line of its own: signs are escaped, and further lines are indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line of a record, without its traceback."""
+        return "\n    ".join(map(shown, super().formatMessage(record).split("\n")))
 
 
 class JSONLines(logging.Formatter):
@@ -54,7 +63,7 @@ def lines(form: str = "text", to: str | Path | TextIO | None = None) -> logging.
     else:
         handler = logging.StreamHandler(stream)
     handler.name = f"medley.lines {getattr(handler, 'baseFilename', id(handler.stream))}"
-    handler.setFormatter(JSONLines() if form == "json" else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(JSONLines() if form == "json" else TextLines("%(asctime)s %(message)s", "%H:%M:%S"))
     log = logging.getLogger("medley")
     for earlier in [h for h in log.handlers if h.name == handler.name]:
         log.removeHandler(earlier)

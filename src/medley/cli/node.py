@@ -143,7 +143,10 @@ def _is_study(recipe_file: Path) -> bool:
 
 def _begin(recipe_file: Path, keyring: Path | None, key: Path, verbose: bool, client: int | None) -> int:
     """Begin the log, check the files, and warn of a key that others can read. Returns the client's number."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", force=True)
+    from ..logs import TextLines
+
+    (handler := logging.StreamHandler()).setFormatter(TextLines("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("medley").setLevel(logging.DEBUG if verbose else logging.INFO)
     _check(recipe_file, keyring)
     if os.name == "posix" and key.is_file() and key.stat().st_mode & 0o077:

@@ -9,3 +9,30 @@ def shown(value: object) -> str:
     Such are line breaks, control characters, marks that turn the direction of writing, and characters without width.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in str(value))
+
+
+_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "×": r"$\times$",
+    "ε": r"$\varepsilon$",
+    "δ": r"$\delta$",
+    "–": "--",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+}
+"""Characters that LaTeX writes in another way."""
+
+
+def tex(text: str) -> str:
+    """The text for LaTeX, on one line."""
+    return "".join(_TEX.get(c, c) for c in shown(" ".join(text.split())))
+
+
+def cell(value: object) -> object:
+    """The value for a CSV file: a text that a spreadsheet would run as a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.lstrip()[:1] in ("=", "+", "-", "@") else value

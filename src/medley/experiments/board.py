@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from .. import report
 from ..contract.errors import RecipeError, WireError
+from ..contract.text import cell
 from ..report.figures.paper import pdf
 from ..report.table import NAMES, caption
 from ..runtime.versions import install, is_installed
@@ -148,7 +149,7 @@ class Board:
         atomic.made(path.parent)
         with atomic.replacing(path) as tmp, tmp.open("w", newline="", encoding="utf-8") as f:
             if kind == ".csv":
-                rows = self.rows
+                rows = [{cell(k): cell(v) for k, v in row.items()} for row in self.rows]
                 w = csv.DictWriter(f, list(dict.fromkeys(k for row in rows for k in row)))
                 w.writeheader()
                 w.writerows(rows)

@@ -8,6 +8,7 @@ from typing import Any
 
 import scipy
 
+from ..contract.text import shown, tex
 from ..storage.directions import higher_is_better
 from ..storage.html import table as html_table
 from ..storage.result import Result
@@ -229,15 +230,15 @@ def latex(results: Sequence[Result], base: str | None = None) -> str:
     left_out = {"wall"} | ({"status"} if all(r.status.ok for r in results) else set())
     keep = [k for k, name in enumerate(head) if name not in left_out]
     bold, most = told_apart(results, primary(results)), 3 if primary(results) in COLUMNS else 2
-    form: Callable[[str, bool], str] = lambda cell, strong: rf"\textbf{{{_tex(cell)}}}" if strong else _tex(cell)
+    form: Callable[[str, bool], str] = lambda cell, strong: rf"\textbf{{{tex(cell)}}}" if strong else tex(cell)
     body = [[form(line[k], k < most and line[0] in bold) for k in keep] for line in lines]
-    rows = [[_tex(head[k]) for k in keep], *body]
+    rows = [[tex(head[k]) for k in keep], *body]
     first, *others = (rf"    {' & '.join(row)} \\" for row in rows)
     columns = "l" + "r" * (len(keep) - 1)
     return "\n".join(
         [
             r"\begin{table}",
-            rf"  \caption{{{_tex(caption(results))}}}",
+            rf"  \caption{{{tex(caption(results))}}}",
             rf"  \begin{{tabular}}{{{columns}}}",
             r"    \toprule",
             first,
@@ -249,26 +250,6 @@ def latex(results: Sequence[Result], base: str | None = None) -> str:
             "",
         ]
     )
-
-
-_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": r"$-$",
-    "×": r"$\times$",
-    "ε": r"$\varepsilon$",
-    "δ": r"$\delta$",
-    "–": "--",
-    "<": r"$<$",
-    ">": r"$>$",
-}
-"""Characters that LaTeX writes in another way."""
-
-
-def _tex(text: str) -> str:
-    return " ".join("".join(_TEX.get(c, c) for c in text).split())
 
 
 def html(results: Sequence[Result], base: str | None = None) -> str:
@@ -389,4 +370,4 @@ def costs(sums: Sequence[MethodSummary]) -> list[list[str]]:
 
 def _clean(cells: Sequence[str]) -> list[str]:
     marks = str.maketrans({c: f"\\{c}" for c in "\\|*_`[]"} | {"<": "&lt;", "&": "&amp;"})
-    return [" ".join(cell.translate(marks).split()) for cell in cells]
+    return [shown(" ".join(cell.split())).translate(marks) for cell in cells]

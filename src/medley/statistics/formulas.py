@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..contract import BadData, RecipeError
+from ..contract.text import tex
 from ..rows.coding import text
 from .cells import is_numeric, needed, numbers, texts
 
@@ -286,9 +287,7 @@ def complete(frame: Any, names: Sequence[str]) -> np.ndarray:
 def latex(frame: Any, digits: int) -> str:
     """A frame as a LaTeX table, for booktabs."""
     said: Any = lambda v: f"{v:.{digits}f}" if isinstance(v, float) else str(v)
-    escaped = lambda v: "".join(
-        {"<": "$<$", ">": "$>$", "|": "$|$"}.get(c, f"\\{c}" if c in "_%&#$" else c) for c in said(v)
-    )
+    escaped = lambda v: tex(said(v))
     lines = [["", *frame.columns], *([i, *row] for i, row in zip(frame.index, frame.to_numpy().tolist(), strict=True))]
     head, *rows = (" & ".join(map(escaped, line)) + r" \\" for line in lines)
     begin = rf"\begin{{tabular}}{{l{'r' * frame.shape[1]}}}"

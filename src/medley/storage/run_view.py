@@ -320,4 +320,5 @@ def prometheus(v: RunView) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    plain = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
