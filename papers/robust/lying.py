@@ -13,11 +13,13 @@ import math
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import t
 
 import medley as md
 from medley.report import document
@@ -32,6 +34,9 @@ BREAKS = 0.1
 
 SUCCEEDS = 0.5
 """The success of a backdoor at which a method counts as broken."""
+
+MANY = 20
+"""From so many seeds on a mean has its 95 % confidence interval beside it."""
 
 NOBODY = "none"
 """The attack of points without liars."""
@@ -98,9 +103,10 @@ def _measured(of: Sequence[Point], attack: str) -> bool:
     return any(p.success is not None for p in of if p.attack == attack)
 
 
-def _bound(of: Sequence[Point], method: str) -> float:
-    """The accuracy below which a method breaks: from the first method's without liars, on the method's own seeds."""
-    first, seeds = methods(of)[0], {p.seed for p in of if p.method == method}
+def _bound(of: Sequence[Point], method: str, attack: str, share: float) -> float:
+    """The accuracy below which a method breaks: from the first method's without liars, on the seeds of this cell."""
+    kind = NOBODY if share == 0 else attack
+    first, seeds = methods(of)[0], {p.seed for p in of if (p.method, p.attack, p.share) == (method, kind, share)}
     same = [p for p in of if p.method != first or p.seed in seeds]
     whole = values(same, first, NOBODY, 0.0) or values(of, first, NOBODY, 0.0)
     return float(np.mean(whole)) - BREAKS if whole else -math.inf
@@ -110,19 +116,31 @@ def seeds_broken(of: Sequence[Point], method: str, attack: str, share: float) ->
     """Of one method under one attack, the seeds that break by themselves, and all seeds."""
     kind = NOBODY if share == 0 else attack
     found = [p for p in of if (p.method, p.attack, p.share) == (method, kind, share)]
-    bound = _bound(of, method)
+    bound = _bound(of, method, attack, share)
     return sum(p.accuracy < bound or (share > 0 and (p.success or 0) > SUCCEEDS) for p in found), len(found)
 
 
 def broken_at(of: Sequence[Point], method: str, attack: str) -> float | None:
     """The least share of liars at which a method breaks: by `BREAKS`, or by `SUCCEEDS` of a backdoor; None for none."""
-    bound = _bound(of, method)
     for share in shares(of):
         got, success = values(of, method, attack, share), values(of, method, attack, share, "success")
-        lost = bool(got) and float(np.mean(got)) < bound
+        lost = bool(got) and float(np.mean(got)) < _bound(of, method, attack, share)
         if lost or (_measured(of, attack) and share > 0 and success and float(np.mean(success)) > SUCCEEDS):
             return share
     return None
+
+
+def is_open(of: Sequence[Point], method: str, attack: str) -> bool:
+    """Whether a mean's interval includes its bound, at the share at which the method breaks or at a smaller one."""
+    last = broken_at(of, method, attack)
+    for share in shares(of):
+        pairs = [(values(of, method, attack, share), _bound(of, method, attack, share))]
+        pairs += [(values(of, method, attack, share, "success"), SUCCEEDS)] if share > 0 else []
+        if any(len(got) >= MANY and abs(float(np.mean(got)) - at) < interval(got) for got, at in pairs):
+            return True
+        if share == last:
+            break
+    return False
 
 
 def figure(of: Sequence[Point], attack: str, what: str = "accuracy", legend: bool = True) -> Markup:
@@ -151,13 +169,19 @@ def figure(of: Sequence[Point], attack: str, what: str = "accuracy", legend: boo
     )
 
 
+def interval(got: Sequence[float]) -> float:
+    """Half of the 95 % confidence interval of the mean, by Student's t."""
+    return float(t.ppf(0.975, len(got) - 1)) * float(np.std(got, ddof=1)) / math.sqrt(len(got))
+
+
 def _rows(of: Sequence[Point], attack: str, what: str) -> list[list[str]]:
     out = []
     for method in methods(of):
         row = [method]
         for share in shares(of):
             got = values(of, method, attack, share, what)
-            row.append(f"{100 * np.mean(got):.1f}" if got else DASH)
+            half = 100 * interval(got) if len(got) >= MANY else 0.0
+            row.append(f"{100 * np.mean(got):.1f}" + (f" ± {half:.1f}" if half else "") if got else DASH)
         out.append(row)
     return out
 
@@ -167,8 +191,8 @@ def _summary(of: Sequence[Point]) -> list[list[str]]:
     out = []
     for method in methods(of):
         plain = values(of, method, NOBODY, 0.0)
-        at = [broken_at(of, method, kind) for kind in attacks(of)]
-        out.append([method, percent(float(np.mean(plain))) if plain else DASH, *map(_said, at)])
+        at = [_said(broken_at(of, method, k)) + (" ?" if is_open(of, method, k) else "") for k in attacks(of)]
+        out.append([method, percent(float(np.mean(plain))) if plain else DASH, *at])
     return out
 
 
@@ -180,8 +204,10 @@ def _seeds(of: Sequence[Point]) -> list[list[str]]:
         row = [method, f"{alone} of {every}" if every else DASH]
         for kind in attacks(of):
             counts = [seeds_broken(of, method, kind, s) for s in shares(of) if s > 0]
-            every = max(n for _, n in counts)
-            row.append(f"{', '.join(str(k) if n else DASH for k, n in counts)} of {every}" if every else DASH)
+            every = {n for _, n in counts if n}
+            tail = f" of {max(every)}" if len(every) == 1 else ""
+            each = [(str(k) if tail else f"{k} of {n}") if n else DASH for k, n in counts]
+            row.append(f"{', '.join(each)}{tail}" if every else DASH)
         out.append(row)
     return out
 
@@ -192,7 +218,7 @@ def _said(share: float | None) -> str:
 
 def explained(of: Sequence[Point]) -> str:
     """The rule by which a method counts as broken, in one sentence, with the number of seeds."""
-    counts = sorted({len({p.seed for p in of if p.method == m}) for m in methods(of)})
+    counts = sorted(set(Counter((p.method, p.attack, p.share) for p in of).values()))
     seeds = plural(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     return (
         f"A method breaks at the least share of liars at which its mean accuracy over {seeds} is more than "
@@ -206,7 +232,9 @@ def table(of: Sequence[Point]) -> str:
     at = [f"{100 * s:.0f} %" for s in shares(of)]
     head = ["", "no liars", *attacks(of)]
     liars = ", ".join(f"{100 * s:.0f}" for s in shares(of) if s > 0)
-    parts = [explained(of), _markdown(head, _summary(of))]
+    many = f"Means over {MANY} seeds and more have their 95 % confidence interval beside them (Student's t). "
+    many += "? marks what is open: at the share, or at a smaller one, that interval includes the bound."
+    parts = [explained(of), many, _markdown(head, _summary(of))]
     parts += [f"Seeds that break by themselves without liars, and at {liars} %:", _markdown(head, _seeds(of))]
     for kind in attacks(of):
         parts += [f"## {kind}: accuracy, %", _markdown(["", *at], _rows(of, kind, "accuracy"))]

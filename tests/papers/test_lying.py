@@ -43,13 +43,13 @@ def test_seeds_that_break_by_themselves() -> None:
     one = [*POINTS, Point("Krum", "alie", 0.4, 2, 0.80), Point("Krum", "backdoor", 0.1, 2, 0.85, 0.51)]
     assert lying.seeds_broken(one, "Krum", "alie", 0.4) == (1, 3)
     assert lying.seeds_broken(one, "Krum", "backdoor", 0.1) == (1, 3)
-    assert "| Krum | 0 of 2 | 0, 1 of 3 | 1, – of 3 |" in lying.table(one)
+    assert "| Krum | 0 of 2 | 0 of 2, 1 of 3 | 1, – of 3 |" in lying.table(one)
 
 
 def test_a_method_with_fewer_seeds_is_held_against_the_first_on_the_same_seeds() -> None:
     more = [*POINTS, *(Point("mean", "none", 0.0, s, 1.0) for s in range(2, 20))]
     assert lying.broken_at(more, "Krum", "alie") is None  # 0.82 is below 0.99 less 0.1, and not below 0.905 less 0.1
-    assert lying.broken_at(more, "mean", "alie") == 0.1
+    assert lying.broken_at(more, "mean", "alie") == 0.4  # 0.84 on the seeds 0 and 1, on which it has 0.905 without
     assert "over 2 to 20 seeds is more than" in lying.table(more)
 
 
