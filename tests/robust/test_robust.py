@@ -16,7 +16,7 @@ from medley.contract.client import Client
 from medley.contract.cohort import Cohort
 from medley.contract.errors import MedleyError, RecipeError, TooFewReplies, Unsupported
 from medley.contract.message import Message
-from medley.contract.messages import Model
+from medley.contract.messages import Model, Step
 from medley.contract.types import Vec
 from medley.transports import Lossy, Processes
 from support.pairs import crossed, quick
@@ -290,3 +290,44 @@ def test_a_rule_of_ones_own_may_compute_by_numpy_in_double_precision() -> None:
     fed = md.Federation(net, data=md.datasets.digits(), partition=md.scenarios.IID(4), weights="uniform")
     made = Own(lambda rows: rows.double().mean(0).numpy())
     assert run(md.Robust(md.FedAvg(), fold=made), fed).x.dtype == torch.float32
+
+
+@dataclass
+class Asked:
+    x: torch.Tensor
+
+
+@dataclass(frozen=True)
+class AsksAgain(Algorithm[Asked]):
+    """Asks everyone, and then ten of those who replied, with all liars among them."""
+
+    liars: tuple[int, ...] = ()
+
+    def start(self, x: torch.Tensor) -> Asked:
+        return Asked(x)
+
+    def round(self, s: Asked, clients: Cohort) -> None:
+        first = clients.ask(self.train, Model(s.x))
+        s.x = s.x + first.mean().delta
+        ids = first.ids
+        again = (*self.liars, *[i for i in ids if i not in self.liars])[:10]
+        s.x = s.x + clients.ask(self.train, Model(s.x), ids=sorted(again)).mean().delta
+
+    @on_client
+    def train(self, me: Client, got: Model) -> Step:
+        return Step(me.descend(got.x).step)
+
+
+def test_those_who_are_asked_again_may_be_all_liars_of_the_round() -> None:
+    """Of 20 clients 2 may lie, so of 10 of them as well, and not a tenth of 10."""
+    attack = md.scenarios.Attack("gaussian", share=0.1, strength=1e6)
+    fed = md.Federation(
+        md.problems.Softmax(mu=1e-2),
+        data=md.datasets.digits(),
+        partition=md.scenarios.IID(20),
+        weights="uniform",
+        attack=attack,
+    )
+    method = md.Robust(AsksAgain(attack.liars(0, 20)), fold=R.TrimmedMean(0.1))
+    assert len(attack.liars(0, 20)) == 2
+    assert float(md.run(method, fed, rounds=2, progress=False).x.norm()) < 100

@@ -239,6 +239,13 @@ def test_distances_keep_their_digits_beside_a_row_that_is_far_off() -> None:
     assert torch.allclose(products(x[:8], x[0]), x[:8].double() @ x[0].double())
 
 
+def test_distances_keep_their_digits_far_from_0() -> None:
+    """Replies may share a large part, 1e7 in each coordinate here: of ‖x‖² + ‖y‖² − 2⟨x, y⟩ nothing would be left."""
+    x = rows_of(9, 50, dtype=torch.float64)
+    found, expected = squared_distances(x + 1e7), torch.cdist(x, x) ** 2
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-9)
+
+
 @given(a=st.integers(1, 12), seed=st.integers(0, 99), data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_trimmed_is_numpys_sort(a: int, seed: int, data: st.DataObject) -> None:

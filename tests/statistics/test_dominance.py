@@ -1,4 +1,4 @@
-"""One row, or a few, that decide a site's sum: it would tell their values, whoever else is in it."""
+"""One row, or a few, that decide a site's sum, or have no event: it would tell their values, whoever else is in it."""
 
 from __future__ import annotations
 
@@ -61,3 +61,16 @@ def test_one_row_that_decides_a_sum_by_its_leverage_is_withheld(top: list[float]
         return
     with pytest.raises(Withheld, match="fewer than 5 rows decide the sums"):
         site.effective(np.ones(N), np.sqrt(shares)[:, None])
+
+
+@pytest.mark.parametrize(("few", "said"), [(slice(3, None), "without"), (slice(0, 3), "with")])
+def test_few_rows_with_or_without_the_event_are_withheld(few: slice, said: str) -> None:
+    """All of the 80 rows but three have the event, or only three have it: both tell of three patients."""
+    import pandas as pd
+
+    g, event = np.random.default_rng(2), np.zeros(N, int)
+    event[few] = 1
+    frame = pd.DataFrame({"age": g.integers(30, 80, N).astype(float), "died": g.permutation(event)})
+    with pytest.raises(Withheld, match=f"rows {said} the event"):
+        Study({"Bern": frame}).glm("died ~ age", "binomial")
+    assert Study({"Bern": frame}, rules=Rules(events=3)).glm("died ~ age", "binomial").nobs == N
