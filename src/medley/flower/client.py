@@ -247,7 +247,8 @@ class ClientSide:
             node.check_run(run)
         about = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(asked["known"]).encode()
         about = letter["common"] + letter.get("own", b"") if run else about
-        self._count(about, context, bool(run), 1 if secure else RUNS)
+        if secure or not rules.exact:
+            self._count(about, context, bool(run), 1 if secure else RUNS)
         rows = self.own(context, method, asked["known"])
         tests = words.wholes("tests", len(rows.tests), len(rows.tests))
         coarse = Coarse.of(context.node_config, rules, model)
