@@ -8,13 +8,15 @@ import pickle
 import pytest
 
 import medley as md
+from medley.contract import Place
 from medley.contract.errors import MedleyError
 
 ERRORS = [
     md.MedleyError("a"),
     md.RecipeError("a", "lr"),
     md.UnknownSetting("a", "lr"),
-    md.BadData("a", client=1, row=2, column=3, placed=True),
+    md.BadData("a", client=1, row=2, column=3),
+    md.BadData("a", place=Place("client 1", row=2, client=1)),
     md.Unsupported("a", method="SHED", need="hessian"),
     md.WireError("a"),
     md.ClientFailed(client=1, round=2, method="train", traceback="x"),

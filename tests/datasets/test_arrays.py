@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import medley as md
-from medley.datasets.arrays import as_tensor
+from medley.contract import Place
+from medley.rows.numbers import as_tensor
 
 X = np.random.default_rng(0).normal(size=(8, 3))
 Y = np.array([0, 1] * 4)
@@ -46,7 +47,7 @@ def some(dtype: Any, value: Any, row: int = 2, column: int = 1) -> np.ndarray:
 def test_numbers_that_are_none_name_client_row_and_column(rows: Any, place: tuple[int, int], words: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch would say that it drops imaginary parts
-        with pytest.raises(md.BadData, match=rf"client 1's X, row {place[0]}, column {place[1]}: .*{words}") as e:
+        with pytest.raises(md.BadData, match=rf"client 1, row {place[0]}, column {place[1]}: .*{words}") as e:
             as_client(rows)
     assert (e.value.client, e.value.row, e.value.column) == (1, *place)
 
@@ -54,8 +55,8 @@ def test_numbers_that_are_none_name_client_row_and_column(rows: Any, place: tupl
 @pytest.mark.parametrize(
     ("what", "given"),
     [
-        ("the test X, row 0, column 0", {"test": (X + 1j, Y)}),
-        ("client 0's weights, row 0", {"clients": [(X, Y, np.ones(8) + 1j)]}),
+        ("Federation.test=.*, row 0, column 0", {"test": (X + 1j, Y)}),
+        ("client 0, row 0, column 'weights'", {"clients": [(X, Y, np.ones(8) + 1j)]}),
     ],
 )
 def test_test_rows_and_weights_are_looked_at_too(what: str, given: dict[str, Any]) -> None:
@@ -98,7 +99,7 @@ def test_rows_in_reverse(n: int) -> None:
 )
 def test_tensors_without_plain_numbers(t: torch.Tensor, words: str) -> None:
     with pytest.raises(md.BadData, match=words):
-        as_tensor(t, "X")
+        as_tensor(t, Place("rows"))
     if not t.is_complex():  # the tests' check of annotations comes first
         with pytest.raises(md.BadData, match=words):
             md.datasets.Dataset(t, torch.zeros(8, dtype=torch.int64), classes=2)
@@ -124,7 +125,7 @@ def test_a_data_set_whose_memory_lies_in_another_order_is_the_same_run(method: A
 
 
 def test_labels_beyond_int64_are_named_with_their_row():
-    with pytest.raises(md.BadData, match="row 1: 1000000000000000000000000000000 is no int64") as told:
+    with pytest.raises(md.BadData, match="row 1, column 'y': 1000000000000000000000000000000 is no int64") as told:
         md.datasets.Dataset(np.zeros((2, 3)), [1, 10**30], classes=2)
     assert told.value.row == 1
 
@@ -138,7 +139,7 @@ def test_labels_beyond_int64_are_named_with_their_row():
     ],
 )
 def test_rows_of_unequal_length_are_named_with_the_remedy(X: Any) -> None:
-    said = r"^client 0's X cannot be made an array of rows: row 0 has 3 entries and row 1 has 2; pad .*datasets.tokens"
+    said = r"^client 0: X cannot be made an array of rows: row 0 has 3 entries and row 1 has 2; pad .*datasets.tokens"
     with pytest.raises(md.BadData, match=said) as e:
         md.Federation(md.problems.Softmax(), clients=[(X, [0, 1])])
     assert e.value.client == 0

@@ -156,17 +156,17 @@ def test_standardise_images_per_channel() -> None:
 @pytest.mark.parametrize(
     ("bad", "says", "row", "column"),
     [
-        (lambda d: replace(d, y=d.y[:-1]), "10 training rows with 9 targets", None, None),
-        (lambda d: replace(d, X=d.X[:0], y=d.y[:0]), "0 training rows", None, None),
+        (lambda d: replace(d, y=d.y[:-1]), "10 rows of X with 9 targets", None, None),
+        (lambda d: replace(d, X=d.X[:0], y=d.y[:0]), "0 rows of X", None, None),
         (lambda d: replace(d, X=d.X[:, 0]), r"\[n, features\]", None, None),
-        (lambda d: replace(d, y=d.y + 1), r"y\[2\] = 3 is no label", 2, None),
+        (lambda d: replace(d, y=d.y + 1), "row 2, column 'y': 3 is no label", 2, None),
         (lambda d: replace(d, y=d.y.float()), "must be int64", None, None),
         (lambda d: replace(d, X_test=None), "both X and y", None, None),
         (lambda d: replace(d, X_test=d.X_test.repeat(1, 2)), r"test row has shape \[2\]", None, None),
         (lambda d: replace(d, keys={"i": np.arange(3)}), "key 'i' has 3 values", None, None),
         (lambda d: replace(d, labels=("a",)), "1 labels for 3", None, None),
-        (lambda d: replace(d, X=torch.where(d.X == 4, math.nan, d.X)), "nan at row 4, column 0", 4, 0),
-        (lambda d: replace(d, X=torch.where(d.X == 7, math.inf, d.X)), "inf at row 7, column 0", 7, 0),
+        (lambda d: replace(d, X=torch.where(d.X == 4, math.nan, d.X)), "row 4, column 0: nan is not finite", 4, 0),
+        (lambda d: replace(d, X=torch.where(d.X == 7, math.inf, d.X)), "row 7, column 0: inf is not finite", 7, 0),
     ],
 )
 def test_what_does_not_fit_is_refused(bad, says: str, row: int | None, column: int | None) -> None:
@@ -189,12 +189,16 @@ def test_arrays_lists_and_texts_become_tensors_and_whole_numbers_are_counted() -
     assert t.y_test is not None
     assert t.y_test.tolist() == [2, 0]
     for y, said in (
-        (np.ma.masked_equal(X[:, 0], 4.0), r"training y, row 2: 4.0 is masked"),
-        (np.array([None] * 6), "training y, row 0 has no label, None"),
+        (np.ma.masked_equal(X[:, 0], 4.0), r"data, row 2, column 'y': 4.0 is masked"),
+        (np.array([None] * 6), "data, row 0, column 'y': there is no label, None"),
     ):
         with pytest.raises(BadData, match=said):
             Dataset(X, y)  # type: ignore[arg-type]
-    with pytest.raises(BadData, match="test y has labels that are not texts"):
+    gaps = Dataset(X, np.array([3, 17, 4, 4, 4, 4]))
+    assert (gaps.labels, gaps.y.tolist(), gaps.inferred) == ((3, 4, 17), [0, 2, 1, 1, 1, 1], True)
+    with pytest.raises(
+        BadData, match="data, the test rows: the labels are numbers, such as 0, and those of data texts"
+    ):
         Dataset(X, list("aabbcc"), X, np.arange(6))  # type: ignore[arg-type]
 
 
@@ -322,6 +326,6 @@ def test_texts_are_numbered_by_the_given_labels() -> None:
     more = Dataset(X, y, X[:1], ["dead"], labels=("well", "dead", "ill"))
     assert (more.y.tolist(), more.y_test.tolist(), more.classes) == ([0, 2, 0, 2], [1], 3)  # type: ignore[union-attr]
     assert Dataset(X, [0, 1, 0, 1], labels=("a", "b", "c")).classes == 3
-    with pytest.raises(BadData, match=r"training y, row 1: ill is not among labels=\('well', 'sick'\)") as e:
+    with pytest.raises(BadData, match=r"data, row 1, column 'y': ill is not among labels=\('well', 'sick'\)") as e:
         Dataset(X, y, labels=("well", "sick"))
     assert e.value.row == 1

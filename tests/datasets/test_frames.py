@@ -30,9 +30,18 @@ def patients() -> Any:
     ("change", "said"),
     [
         (lambda t: md.datasets.frame(t, target="dead"), "dead"),
-        (lambda t: md.datasets.frame(t, target="died"), "column 'hospital' has .* in row 0, not a number.*get_dummies"),
-        (lambda t: md.datasets.frame(t.assign(age=t.age.where(t.age < 2)), "died", "hospital"), "'age' has .*nan"),
-        (lambda t: md.datasets.frame(t.assign(died=t.died.where(t.age < 2)), "died", "hospital"), "'died' is missing"),
+        (
+            lambda t: md.datasets.frame(t, target="died"),
+            "row 0, column 'hospital': 'north' is not a number.*get_dummies",
+        ),
+        (
+            lambda t: md.datasets.frame(t.assign(age=t.age.where(t.age < 2)), "died", "hospital"),
+            "column 'age': nan is not a number",
+        ),
+        (
+            lambda t: md.datasets.frame(t.assign(died=t.died.where(t.age < 2)), "died", "hospital"),
+            "column 'died': there is no label",
+        ),
         (lambda t: md.datasets.frame(t.iloc[:0], "died", "hospital"), "the table has no rows"),
         (lambda t: md.datasets.frame(pd.concat([t, t[["age"]]], axis=1), "died", "hospital"), "two columns 'age'"),
         (lambda t: md.datasets.frame(pd.concat([t, t[["hospital"]]], axis=1), "died", "hospital"), "two .*'hospital'"),
@@ -44,7 +53,7 @@ def patients() -> Any:
         ),
         (lambda t: md.datasets.frame(t, "died", "died"), "'died' cannot be both target and client"),
         (lambda t: md.Federation(P, clients=t), r"columns age, smoker, hospital, died: say which .*datasets\.frame"),
-        (lambda t: md.Federation(P, clients=[t, t]), "client 0 is a frame without a column called label"),
+        (lambda t: md.Federation(P, clients=[t, t]), "client 0: a frame needs a column called label"),
         (lambda t: md.Federation(P, clients=md.datasets.frame(t[["age", "died"]], "died")), "it has 0 keys"),
         (
             lambda t: md.Federation(P, data=t.rename(columns={"died": "y"}), partition=md.scenarios.ByKey("site")),
@@ -146,7 +155,9 @@ def test_a_row_without_a_client_is_named(empty: Any) -> None:
     table = patients().reset_index(drop=True)
     table["hospital"] = table["hospital"].astype(object)
     table.loc[[5, 9], "hospital"] = empty
-    with pytest.raises(md.BadData, match=r"'hospital' is missing in row 5 \(counted from 0\), and in 2 in all") as e:
+    with pytest.raises(
+        md.BadData, match=r"row 5, column 'hospital': it is empty, and names no client \(in 2 rows"
+    ) as e:
         md.datasets.frame(table, target="died", client="hospital")
     assert e.value.row == 5
 
@@ -157,7 +168,7 @@ def test_blanks_are_no_name_and_make_no_other(column: str) -> None:
     columns = {"age": [1.0, 2, 3], "hospital": ["Bern", "Basel", " Bern "], "died": ["no", "yes", "no "]}
     d = md.datasets.frame(pd.DataFrame(columns), "died", "hospital")
     assert (d.keys["hospital"].tolist(), d.labels) == (["Bern", "Basel", "Bern"], ("no", "yes"))
-    with pytest.raises(md.BadData, match=f"'{column}' is missing in row 1"):
+    with pytest.raises(md.BadData, match=f"row 1, column '{column}': (it is empty|there is no label)"):
         md.datasets.frame(pd.DataFrame(columns | {column: ["a", " ", "b"]}), "died", "hospital")
 
 

@@ -26,7 +26,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import medley as md
-from medley.datasets.sources import column
+from medley.datasets.ingest.raw import column
 
 X = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -172,9 +172,11 @@ class Drifting(TorchDataset[Any]):
 
 
 def test_the_first_row_does_not_decide_what_the_others_are() -> None:
-    with pytest.raises(md.BadData, match="client 0, row 2 has floats, row 0 whole numbers; give floats in all rows"):
+    with pytest.raises(
+        md.BadData, match="client 0, row 2: it has floats, row 0 whole numbers; give floats in all rows"
+    ):
         (md.Federation(md.problems.LeastSquares(), clients=[Numbers()]).data.X + 0).sum()
-    with pytest.raises(md.BadData, match=r"client 0, row 2 has a target of shape \[2\], row 0 \[1\]"):
+    with pytest.raises(md.BadData, match=r"client 0, row 2: its target has shape \[2\], row 0's \[1\]"):
         md.Federation(NET, clients=[Drifting(target=True)])
 
 
@@ -224,7 +226,7 @@ class Drawn(TorchDataset[Any]):
 
 
 def test_targets_that_are_drawn_at_random_are_refused_and_inputs_are_not() -> None:
-    with pytest.raises(md.BadData, match=r"client 1, row 0 has the target .*, and read again .*same target always"):
+    with pytest.raises(md.BadData, match=r"client 1, row 0: it has the target .*, and read again .*same target always"):
         md.Federation(md.problems.LeastSquares(), clients=[Fixed(True), Drawn(True)])
     assert md.Federation(NET, clients=[Drawn(False)]).data.y.tolist() == Y.tolist()
 

@@ -75,7 +75,7 @@ def test_lazy_rows_have_the_same_bits_in_worker_processes() -> None:
             lambda: type("Stream", (IterableDataset,), {"__iter__": lambda s: iter(())})(),
             "client 1: an iterable data set has no numbered rows",
         ),
-        (lambda: Rows(range(0)), "client 1 has no rows"),
+        (lambda: Rows(range(0)), "client 1: it has no rows"),
         (lambda: type("Odd", (Rows,), {"__getitem__": lambda s, i: 3})(PARTS[0]), "client 1: an item is a int"),
         (
             lambda: type("Odd", (Rows,), {"__getitem__": lambda s, i: {"a": 1, "b": 2}})(PARTS[0]),
@@ -217,7 +217,8 @@ class Torn(TorchDataset[Any]):
 
 
 @pytest.mark.parametrize(
-    ("fails", "said"), [(True, "cannot be read, OSError: no such image"), (False, r"has shape \[4\], row 0 \[3\]")]
+    ("fails", "said"),
+    [(True, "it cannot be read, OSError: no such image"), (False, r"it has shape \[4\], row 0 \[3\]")],
 )
 def test_a_row_that_fails_when_it_is_used_names_its_client(fails: bool, said: str) -> None:
     """Inputs are read in the run, beside those of another client and alone."""
@@ -239,12 +240,12 @@ def test_errors_of_data_that_is_dealt_later_name_no_client() -> None:
         targets = ()
 
     deal = md.scenarios.IID(2)
-    with pytest.raises(md.BadData, match=r"^Federation\(data=...\), row 7 cannot be read") as e:
+    with pytest.raises(md.BadData, match=r"^Federation\(data=...\), row 7: it cannot be read") as e:
         md.Federation(md.problems.Softmax(), data=Failing(True), partition=deal)
     assert (e.value.client, e.value.row) == (None, 7)
     X = torch.ones(10, 3)
     X[6, 1] = torch.nan
-    with pytest.raises(md.BadData, match=r"^Federation\(data=...\) has nan in row 6, column 1") as e:
+    with pytest.raises(md.BadData, match=r"^Federation\(data=...\), row 6, column 1: nan is not finite") as e:
         md.Federation(md.problems.Softmax(), data=(X, torch.arange(10) % 2), partition=deal)
     assert (e.value.client, e.value.row, e.value.column) == (None, 6, 1)
 
@@ -284,7 +285,7 @@ def test_items_of_a_dtype_that_the_first_does_not_hold_are_refused() -> None:
     fed = md.Federation(
         md.problems.Logistic(), clients=[Pairs([(np.float32([0.5]), 0), (STAMPS[:1], 1), (np.int64([3]), 0)])]
     )
-    with pytest.raises(md.BadData, match=r"client 0, row 1 has int64, and row 0's float32 does not hold its"):
+    with pytest.raises(md.BadData, match=r"client 0, row 1: it has int64, and row 0's float32 does not hold its"):
         fed.data.X.sum()
 
 
@@ -296,7 +297,7 @@ def test_items_in_any_order_of_bytes_are_read_and_masked_ones_are_not() -> None:
     hidden = np.ma.masked_equal(x, 4.0)
     with pytest.raises(md.BadData, match="client 0, row 1: an item's input has masked entries"):
         md.Federation(P, clients=[Pairs([(r, 0.5) for r in hidden])]).data.X.sum()
-    with pytest.raises(md.BadData, match="client 0, row 1 has a masked target"):
+    with pytest.raises(md.BadData, match="client 0, row 1: its target is masked"):
         md.Federation(P, clients=[Pairs([(r, t) for r, t in zip(x, hidden[:, 1], strict=True)])])
 
 

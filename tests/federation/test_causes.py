@@ -29,7 +29,7 @@ def with_one(value: float) -> np.ndarray:
 @pytest.mark.parametrize("method", [md.FedAvg(), md.GradientDescent()], ids=lambda m: m.name)
 def test_inputs_whose_square_overflows_are_the_cause(method: Any) -> None:
     fed = md.Federation(SQUARES, clients=[(X, Y * 1.0), (with_one(-1e300), Y * 1.0)])
-    said = "client 1, row 5: its largest input is -1e[+]300 in column 2, whose square overflows float64"
+    said = "client 1, row 5, column 2: the largest input is -1e[+]300, whose square overflows float64"
     with pytest.raises(md.Diverged, match=said) as e:
         md.run(method, fed, 3)
     assert "smaller lr" not in str(e.value)
@@ -37,13 +37,13 @@ def test_inputs_whose_square_overflows_are_the_cause(method: Any) -> None:
 
 def test_targets_are_a_cause_too() -> None:
     fed = md.Federation(SQUARES, clients=[(X, Y * 1.0), (X, Y * 1e300)])
-    with pytest.raises(md.Diverged, match=r"client 1, row 1: its largest target is 1e\+300 .* standardise the targets"):
+    with pytest.raises(md.Diverged, match=r"client 1, row 1: the largest target is 1e\+300.* standardise the targets"):
         md.run(md.FedAvg(), fed, 3)
 
 
 def test_large_inputs_are_named_beside_the_lr() -> None:
     fed = md.Federation(SQUARES, clients=[(X, Y * 1.0), (with_one(1e5), Y * 1.0)])
-    with pytest.raises(md.Diverged, match=r"client 1, row 5: its largest input is 100000 in column 2.*smaller lr"):
+    with pytest.raises(md.Diverged, match=r"client 1, row 5, column 2: the largest input is 100000.*smaller lr"):
         md.run(md.FedAvg(), fed, 100)
 
 
@@ -59,7 +59,7 @@ def test_least_squares_is_told_of_its_inputs_and_the_client_by_its_name(tmp_path
     who, row, column = max(
         ((k, *at) for k, (X, _) in clients.items() for at in np.ndindex(X.shape)), key=lambda p: clients[p[0]][0][p[1:]]
     )
-    said = rf"client {who!r}, row {row}: its largest input is .* in column {column}: standardise the inputs, or try"
+    said = rf"client {who!r}, row {row}, column {column}: the largest input is .*: standardise the inputs, or try"
     with pytest.raises(md.Diverged, match=said):
         md.run(md.FedAvg(), fed, 10, checkpoint=tmp_path / "run")
     assert f"client {who!r}" in md.Result.load(tmp_path / "run").status.message
@@ -103,7 +103,7 @@ def test_inputs_of_usual_size_leave_the_lr() -> None:
 def test_numbers_that_float32_does_not_hold(what: str) -> None:
     rows = (with_one(1e39), Y * 1.0) if what == "input" else (X, np.where(np.arange(8) == 5, 1e39, 0.0))
     fed = md.Federation(SQUARES, clients=[(X, Y * 1.0), rows])
-    with pytest.raises(md.BadData, match=f"client 1, row 5: the {what}.* is too large for float32") as e:
+    with pytest.raises(md.BadData, match=f"client 1, row 5.*: the {what}.* is too large for float32") as e:
         md.run(md.FedAvg(), fed, 1, dtype="float32")
     assert e.value.client == 1
     assert md.run(md.FedAvg(), md.Federation(SOFTMAX, clients=[(X * 1e30, Y)]), 0, dtype="float32").status.ok
@@ -201,7 +201,7 @@ def ordinal(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def test_a_loss_of_values_is_not_fitted_to_numbers_of_classes(loss: Any) -> None:
     """Costs of 100, 150 and 200 would be fitted as 0, 1 and 2."""
     network, deal = md.problems.Network(nn.Linear(3, 1), loss=loss), md.scenarios.IID(2)
-    said = r"^Network\(loss=.*\) fits values, .* of costs are the classes '100', '150', '200', .* regression=True$"
+    said = r"^Network\(loss=.*\) fits values, .* of costs are the classes '100', '150', '200'; .*float64'\)$"
     with pytest.raises(md.BadData, match=said):
         md.Federation(network, data=numbers_of_classes(("100", "150", "200")), partition=deal)
     md.Federation(network, data=numbers_of_classes(("0", "1.0", "2")), partition=deal)
@@ -219,7 +219,7 @@ def test_two_named_classes_are_probabilities_and_three_are_none() -> None:
     network = md.problems.Network(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), loss=nn.BCEWithLogitsLoss())
     md.Federation(network, data=numbers_of_classes(("no", "yes")), partition=md.scenarios.IID(2)).draw(0)
     three = md.Federation(network, data=numbers_of_classes(("a", "b", "c")), partition=md.scenarios.IID(2))
-    with pytest.raises(md.BadData, match=r"BCEWithLogitsLoss\) needs targets from 0 to 1, but row \d has 2"):
+    with pytest.raises(md.BadData, match=r"BCEWithLogitsLoss\) needs targets from 0 to 1; it has 2"):
         three.draw(0)
 
 
@@ -236,7 +236,7 @@ def test_a_third_text_is_named_with_its_client() -> None:
     third = text.astype(object)
     third[5] = "Yes"
     said = r"Logistic has two classes, and own data has 3 labels: 'Yes' \(1 rows\), 'no' \(8 rows\), .*problems.Softmax"
-    with pytest.raises(md.BadData, match=f"^client 'Lyon', row 5: {said}"):
+    with pytest.raises(md.BadData, match=f"^client 'Lyon', row 5, column 'y': {said}"):
         md.Federation(LOGISTIC, clients={"Bern": (X, text), "Lyon": (X, third)})
     with pytest.raises(md.BadData, match=f"^Logistic .*'Yes' {chr(92)}(2 rows"):
         md.Federation(LOGISTIC, clients=[(X, third), (X, third)])

@@ -180,17 +180,20 @@ def test_data_sets_of_pytorch_with_several_inputs_are_read_once_a_batch(form: st
         (lambda: federation(lambda p: {"words": WORDS[p], "ages": AGES[:4]}), "90 rows of 'words', 4 rows of 'ages'"),
         (
             lambda: federation(lambda p: named(p) if p == PARTS[0] else (WORDS[p], AGES[p])),
-            "client 1 has rows of shape",
+            "client 1: rows have the shape",
         ),
         (
             lambda: federation(lambda p: {"words": WORDS[p], "ages": AGES[p] * np.nan}),
-            "client 0 has nan in row 0, .*ages",
+            "client 0, row 0, column 0: nan in the input .*ages",
         ),
         (
             lambda: md.run(md.FedAvg(), federation(lambda p: {"words": WORDS[p] + 15, "ages": AGES[p]}), 1),
             "ids.'words'.",
         ),
-        (lambda: federation(lambda p: {"words": WORDS[p].astype(str), "ages": AGES[p]}), "X.'words'., row 0.* is text"),
+        (
+            lambda: federation(lambda p: {"words": WORDS[p].astype(str), "ages": AGES[p]}),
+            "row 0.*the input .'words'. is text",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(make: Any, said: str) -> None:

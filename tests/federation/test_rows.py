@@ -104,7 +104,7 @@ def test_a_number_beyond_float32_is_named_with_its_client_and_row(
     monkeypatch.setattr("medley.rows.lazy.BLOCK", 8 * 192 * 50)  # 50 rows at a time
     parts = fed.parts(0)[0]
     client, row = next((i, int(np.flatnonzero((p == 5) | (p == 77))[0])) for i, p in enumerate(parts) if {5, 77} & {*p})
-    with pytest.raises(BadData, match=f"client {client}, row {row}: the input .* too large for float32"):
+    with pytest.raises(BadData, match=f"client {client}, row {row}, column 0: the input is too large for float32"):
         md.run(md.FedAvg(), fed, 1)
 
 
@@ -118,7 +118,10 @@ def test_the_largest_input_is_found_a_block_at_a_time(monkeypatch: pytest.Monkey
     parts = fed.parts(0)[0]
     client = next(i for i, p in enumerate(parts) if 123 in p)
     said = fed.draw(0).rows.excess("wait")
-    assert f"client {client}, row {int(np.flatnonzero(parts[client] == 123)[0])}: its largest input is -50000" in said
+    assert (
+        f"client {client}, row {int(np.flatnonzero(parts[client] == 123)[0])}, column 1: the largest input is -50000"
+        in said
+    )
 
 
 def test_blocks_and_single_rows_read_no_more_than_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,8 +209,8 @@ def test_a_client_whose_loss_is_not_finite_says_that_the_run_diverges() -> None:
 
 def test_what_an_error_of_data_says_of_its_place_travels_with_it() -> None:
     with pytest.raises(BadData, match="client 2: its data") as caught:
-        opened(sealed_error(BadData("client 2: its data", client=2, row=3, column=4, placed=True)), "client 2")
-    assert vars(caught.value) == {"client": 2, "row": 3, "column": 4, "placed": True}
+        opened(sealed_error(BadData("client 2: its data", client=2, row=3, column=4)), "client 2")
+    assert vars(caught.value) == {"client": 2, "row": 3, "column": 4}
 
 
 ERRORS = [

@@ -76,16 +76,16 @@ def test_the_folder_and_its_views_have_names(path: Path) -> None:
 def test_errors_and_lines_of_the_log_have_names(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from medley.flower.client_rows import OwnRows
+    from medley.flower.client_rows import NodeRows
 
-    honest = OwnRows.evaluate
+    honest = NodeRows.evaluate
 
-    def fails(self: OwnRows, *args: Any) -> Any:
+    def fails(self: NodeRows, *args: Any) -> Any:
         if self.i == 1:
             raise ZeroDivisionError("no")
         return honest(self, *args)
 
-    monkeypatch.setattr(OwnRows, "evaluate", fails)
+    monkeypatch.setattr(NodeRows, "evaluate", fails)
     with pytest.raises(md.MedleyError):
         deploy(path)
     end = [e for e in events.read(path.parent / "run") if e["event"] == "end"][-1]

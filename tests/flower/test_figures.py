@@ -220,15 +220,15 @@ def test_counts_that_test_rows_cannot_have_are_refused(
     lie: list[float], app: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node of 38 test rows that counts 10⁹ would have the figure of all nodes to itself."""
-    from medley.flower.client_rows import OwnRows
+    from medley.flower.client_rows import NodeRows
 
-    honest = OwnRows.evaluate
+    honest = NodeRows.evaluate
 
-    def lies(self: OwnRows, *args: Any) -> Any:
+    def lies(self: NodeRows, *args: Any) -> Any:
         out = honest(self, *args)
         return {**out, "tests": [{**out["tests"][0], "sums": {"auroc": lie}}]} if self.i == 1 else out
 
-    monkeypatch.setattr(OwnRows, "evaluate", lies)
+    monkeypatch.setattr(NodeRows, "evaluate", lies)
     text = LOGISTIC.format(run='metrics = { auroc = ["figure_code:auroc", "max"] }')
     with pytest.raises(
         md.WireError, match="client 1's answer to an evaluation: the sums of auroc are impossible for 38 test rows"

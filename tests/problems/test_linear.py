@@ -273,15 +273,15 @@ def test_a_ridge_that_makes_no_sense(mu: float):
 
 
 def test_bad_labels_name_their_row():
-    with pytest.raises(BadData, match=r"labels in \{0, 1\} or \{-1, 1\}; row 2 has 3") as caught:
+    with pytest.raises(BadData, match=r"row 2: .* labels in \{0, 1\} or \{-1, 1\}; it has 3") as caught:
         Logistic().targets(torch.tensor([0, 1, 3, 5]), None)
     assert caught.value.row == 2
-    with pytest.raises(BadData, match="row 1 has -1") as caught:
+    with pytest.raises(BadData, match=r"row 1: .* it has -1") as caught:
         Softmax().targets(torch.tensor([0, -1]), 2)
     assert caught.value.row == 1
-    with pytest.raises(BadData, match=r"labels 0\.\.1; row 2 has 2\. Give classes="):
+    with pytest.raises(BadData, match=r"labels 0\.\.1; it has 2\. Give classes="):
         Softmax().targets(torch.tensor([0, 1, 2]), 2)
-    with pytest.raises(BadData, match=r"row 0 has 0\.5"):
+    with pytest.raises(BadData, match=r"row 0: .* it has 0\.5"):
         Softmax().targets(torch.tensor([0.5, 1.0]), 2)
     with pytest.raises(RecipeError, match="how many classes"):
         Softmax().ready(torch.zeros(2, 2), torch.zeros(2), None, None, "cpu")

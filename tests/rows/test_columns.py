@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import medley as md
-from medley.rows.columns import kept_apart
+from medley.rows.precision import kept_apart
 from medley.storage.predictions import rows_of
 
 RNG = np.random.default_rng(0)

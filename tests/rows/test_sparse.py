@@ -178,7 +178,7 @@ def test_what_is_no_number_is_named(kind: Any) -> None:
     X = matrix(8, 5, 0.4).tolil()
     X[6, 3] = np.nan
     good = (matrix(8, 5, 0.4), np.arange(8) % 2)
-    with pytest.raises(BadData, match="client 1 has nan in row 6, column 3") as e:
+    with pytest.raises(BadData, match="client 1, row 6, column 3: nan is not finite") as e:
         md.Federation(Logistic(), clients=[good, (kind(X), good[1])])
     assert (e.value.client, e.value.row, e.value.column) == (1, 6, 3)
     with pytest.raises(BadData, match="row 6, column 3"):

@@ -100,11 +100,13 @@ def test_what_is_unknown_or_missing_has_a_stated_meaning() -> None:
     new = pd.DataFrame({"sex": ["F", "X"], "ward": ["b", None], "age": [np.nan, 3.0], "more": [1, 2]})
     mean = rows()["age"].mean()
     assert found.frame(new).to_numpy() == pytest.approx(np.array([[1, 0, 0, 1, 0, 0, mean], [0, 0, 0, 0, 0, 1, 3.0]]))
-    with pytest.raises(md.BadData, match="column 'sex' is missing in row 1, but its preparation does not fill it in"):
+    with pytest.raises(
+        md.BadData, match="row 1, column 'sex': the cell is missing, but its preparation does not fill it in"
+    ):
         found.frame(new.assign(sex=["F", None]))
     with pytest.raises(md.BadData, match="there is no column 'age', which the preparation reads"):
         found.frame(new[["sex", "ward"]])
-    with pytest.raises(md.BadData, match="column 'age' has old in row 0, not a number; if it holds categories"):
+    with pytest.raises(md.BadData, match="row 0, column 'age': 'old' is not a number; if it holds categories"):
         found.frame(new.assign(age=["old", 3]))
     assert "sex: categories F, M, else 0 in each" in found.summary()
 

@@ -49,12 +49,10 @@ def test_labels_come_back_as_the_table_had_them(names: tuple[Any, Any], dtype: s
     ]
 
 
-def test_labels_of_fractions_and_mixed_kinds_keep_their_values(tmp_path: Path) -> None:
+def test_labels_of_fractions_keep_their_values(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"a": X[:, 0], "y": np.where(Y, 1.5, 2.0)})
     assert md.datasets.frame(table, "y", regression=False).labels == (1.5, 2)
-    table["y"] = pandas.Series([1 if k else "a" for k in Y], dtype=object)
-    assert md.datasets.frame(table, "y").labels == ("1", "a")
 
 
 @pytest.mark.parametrize("y", [2 * Y - 1, 2.0 * Y - 1, 1.0 * Y, Y])
@@ -83,7 +81,7 @@ def test_integers_booleans_lists_and_sparse_rows_are_cast_to_the_models_floats(p
         torch.testing.assert_close(r.outputs(form, batch=7), want)  # a kernel's sums may depend on the batch
     assert torch.equal(r.outputs(X > 0), r.outputs((X > 0).astype(float)))
     assert torch.equal(r.outputs((X > 0).astype(np.uint8)), r.outputs(X > 0))
-    with pytest.raises(md.BadData, match="X is an array of complex64; give numbers"):
+    with pytest.raises(md.BadData, match=r"row 0, column 0: .* is complex"):
         r.outputs(torch.ones(2, 4, dtype=torch.complex64))
 
 
@@ -192,7 +190,7 @@ def test_predictions_take_and_refuse_the_arrays_that_clients_may_have() -> None:
         assert torch.equal(result.outputs(rows), want)
     assert torch.equal(result.outputs(X[:, ::-1][:, ::-1]), want)
     assert torch.equal(result.outputs(X[::-1]), want.flip(0))
-    with pytest.raises(md.BadData, match=r"predict\(X\), row 2, column 1 is masked; fill such entries") as e:
+    with pytest.raises(md.BadData, match=r"predict\(X\), row 2, column 1: .* is masked; fill such entries") as e:
         result.predict(np.ma.masked_equal(X, X[2, 1]))
     assert e.value.row == 2
 

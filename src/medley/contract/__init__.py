@@ -14,6 +14,7 @@ from .errors import (
     TooFewReplies,
     Unsupported,
     WireError,
+    name_clients,
     with_names,
 )
 from .message import LIMIT, Message, Packed, is_finite, nbytes
@@ -38,6 +39,7 @@ from .needs import Need, needs_of
 from .numbers import integer, real, take
 from .pace import OptimizerFactory, OptimizerState, Pace
 from .personal import OwnState, PartlyShared, Patterns, PersonalModel, PersonalModels
+from .place import Place
 from .problem import Batch, Family, LocalLoss, Objective, Problem, State
 from .sampling import Local, Sampling
 from .settings import (
@@ -67,10 +69,11 @@ __all__ = [
     "Lies", "Line", "Local", "LocalLoss", "LocalUpdate", "Losses", "M", "MedleyError", "Message", "MessageTypes",
     "Mode", "Model", "ModelAndPull", "ModelAndRate", "Need", "Nothing", "Num", "Objective", "OnLate",
     "OptimizerFactory", "OptimizerState", "OwnState", "Pace", "Packed", "PartlyShared", "Patterns", "PersonalModel",
-    "PersonalModels", "Problem", "Recall", "RecipeError", "Replay", "ReplayPolicy", "Replies", "Rows", "Sampling",
-    "Settings", "SmoothGradient", "Stalled", "State", "Step", "StepAndVariate", "Task", "TaskView", "TaughtModel",
-    "TimedStep", "TooFewReplies", "Tuned", "Unsupported", "ValueType", "Vec", "Weights", "WireError", "Wrapper",
-    "WrapperServer", "above", "at_least", "at_most", "below", "called_with", "check_flag", "check_flags", "checked",
-    "column", "describe", "entries", "in_range", "in_words", "integer", "is_finite", "kinds", "losses_along",
-    "nbytes", "needs_of", "number", "on_client", "positive", "real", "refuse_unknown", "take", "with_names",
+    "PersonalModels", "Place", "Problem", "Recall", "RecipeError", "Replay", "ReplayPolicy", "Replies", "Rows",
+    "Sampling", "Settings", "SmoothGradient", "Stalled", "State", "Step", "StepAndVariate", "Task", "TaskView",
+    "TaughtModel", "TimedStep", "TooFewReplies", "Tuned", "Unsupported", "ValueType", "Vec", "Weights", "WireError",
+    "Wrapper", "WrapperServer", "above", "at_least", "at_most", "below", "called_with", "check_flag", "check_flags",
+    "checked", "column", "describe", "entries", "in_range", "in_words", "integer", "is_finite", "kinds", "losses_along",
+    "name_clients", "nbytes", "needs_of", "number", "on_client", "positive", "real", "refuse_unknown", "take",
+    "with_names",
 ]  # fmt: skip

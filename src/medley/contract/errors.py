@@ -20,7 +20,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from .place import Place
 
 
 class MedleyError(Exception):
@@ -67,13 +70,14 @@ class UnknownSetting(RecipeError, TypeError):
 class BadData(MedleyError, ValueError):
     """A client's data cannot be used. ``client``, ``row`` and ``column`` are numbers from 0, or None.
 
-    ``placed``: the message already names the row's owner, and ``row`` is its number there.
+    The message begins with the ``place`` of the value, if there is one.
     """
 
     client: int | None = None
     row: int | None = None
     column: int | None = None
-    placed: bool = False
+    stands: tuple[Place, str] | None = None
+    """The place, and the message without it."""
 
     def __init__(
         self,
@@ -82,10 +86,20 @@ class BadData(MedleyError, ValueError):
         client: int | None = None,
         row: int | None = None,
         column: int | None = None,
-        placed: bool = False,
+        place: Place | None = None,
     ) -> None:
-        super().__init__(message)
-        self.client, self.row, self.column, self.placed = client, row, column, placed
+        super().__init__(f"{place}: {message}" if place is not None and str(place) else message)
+        self.client, self.row, self.column = client, row, column
+        if place is not None:
+            self.stands = place, message
+            self.client, self.row = place.client, place.row
+            self.column = place.column if isinstance(place.column, int) else column
+
+    def at(self, place: Place) -> BadData:
+        """The same error at another place, in the same column unless ``place`` has one."""
+        before, message = self.stands or (Place(), str(self))
+        place = place if place.column is not None else place.at(place.row, before.column)
+        return type(self)(message, column=self.column, place=place)
 
 
 class Unsupported(MedleyError, NotImplementedError):
@@ -196,6 +210,15 @@ def named(ids: Sequence[int], names: Mapping[int, str]) -> str:
     if not ids or len(said) < len(ids):
         return f"clients {[*ids]}"
     return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+
+
+def name_clients(e: MedleyError, names: Sequence[str] | Mapping[int, str]) -> None:
+    """Put the clients' names into an error instead of their numbers."""
+    if not isinstance(e, BadData) or e.stands is None:
+        e.args = (with_names(str(e), names), *e.args[1:])
+    elif e.stands[0].client is not None:
+        place = replace(e.stands[0], whose=Place.of(e.stands[0].client, names).whose)
+        e.stands, e.args = (place, e.stands[1]), (f"{place}: {e.stands[1]}",)
 
 
 def with_names(message: str, names: Sequence[str] | Mapping[int, str]) -> str:

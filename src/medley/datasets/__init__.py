@@ -6,14 +6,18 @@ from . import tokens as tokens
 from .dataset import Dataset
 from .disk import saved
 from .flamby import heart_disease, tcga_brca
-from .folders import image_folder
-from .hub import hub
 from .images import cifar10, cifar100, emnist, fashion_mnist, mnist, tiny_imagenet, tiny_imagenet50
+from .ingest.raw import lazy as lazy
 from .leaf import femnist, shakespeare
-from .sources import frame as frame
-from .sources import lazy as lazy
+from .readers.csv import csv
+from .readers.folders import image_folder
+from .readers.hub import hub
+from .readers.npz import npz
+from .readers.parquet import parquet
+from .readers.svmlight import a9a, svmlight, w8a
+from .readers.table import frame as frame
 from .synthetic import gaussian_classes
-from .tables import a9a, breast_cancer, csv, diabetes, digits, msd_years, npz, online_news, parquet, svmlight, w8a
+from .tables import breast_cancer, diabetes, digits, msd_years, online_news
 from .text import sentiment140, sentiment140_tokens
 
 __all__ = [

@@ -5,52 +5,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import BadData, RecipeError, integer, take
+from ..contract import BadData, Place, RecipeError, integer, take
 from ..numerics.scaling import Scaling
-from ..rows.fields import tensors
-from .splits import check_finite
+from ..rows.numbers import check_finite
 
 
-def check_rows(X: Tensor, y: Tensor, classes: int | None, name: str, part: str) -> None:
+def check_rows(X: Tensor, y: Tensor, classes: int | None, place: Place) -> None:
     """Raise BadData, with the row if one is at fault, for lengths, numbers or labels that do not fit."""
     if len(X) != len(y) or not len(X):
-        raise BadData(f"{name}: {len(X)} {part} rows with {len(y)} targets; they must match and not be empty.")
+        raise BadData(f"{len(X)} rows of X with {len(y)} targets; they must match and not be empty.", place=place)
     if X.ndim < 2:
         one = " One feature is X[:, None]." if X.ndim else ""
-        shape = tuple(X.shape)
-        raise BadData(f"{name}: {part} X has shape {shape}; rows are needed, [n, features] or more.{one}")
+        raise BadData(f"X has shape {tuple(X.shape)}; rows are needed, [n, features] or more.{one}", place=place)
     if 0 in X.shape[1:]:
-        raise BadData(f"{name}: {part} X is {list(X.shape)}, rows without columns; want one column at least.")
-    for t, what in tensors(X, f"{name}: {part} X"):
-        check_finite(t, what)
+        raise BadData(f"X is {list(X.shape)}, rows without columns; want one column at least.", place=place)
+    check_finite(X, place)
     if classes is None:
-        if not y.is_floating_point() and y.ndim == 1:
-            raise BadData(
-                f"{name}: {part} y holds whole numbers, {int(y.min())} to {int(y.max())}. If they are labels, "
-                "number them from 0 and give `classes=`; if they are values, give floats, y.astype('float32')."
-            )
-        check_finite(y, f"{name}: {part} y")
+        check_finite(y, place.at(column="y"))
         return
     if y.dtype != torch.int64:
-        raise BadData(f"{name}: {part} y holds {y.dtype}; class labels must be int64, y.astype('int64') or y.long().")
+        raise BadData(f"y holds {y.dtype}; class labels must be int64, y.astype('int64') or y.long().", place=place)
     outside = ((y < 0) & (y.ndim == 1)) | (y >= classes)
     # Sequences and maps may be padded with a negative number, or one above the classes.
     if outside.any() and (y.ndim == 1 or len(torch.unique(y[outside])) > 1):
         at = tuple(outside.nonzero()[0].tolist())
-        row = at[0]
-        raise BadData(f"{name}: {part} y[{row}] = {int(y[at])} is no label of 0..{classes - 1}.", row=row)
+        said = f"{int(y[at])} is no label of 0..{classes - 1}; give classes= if there are more."
+        raise BadData(said, place=place.at(at[0], "y"))
 
 
-def refuse_other_targets(y: Tensor, like: Tensor, where: str, which: str, client: int | None = None) -> None:
+def refuse_other_targets(y: Tensor | np.ndarray, like: Tensor | np.ndarray, place: Place, which: str) -> None:
     """Raise BadData for targets y of another form than those of the rows ``which``: a loss would pair them wrongly."""
     if y.shape[1:] != like.shape[1:]:
         raise BadData(
-            f"{where} has targets of shape {list(y.shape)}, but {which} of {list(like.shape)}; give both the same "
+            f"targets have the shape {list(y.shape)}, but {which} {list(like.shape)}; give both the same "
             "form, for example y.reshape(-1) for one number a row",
-            client=client,
+            place=place,
         )
 
 

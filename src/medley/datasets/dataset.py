@@ -12,15 +12,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract import BadData, RecipeError, Settings, checked
+from ..contract import BadData, Place, RecipeError, Settings, checked
 from ..numerics.scaling import Scaling
-from ..rows.columns import differ
+from ..rows.columns import differ, names_of
 from ..rows.fields import Fields, described, layout
 from ..rows.lazy import in_memory
+from ..rows.numbers import as_tensor, check_tensor
 from ..rows.sparse import Sparse
 from ..storage.html import facts
-from .arrays import Label, as_column, as_tensor, check_tensor, names_of, numbered, refuse_mixed, text_labels
 from .checks import check_keys, check_kinds, check_rows, refuse_other_targets
+from .ingest.keys import as_column
+from .ingest.labels import Label, RawTargets, code, is_plain
 from .splits import carved, drawn, in_time
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
@@ -31,16 +33,8 @@ Targets = Int[Tensor, "_ ..."] | Float[Tensor, "_ ..."]
 if not TYPE_CHECKING:  # tests check types at run time, before __post_init__ makes tensors of arrays
     Features = Targets = object
 
-PARTS = {
-    "X": "training X",
-    "y": "training y",
-    "X_test": "test X",
-    "y_test": "test y",
-    "X_validation": "validation X",
-    "y_validation": "validation y",
-    "weights": "weights",
-}
-"""The tensors of a data set, and their names in messages."""
+PARTS = ("X", "y", "X_test", "y_test", "X_validation", "y_validation", "weights")
+"""The tensors of a data set."""
 
 ASIDE = {"identity": False}
 """Fields that describe the rows and do not change a run; a data set's fingerprint leaves them out."""
@@ -65,8 +59,9 @@ class Dataset(Settings):
             None. Integers [n, t] do not need ``classes`` if your own loss reads them.
         X_test: Test rows [m, ...]; default none.
         y_test: Test targets [m]; default none.
-        classes: The number of classes; default that of ``labels``. Without them it is counted where whole numbers [n]
-            are all of 0..C-1 and C is 2 or more, or targets are texts; else None, for regression.
+        classes: The number of classes, of labels that are 0..C-1 already; default that of ``labels``. Without them
+            whole numbers [n], booleans and texts are classes, which are numbered in ascending order; floats are values,
+            and classes is None.
         keys: Columns [n] by name, such as the user or the year of each training row, for natural clients; default none.
         name: The data set's name in messages and reports.
         labels: Names of the classes, which `Result.predict` returns: texts, numbers or booleans. Targets that are
@@ -77,6 +72,7 @@ class Dataset(Settings):
         test_keys: Columns [m] of the test rows by name, such as their users; default none.
         features: Names of the columns of X [n, features]; by default those of a frame, else none.
         scaling: Mean and deviation by which `standardise` has scaled X; default None.
+        inferred: Whether ``labels`` are those that happen to have rows, and other rows may have more; default False.
     """
 
     X: Features
@@ -93,6 +89,7 @@ class Dataset(Settings):
     test_keys: Mapping[str, np.ndarray] = field(default_factory=dict)
     features: tuple[str, ...] = field(default=(), metadata=ASIDE)
     scaling: Scaling | None = field(default=None, metadata=ASIDE)
+    inferred: bool = field(default=False, metadata=ASIDE)
 
     if TYPE_CHECKING:  # arguments may be arrays, lists and frames; attributes are tensors
         # fmt: off
@@ -100,7 +97,7 @@ class Dataset(Settings):
             self, X: Any, y: Any, X_test: Any = None, y_test: Any = None, classes: int | None = None,
             keys: Mapping[str, Any] = ..., name: str = "data", labels: Sequence[Label] = (), X_validation: Any = None,
             y_validation: Any = None, weights: Any = None, test_keys: Mapping[str, Any] = ...,
-            features: Sequence[str] = (), scaling: Scaling | None = None,
+            features: Sequence[str] = (), scaling: Scaling | None = None, inferred: bool = False,
         ) -> None: ...
         # fmt: on
 
@@ -112,19 +109,19 @@ class Dataset(Settings):
             # The same numbers in another memory order would use other kernels, whose last bits differ.
             if type(t) is Tensor and t.layout == torch.strided and not t.is_contiguous():
                 object.__setattr__(self, part, t.contiguous())
-        check_rows(self.X, self.y, self.classes, self.name, "training")
+        check_rows(self.X, self.y, self.classes, Place(self.name))
         if self.features and layout(self.X) != (len(self.features),):
             raise BadData(f"{self.name}: {len(self.features)} features are named, a row has shape {described(self.X)}.")
         check_keys(self)
         for X, y, part in ((self.X_test, self.y_test, "test"), (self.X_validation, self.y_validation, "validation")):
             if X is not None and y is not None:
-                check_rows(X, y, self.classes, self.name, part)
+                check_rows(X, y, self.classes, Place(self.name, part))
                 if layout(X) != layout(self.X):
                     raise BadData(
                         f"{self.name}: a {part} row has shape {described(X)}, "
                         f"a training row {described(self.X)}; both need the same columns in the same order."
                     )
-                refuse_other_targets(y, self.y, f"{self.name}: the {part} set", "the training rows")
+                refuse_other_targets(y, self.y, Place(self.name, part), "the training rows")
             elif X is not None or y is not None:
                 raise BadData(f"{self.name}: the {part} set needs both X and y, or neither.")
         if self.weights is not None:
@@ -133,7 +130,8 @@ class Dataset(Settings):
             bad = ~(self.weights.isfinite() & (self.weights >= 0))
             if bad.any():
                 row = int(bad.nonzero()[0, 0])
-                raise BadData(f"{self.name}: weights[{row}] = {float(self.weights[row])}; want at least 0.", row=row)
+                said = f"the weight is {float(self.weights[row])}; want at least 0."
+                raise BadData(said, place=Place(self.name, row=row, column="weights"))
         if self.labels and len(self.labels) != self.classes:
             raise BadData(f"{self.name}: {len(self.labels)} labels for {self.classes} classes.")
 
@@ -157,46 +155,53 @@ class Dataset(Settings):
         return said | ({"as keys": "/".join(self.keys)} if self.keys else {})
 
     def _take_arrays(self) -> None:
-        """Make tensors of arrays, numbers of texts, and count the classes of whole numbers."""
+        """Make tensors of arrays, and number the classes of texts and whole numbers."""
         named = {part: c for part in ("X", "X_test", "X_validation") if (c := names_of(getattr(self, part)))}
         for part, theirs in named.items():
             if theirs != named.get("X", theirs):
                 raise BadData(
-                    f"{self.name}: {PARTS[part]} has the columns {', '.join(theirs)}, training X "
+                    f"{self.name}: {part} has the columns {', '.join(theirs)}, X "
                     f"{', '.join(named['X'])}; give both the same columns in the same order."
                 )
         object.__setattr__(self, "features", tuple(map(str, self.features)) or named.get("X", ()))
-        targets = {p: y for p in ("y", "y_test", "y_validation") if (y := getattr(self, p)) is not None}
-        for part, y in targets.items():
-            refuse_mixed(y, f"{self.name}: {PARTS[part]}")
-        if names := text_labels(targets.values()):
-            names = tuple(str(label).strip() for label in self.labels) or names
-            for part, y in targets.items():
-                object.__setattr__(self, part, numbered(y, names, f"{self.name}: {PARTS[part]}"))
-            object.__setattr__(self, "labels", self.labels or names)
-        for part, words in PARTS.items():
+        for part in PARTS:
             given = getattr(self, part)
             if given is None and part in ("X", "y"):
-                raise BadData(f"{self.name}: {words} is None; give an array or a tensor")
-            if given is None:
+                raise BadData(f"{self.name}: {part} is None; give an array or a tensor")
+            if given is None or part[0] == "y":
                 continue
+            place = Place(self.name, part[2:])
             if isinstance(given, Tensor):
-                check_tensor(given, f"{self.name}: {words}")
-                object.__setattr__(self, part, given if words.endswith(" X") else in_memory(given))
-            else:
-                object.__setattr__(self, part, as_tensor(given, f"{self.name}: {words}", labels=words.endswith(" y")))
+                check_tensor(given, place, part)
+            rows = given if isinstance(given, Tensor) else as_tensor(given, place, part)
+            object.__setattr__(self, part, rows if part[0] == "X" else in_memory(rows))
+        self._take_targets()
         for part in ("keys", "test_keys"):
-            columns = {
-                name: as_column(values, f"{self.name}: key {name!r}") for name, values in getattr(self, part).items()
-            }
+            place = Place(self.name, "test" if part == "test_keys" else "")
+            columns = {k: as_column(values, place.at(column=k)) for k, values in getattr(self, part).items()}
             object.__setattr__(self, part, columns)
-        y = self.y
-        if self.classes is None and self.labels and not y.is_floating_point():
-            object.__setattr__(self, "classes", len(self.labels))
-        if self.classes is None and y.ndim == 1 and not y.is_floating_point() and len(y):
-            found = torch.unique(y)
-            if len(found) > 1 and int(found[0]) == 0 and int(found[-1]) == len(found) - 1:
-                object.__setattr__(self, "classes", len(found))
+
+    def _take_targets(self) -> None:
+        ys = {part: y for part in ("y", "y_test", "y_validation") if (y := getattr(self, part)) is not None}
+        if all(isinstance(y, Tensor) for y in ys.values()) and (self.classes is not None or self.y.is_floating_point()):
+            for part, y in ys.items():
+                check_tensor(y, Place(self.name, part[2:]), part)
+                object.__setattr__(self, part, in_memory(y))
+            return
+        parts = [RawTargets.of(y, Place(self.name, part[2:], column="y")) for part, y in ys.items()]
+        new: dict[str, Any] = {}
+        text = any(p.are_text for p in parts)
+        if (self.classes is not None and not text) or (self.labels and not text):
+            tensors = [p.tensor() for p in parts]
+            real = tensors[0].is_floating_point()
+            new = {} if self.classes is not None or real else {"classes": len(self.labels)}
+        else:
+            coded = code(parts, labels=self.labels)
+            tensors, new = coded.parts, {} if coded.classes is None or self.classes else {"classes": coded.classes}
+            if not self.labels and coded.classes is not None:
+                new |= {"labels": () if is_plain(coded.labels) else coded.labels, "inferred": True}
+        for part, value in (*zip(ys, tensors, strict=True), *new.items()):
+            object.__setattr__(self, part, value)
 
     @checked("datasets")
     def split(

@@ -47,7 +47,7 @@ def save(data: Dataset, folder: Place) -> Path:
     for k, values in enumerate(data.test_keys.values()):
         np.save(place / f"test_key{k}.npy", np.asarray(values), allow_pickle=False)
     table: dict[str, Any] = {"name": data.name, "classes": data.classes, "labels": data.labels, "keys": list(data.keys)}
-    table |= {"test_keys": list(data.test_keys), "features": data.features}
+    table |= {"test_keys": list(data.test_keys), "features": data.features, "inferred": data.inferred}
     if data.scaling is not None:
         table["scaling"] = data.scaling.plain()
     # Last, so that an unfinished folder does not count as a data set.
@@ -76,6 +76,7 @@ def saved(folder: Place) -> Dataset:
         features = tuple(table.get("features", ()))
         scaling = Scaling.from_plain(table["scaling"]) if "scaling" in table else None
         made: dict[str, Any] = parts | {"features": features, "scaling": scaling, "classes": table["classes"]}
+        made["inferred"] = table.get("inferred") is True
         return Dataset(**made, keys=keys, name=name, labels=labels, test_keys=test_keys)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, BadData):

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..contract import BadData, RecipeError, checked
 from .dataset import Dataset
 from .files import Place, find, read_idx, read_npz, read_records
-from .folders import decoded
+from .readers.folders import decoded
 
 FASHION = ("t-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..contract.errors import BadData, RecipeError
-from ..numerics.scaling import total
-from ..rows.lazy import Lazy
-from ..rows.sparse import Sparse, not_finite
 from ..runtime import streams
-
-log = logging.getLogger("medley")
 
 
 def drawn(m: int, n: int, seed: int, part: str, name: str) -> Tensor:
@@ -101,53 +94,6 @@ def _nearest(units: list[int], sizes: list[int], fraction: float) -> list[int]:
     """The first units, but not all, whose rows are nearest to this fraction of all."""
     ends = np.cumsum([0, *sizes[:-1]])
     return units[: int(np.abs(ends - fraction * sum(sizes)).argmin())]
-
-
-def check_finite(values: Tensor, what: str) -> None:
-    """Raise BadData, naming ``what`` and the place, for the first NaN or infinity."""
-    if not values.numel() or not values.is_floating_point() or isinstance(values, Lazy):
-        return  # lazy rows are not read for it; a run names the round in which NaN turns up
-    if isinstance(values, Sparse):
-        # A float64 sum of float32 numbers cannot overflow, so it is finite if and only if they are.
-        fine = bool(total(values, torch.sum).isfinite())
-    else:
-        # Both ends of a tensor with a NaN are NaN. They need no second copy of the data, nor a mask.
-        fine = all(bool(end.isfinite()) for end in values.aminmax())
-    if fine:
-        return
-    found = not_finite(values)
-    if found is None:  # the sum of finite numbers overflowed
-        return
-    at, value = found
-    row, column = at[0], (at[1] if len(at) > 1 else None)
-    where = f"row {row}" if column is None else f"row {row}, column {', '.join(map(str, at[1:]))}"
-    raise BadData(
-        f"{what} holds {value} at {where} (counted from 0); drop the row or fill it in.", row=row, column=column
-    )
-
-
-def counted_from(Xs: Sequence[Any], zero_based: bool | None, n_features: int | None, call: str) -> list[Any]:
-    """Sparse rows whose columns begin at the first one of the file, and are ``n_features``."""
-    first = min((int(X.indices.min()) for X in Xs if X.nnz), default=0)
-    if zero_based is False and not first:
-        raise BadData(f"{call}: it has an entry of column 0; give zero_based=True")
-    if zero_based is None and first:
-        log.warning(
-            "%s: no row has an entry of column 0, so columns are taken to count from 1; say zero_based=False, or True",
-            call,
-        )
-    begin = 0 if zero_based or not first else 1
-    width = Xs[0].shape[1] - begin
-    if n_features is not None and n_features < width:
-        raise BadData(
-            f"{call}: it has an entry of column {width - 1 + begin}, and n_features={n_features}; give {width}"
-        )
-    if n_features is not None and not 0 < n_features < 1 << 31:
-        raise RecipeError(f"{call}: n_features={n_features}; give the number of columns, below 2^31", "n_features")
-    Xs = [X[:, begin:] for X in Xs]
-    for X in Xs:
-        X.resize(X.shape[0], n_features or width)
-    return Xs
 
 
 def in_time(values: np.ndarray, name: str, trained: int) -> np.ndarray:

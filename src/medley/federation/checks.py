@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract import Algorithm, BadData, Family, Problem, RecipeError, Unsupported
+from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, Unsupported
 from ..datasets import Dataset
-from ..datasets.folders import refuse_parts
+from ..datasets.readers.folders import refuse_parts
 from ..privacy.private import private_part
-from ..problems import LeastSquares, Logistic, Network, Softmax
-from ..problems.network.own_loss import called, fits_values
+from ..problems import Logistic, Network, Softmax
+from ..problems.network.own_loss import called
+from ..rows.numbers import TIME, no_number
 from ..scenarios import ByKey, Partition
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..wire.codec import Codec, Plain
-from .client_labels import in_rows
+from .labels import fits
 
 log = logging.getLogger("medley")
 
@@ -90,21 +91,25 @@ def check_labels(problem: Family, data: Dataset, sizes: list[int] | None = None)
     )
     rows = (data.y == counts.index(min(counts))).nonzero()[:, 0].tolist()
     held = set() if sizes is None else {*np.repeat(np.arange(len(sizes)), sizes)[rows]}
-    raise e if sizes is None or len(held) != 1 else in_rows(e, rows[0], sizes)
+    if sizes is None or len(held) != 1:
+        raise e
+    client = int(next(iter(held)))
+    raise e.at(Place.of(client).at(rows[0] - sum(sizes[:client]), "y"))
 
 
 def _check_task(problem: Family, data: Dataset) -> None:
     name, y, labels = type(problem).__name__, data.y, data.labels
     loss = problem.loss if isinstance(problem, Network) else None
-    values = isinstance(problem, LeastSquares) if loss is None else fits_values(loss, len(labels))
+    values = fits(problem, len(labels)) == "values"
     many = len(labels) or data.classes or 0
     if values and ((not labels and many > 2) or not all(map(_is_number, labels, range(many)))):
         shown = labels or range(many)
         raise BadData(
             f"{name if loss is None else called(loss)} fits values, but the targets of {data.name} are the classes "
-            f"{', '.join(map(repr, shown[:4]))}{', …' if many > 4 else ''}, numbered from 0; give "
-            f"{'Logistic or Softmax' if loss is None else 'a loss of classes'}, give values as floats, "
-            "y.astype('float64'), or read numbers with regression=True"
+            f"{', '.join(map(repr, shown[:4]))}{', …' if many > 4 else ''}; give "
+            f"{'Logistic or Softmax' if loss is None else 'a loss of classes'}, or numbers, "
+            "y.astype('float64')"
+            f"{f'; {no_number(labels[0], Place())}' if labels and TIME.fullmatch(str(labels[0])) else ''}"
         )
     classes = isinstance(problem, Logistic | Softmax) or getattr(problem, "loss", None) == "cross_entropy"
     if not classes or data.classes is not None or not y.is_floating_point() or not len(y):

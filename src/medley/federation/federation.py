@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract import Algorithm, BadData, Family, RecipeError, ReplayPolicy, Settings, Tuned, integer
+from ..contract import Algorithm, BadData, Family, Place, RecipeError, ReplayPolicy, Settings, Tuned, integer
 from ..contract.surroundings import set_aside
 from ..datasets import Dataset
 from ..datasets.facts import recorded
-from ..datasets.sources import by_client, only_key
+from ..datasets.ingest.keys import only_key
+from ..datasets.readers.table import by_client
 from ..problems import Logistic, Network
 from ..rows.columns import is_frame
 from ..rows.fields import Fields, integers
@@ -32,8 +33,8 @@ from ..storage.html import facts
 from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
 from .checks import check_labels, check_names, check_sources, expect
-from .client_data import named_clients, naming, pooled, whole_data
-from .client_labels import recorded_labels
+from .clients_data import named_clients, naming, pooled, whole_data
+from .labels import recorded_labels, suited
 from .run import check, run
 from .scenario import Scenario, Weighting
 from .simulation import Simulation
@@ -123,12 +124,9 @@ class Federation(Settings):
         self._names: tuple[str, ...] = ()
         if clients is not None:
             clients, self._names = named_clients(clients)
-            with naming(self._names):
-                data, self.sizes = pooled(
-                    problem, clients, test, classes, called=[f"client {n!r}" for n in self._names]
-                )
+            data, self.sizes = pooled(problem, clients, test, classes, self._names)
         assert data is not None
-        self.data = data if classes is None else replace(data, classes=classes)
+        self.data = suited(problem, data, classes)
         with naming(self._names):
             check_labels(problem, self.data, self.sizes)
         check_names(self.data, partition, self.client_names)
@@ -196,10 +194,8 @@ class Federation(Settings):
         whole, kept = self.whole(seed)
         if len(idle := np.flatnonzero(whole.parts.sizes == 0)):
             i = int(idle[0])
-            raise BadData(
-                f"client {i} has no training rows; drop it, set a minimum in its partition, or use fewer clients",
-                client=i,
-            )
+            said = "it has no training rows; drop it, set a minimum in its partition, or use fewer clients"
+            raise BadData(said, place=Place.of(i))
         if self.attack is not None and self.attack.of_rows:
             liars = {i: whole.parts[i] for i in self.attack.liars(seed, len(whole.parts))}
             data = whole.data
@@ -373,7 +369,7 @@ def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
     if is_frame(clients):
         clients = by_client(clients)
     if isinstance(clients, Dataset) and data is None:
-        return clients, None, ByKey(only_key(clients)) if partition is None else partition
+        return clients, None, ByKey(only_key(clients.keys, repr(clients))) if partition is None else partition
     return data, clients, partition
 
 

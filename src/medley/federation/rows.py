@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import BadData, Family, Index, Need, Objective, Problem, Unsupported, Weights
+from ..contract import BadData, Family, Index, Need, Objective, Place, Problem, Unsupported, Weights
 from ..problems.network import Network
-from ..rows.columns import kept_apart
 from ..rows.fields import Fields, tensors
 from ..rows.lazy import Held, Lazy, blocks, joined
+from ..rows.precision import kept_apart
 from ..rows.sparse import largest, not_finite
 from ..scenarios.dealing import Parts
 
@@ -120,13 +120,12 @@ class Layout:
 
     def blamed(self, e: BadData) -> BadData:
         """The same error, naming the client that has the row, if the error names a row."""
-        if e.row is None or e.placed:
+        if e.row is None or (e.stands is not None and e.stands[0].whose):
             return e
         at = int(np.searchsorted(self.starts, e.row, side="right")) - 1
         s, k = divmod(at, len(self.ids))
-        client, row = self.ids[k], e.row - int(self.starts[at])
-        where = f"client {client}, row {row}" + (f" of task {s}" if self.stream else "")
-        return BadData(f"{where}: {e}", client=client, row=row)
+        place = Place.of(self.ids[k], part=f"task {s}" if self.stream else "")
+        return e.at(place.at(e.row - int(self.starts[at])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +181,9 @@ class ClientRows:
 
     def _largest(self, what: str, at: Sequence[int], value: float) -> str:
         """The clause about the largest input or target, at this row and column of all."""
-        said = self.layout.blamed(BadData(f"its largest {what} is {value:g}", row=at[0]))
-        return f"{said} in column {at[1]}" if what != "target" and len(at) > 1 else f"{said} there"
+        column = at[1] if what != "target" and len(at) > 1 else None
+        where = Place(row=at[0], column=column)
+        return str(self.layout.blamed(BadData(f"the largest {what} is {value:g}", place=where)))
 
     def recall(self, problem: Problem, i: int, s: int, rows: Index) -> Objective:
         """The objective of client i's rows ``rows``, by its own numbers, of step s or earlier."""
@@ -262,13 +262,10 @@ def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
         if (found := not_finite(part)) is None:
             continue
         at = [first + found[0][0], *found[0][1:]]
-        column = at[1] if len(at) > 1 else None
-        place = "" if column is None else f" in column {column}"
         raise BadData(
-            f"the {what}{place} is too large for {str(taken.dtype).removeprefix('torch.')}; standardise the {what}s, "
+            f"the {what} is too large for {str(taken.dtype).removeprefix('torch.')}; standardise the {what}s, "
             "or give run(dtype='float64')",
-            row=at[0],
-            column=column,
+            place=Place(row=at[0], column=at[1] if len(at) > 1 else None),
         )
     if type(given) is Tensor and given.ndim < 3 and kept_apart(given.numpy(force=True)).dtype == np.float64:
         log.warning(
@@ -303,7 +300,7 @@ def with_targets(family: Family, y: Tensor, parts: Parts, first: int = 0) -> Par
     before = np.concatenate([[0], np.cumsum(kept)])[parts.starts]  # rows with a target before each client's first row
     if len(idle := np.flatnonzero((np.diff(before) == 0) & (parts.sizes > 0))):
         client = first + int(idle[0])
-        raise BadData(f"client {client}: all targets of its rows are ignore_index; leave it out", client=client)
+        raise BadData("all targets of its rows are ignore_index; leave it out", place=Place.of(client))
     return Parts(parts.rows[kept], before)
 
 
@@ -321,7 +318,7 @@ def held_out(
     try:
         return problem.inputs(X), targets_of(family, problem, y, classes, device)
     except BadData as e:
-        raise BadData(f"the {part} set: {e}", row=e.row) from None
+        raise e.at(Place(f"the {part} set", row=e.row)) from None
 
 
 def _weights(
@@ -337,7 +334,7 @@ def _weights(
     totals = np.array([float(w.sum()) for w in parts]).reshape(sizes.shape)
     if (idle := (totals == 0) & (sizes > 0)).any():
         client = layout.ids[int(idle.nonzero()[1][0])]
-        raise BadData(f"client {client}: all its rows have weight 0; leave it out", client=client)
+        raise BadData("all its rows have weight 0; leave it out", place=Place.of(client))
     if (odd := (spread != 0) & ((spread < LEAST_WEIGHT) | (spread > 1 / LEAST_WEIGHT))).any():
         row = int(odd.nonzero()[0, 0])
         raise layout.blamed(

@@ -22,7 +22,7 @@ ENGINES = frozenset({"seq", "stacked", "fused"})
 KEPT: dict[str, type] = {
     **dict.fromkeys(("client", "round", "row", "column"), int),
     **dict.fromkeys(("method", "traceback", "key", "need"), str),
-    **dict.fromkeys(("placed", "unexplained"), bool),
+    **dict.fromkeys(("unexplained",), bool),
     "result": type(None),
 }
 """Attributes of the errors in `medley.contract.errors`, and their types; each may be None."""

@@ -33,7 +33,7 @@ from .account import Account
 from .agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
 from .checked_json import Words
 from .client_reports import Known
-from .client_rows import Lot, Own, OwnRows, own_lots, report, share
+from .client_rows import Lot, NodeRows, Own, own_lots, report, share
 from .coarse import GRADIENT, RUNS, Coarse
 from .flwr_api import Handler, Letter
 from .owner import bytes_of, claim, ledgers, memories
@@ -135,7 +135,7 @@ class ClientSide:
         self._file = Path(recipe)
         self._given: dict[int, Own] = {}
         self._lots: dict[tuple[int, str], list[Lot]] = {}
-        self._own: dict[tuple[int, str, str], OwnRows] = {}
+        self._own: dict[tuple[int, str, str], NodeRows] = {}
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -183,7 +183,7 @@ class ClientSide:
             log.exception("client %d's own data cannot be read", i)
             raise BadData(f"client {i}: its data cannot be read, {type(e).__name__}; {OWN_LOG}", client=i) from None
 
-    def own(self, context: Context, method: Method, said: Any) -> OwnRows:
+    def own(self, context: Context, method: Method, said: Any) -> NodeRows:
         """The client's side of the run; ``said`` holds the server's values for every client, see `Known`."""
         known = Known.read(said)
         key = _id(context), json.dumps(context.run_config), repr(known)
@@ -193,7 +193,7 @@ class ClientSide:
             dtype = getattr(torch, options["dtype"]) if options.get("dtype") else None
             scenario = r.scenario(tuple(lots[0].X.shape[1:]), known.classes).sharing(split(method)[0])
             about = r.seed, dtype, options.get("device", "cpu"), r.rounds, known
-            rows = OwnRows(who, scenario, lots, *about)
+            rows = NodeRows(who, scenario, lots, *about)
             rows.metrics = RunOptions(metrics=options["metrics"]).functions if "metrics" in options else {}
             # Counts of rows by predicted probability can reveal single rows.
             hidden = is_row_private(method) or options.get("secure") is not None
@@ -225,7 +225,7 @@ class ClientSide:
         return r, method
 
     def evaluate(self, letter: Letter, context: Context) -> bytes:
-        """Figures of the server's model on the client's rows, see `OwnRows.evaluate`; and of its own, if it has one."""
+        """Figures of the server's model on the client's rows, see `NodeRows`, and of its own, if it has one."""
         r, method = self.served(context)
         asked, i = pytree.from_bytes(letter["common"], {}), _id(context)
         words, own = Words("the server's request of an evaluation", asked), json.loads(letter.get("own", b"{}"))

@@ -11,9 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import BadData, Client, Diverged, Engine, Family, PersonalModel, Problem, RecipeError, Vec, WireError
+from ..contract import (
+    BadData,
+    Client,
+    Diverged,
+    Engine,
+    Family,
+    PersonalModel,
+    Place,
+    Problem,
+    RecipeError,
+    Vec,
+    WireError,
+)
 from ..contract.problem import Objective
 from ..datasets import Dataset
+from ..datasets.ingest.labels import RawTargets, code, is_plain, raw
+from ..datasets.readers.table import values_of
 from ..federation.clients import ClientFactory
 from ..federation.evaluation import Held, held_figures, load, outputs
 from ..federation.people import people_of
@@ -90,16 +104,62 @@ def share(r: Recipe, i: int) -> list[Lot]:
     return out
 
 
-def _numbered(d: Any, names: tuple[str, ...]) -> Any:
-    """A data set whose labels have their places among all clients' ``names``; unchanged if it has others, or none."""
-    if not isinstance(d, Dataset) or not d.labels or d.labels == names or not {*d.labels} <= {*names}:
+def _numbered(d: Dataset, names: tuple[Any, ...], place: Place, fit: str) -> Dataset:
+    """A data set whose labels have their places among all clients' ``names``, or whose values are values.
+
+    Args:
+        fit: what the recipe's problem fits, see `medley.federation.labels.fits`
+
+    Raises BadData, naming the client, for a label that the recipe does not name: the client sees only its own rows, so
+    it cannot number classes by itself.
+    """
+    if d.y.ndim == 1 and (fit == "values" or (fit == "classes" and d.classes is None)):
+        return _of_kind(d, place, fit)
+    labels = d.labels or (tuple(range(d.classes or 0)) if d.inferred else ())
+    shown = ", ".join(map(repr, labels[:8]))
+    if d.inferred and not names and not is_plain(labels) and labels != (False, True):
+        said = f"all its labels are {shown}" if len(labels) == 1 else f"its labels are {shown}"
+        raise BadData(
+            f"{said}, and a client sees its own rows only: name all classes in the server's and the nodes' recipe, "
+            f"[clients] labels = [{shown}{', ...' if len(labels) == 1 else ''}], numbers or texts as the data has them",
+            place=place,
+        )
+    if not names or not labels or labels == names:
         return d
-    at = torch.tensor([names.index(str(label)) for label in d.labels])
+    if unknown := [k for k, v in enumerate(labels) if v not in names]:
+        there = (d.y == unknown[0]).reshape(len(d.y), -1).any(1).nonzero()
+        said = f"the label {labels[unknown[0]]!r} is not among [clients] labels = {[*names]}"
+        raise BadData(said, place=place.at(int(there[0]) if len(there) else None))
+    at = torch.tensor([names.index(label) for label in labels])
     # Ignored targets have a number that is no label's.
     ys: dict[str, Any] = {part: y for part in ("y", "y_test", "y_validation") if (y := getattr(d, part)) is not None}
     for part, y in ys.items():
         ys[part] = torch.where((y >= 0) & (y < len(at)), at[y.clamp(0, len(at) - 1)], y)
-    return replace(d, classes=len(names), labels=names, **ys)
+    return replace(d, classes=len(names), labels=names, inferred=False, **ys)
+
+
+def _of_kind(d: Dataset, place: Place, fit: str) -> Dataset:
+    """A data set whose targets are values again, or whole numbers in floats as classes."""
+    parts = [part for part in ("y", "y_test", "y_validation") if getattr(d, part) is not None]
+    rows = [RawTargets(raw(getattr(d, p), d.labels), replace(place, part=p[2:], column="y")) for p in parts]
+    if fit == "values":
+        if d.classes is None or not d.inferred:
+            return d
+        values: dict[str, Any] = dict(zip(parts, map(values_of, rows), strict=True))
+        return replace(d, **values, classes=None, labels=(), inferred=False)
+    coded = code(rows, floats="whole")
+    new: dict[str, Any] = dict(zip(parts, coded.parts, strict=True))
+    labels = () if is_plain(coded.labels) else coded.labels
+    return replace(d, **new, classes=coded.classes, labels=labels, inferred=True)
+
+
+def _fit(r: Recipe) -> str:
+    """What the recipe's problem fits, without making its model."""
+    table = r.tables.get("problem", {})
+    kind, loss = str(table.get("kind")).lower(), table.get("loss", "cross_entropy")
+    if kind == "leastsquares" or loss == "mse":
+        return "values"
+    return "classes" if kind in ("logistic", "softmax") or (kind == "network" and loss == "cross_entropy") else "loss"
 
 
 def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
@@ -111,10 +171,11 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
     target.
     """
     stream, names = r.tables.get("stream"), r.limits().labels
-    tasks = [_numbered(d, names) for d in own] if isinstance(own, list | tuple) else [_numbered(own, names)]
+    tasks = [*own] if isinstance(own, list | tuple) else [own]
     if isinstance(own, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
         want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of Datasets, one for each task"
         raise BadData(f"client {i}'s data function returns a {type(own).__name__}; it must return {want}", client=i)
+    tasks = [_numbered(d, names, Place.of(i), _fit(r)) for d in tasks]
     if len({d.weights is None for d in tasks}) == 2:
         raise BadData(f"client {i} has weights of rows in some tasks only; give all, or none", client=i)
     for k, d in enumerate(tasks):
@@ -164,7 +225,7 @@ def _support(lot: Lot) -> list[list[int]]:
     return [[int(k), int(n)] for k, n in zip(labels, counts, strict=True)]
 
 
-class OwnRows:
+class NodeRows:
     """One client's side of a run: its own rows, on the run's device.
 
     Attributes:

@@ -243,7 +243,7 @@ class RemoteEvaluator:
         acked: Mapping[int, Tag] | None = None,
         gradients: dict[int, Vec] | None = None,
     ) -> dict[int, Figures]:
-        """The clients' answers by id; see `medley.flower.client_rows.OwnRows.evaluate`.
+        """The clients' answers by id; see `medley.flower.client_rows.NodeRows.evaluate`.
 
         Args:
             acked: the versions of memories with which clients measure their own models; None: they do not

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..contract.settings import Checked, at_least, positive
-from ..datasets.prepared import preparation
+from ..datasets.ingest.prepared import preparation
 from ..numerics.scaling import Scaling
 
 
@@ -24,7 +24,8 @@ class ClientLimits(Checked):
         row: numbers in one row; default 10⁷
         tasks: the number of tasks; default 10,000
         features: the names of the columns, in order; by default the other clients' names
-        labels: the names of the classes, in order; by default the other clients' names
+        labels: the names of the classes, in order, as the data has them: texts, whole numbers, or true and false; by
+            default the other clients' names
         prepared: the file of the preparation applied to all clients' rows, which the result keeps; default none
     """
 
@@ -34,7 +35,7 @@ class ClientLimits(Checked):
     row: Annotated[int, at_least(1)] = 10**7
     tasks: Annotated[int, at_least(1)] = 10_000
     features: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    labels: tuple[str | int | bool, ...] = ()
     prepared: str = ""
 
     @property

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.errors import BadData
-from .columns import numbers
+from ..contract import BadData, Place
+from .numbers import is_missing, numbers
 
 log = logging.getLogger("medley")
 
@@ -48,19 +48,19 @@ class Column:
 
         Raises BadData, with the row, for a cell that is missing or no number, and if no category is a known one.
         """
-        gone = absent(cells)
+        gone, place = absent(cells), Place(call, column=self.name)
         if gone.any() and self.fill is None and (self.levels is None or not self.indicator):
             row = int(gone.argmax())
             raise BadData(
-                f"{call}: column {self.name!r} is missing in row {row}, but its preparation does not fill it in; "
+                "the cell is missing, but its preparation does not fill it in; "
                 "fill it by a mean, a median, a mode or fill(value), or drop such rows",
-                row=row,
+                place=place.at(row),
             )
         if self.levels is None:
             filled = cells.astype(object) if cells.dtype.kind == "O" else np.array(cells)
             if gone.any():
                 filled[gone] = self.fill
-            x = numbers(filled, f"{call}: column {self.name!r}", "if it holds categories, prepare it with encode")
+            x = numbers(filled, place, "if it holds categories, prepare it with encode")
             out = [x if self.clip is None else np.clip(x, *self.clip)]
         else:
             values = [None if m else text(v) for m, v in zip(gone, cells.tolist(), strict=True)]
@@ -93,7 +93,8 @@ class Column:
             log.warning("%s; a row whose category is not known is 0 in each of the column's features", message)
             return
         row = next(k for k, v in enumerate(values) if v is not None)
-        raise BadData(message + ("" if spellings else "; recode them, or prepare with these rows, too"), row=row)
+        more = "" if spellings else "; recode them, or prepare with these rows, too"
+        raise BadData(message.removeprefix(f"{place}: ") + more, place=Place(call, row=row, column=self.name))
 
 
 @dataclass(frozen=True)
@@ -160,13 +161,7 @@ def absent(cells: np.ndarray) -> np.ndarray:
     if cells.dtype.kind not in "OUS":
         nowhere = np.zeros(len(cells), bool)
         return cells != cells if cells.dtype.kind in "fcmM" else nowhere
-    return np.array([_is_absent(v) for v in cells.tolist()], bool)
-
-
-def _is_absent(value: Any) -> bool:
-    if isinstance(value, str | bytes):
-        return not value.strip()
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
+    return np.array([is_missing(v) for v in cells.tolist()], bool)
 
 
 def text(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 
-from ..contract.errors import BadData, RecipeError
+from ..contract import BadData, Place, RecipeError
 from .laws import Number, is_number
 
 Rows = Int64[np.ndarray, "_"]
@@ -63,7 +63,7 @@ class Parts(Sequence[Rows]):
         if odd.any():
             at = int(odd.argmax())
             i = int(np.searchsorted(self.starts, at, side="right")) - 1
-            raise BadData(f"the partition gives client {i} row {self.rows[at]}, {said}", client=i)
+            raise BadData(f"the partition gives it row {self.rows[at]}, {said}", place=Place.of(i))
 
     @property
     def sizes(self) -> Rows:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..contract import Algorithm, State, Vec, pytree
-from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, with_names
+from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, name_clients, with_names
 from ..runtime import deferred, stopwatch, streams
 from ..runtime.clock import Device
 from ..storage import run_folder
@@ -203,7 +203,7 @@ class Loop:
                     self._save(state, folder)
             if isinstance(e, MedleyError):
                 if isinstance(e, BadData | RecipeError):
-                    e.args = (with_names(str(e), self.settings.get("client_names", ())),)
+                    name_clients(e, self.settings.get("client_names", ()))
                 e.result = self._result(state, Status("failed", str(e)))
             raise
         return self._result(state, status)

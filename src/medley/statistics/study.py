@@ -14,7 +14,18 @@ from typing import Any, cast
 import torch
 
 from ..clients.host import ClientHost
-from ..contract import BadData, Client, Diverged, MedleyError, Need, Pace, RecipeError, State, TooFewReplies, with_names
+from ..contract import (
+    BadData,
+    Client,
+    Diverged,
+    MedleyError,
+    Need,
+    Pace,
+    RecipeError,
+    State,
+    TooFewReplies,
+    name_clients,
+)
 from ..contract.errors import named
 from ..contract.surroundings import set_aside
 from ..secure import SecureSum
@@ -166,7 +177,8 @@ class Study:
             yield
         except MedleyError as e:
             rest = "; scale the columns" if isinstance(e, Diverged) and e.unexplained else ""
-            e.args = (with_names(str(e), self.names) + rest, *e.args[1:])
+            name_clients(e, self.names)
+            e.args = (str(e) + rest, *e.args[1:])
             raise
 
     def _refuse_silence(self, e: ExchangeEvent) -> None:

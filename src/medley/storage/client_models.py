@@ -48,6 +48,12 @@ def client_model(
         if client not in names:
             raise RecipeError.unknown(client, names, "client_model(...): the federation")
         client = names.index(client)
+    elif str(client) in names and names.index(str(client)) != client:
+        raise RecipeError(
+            f"client_model({client}): it may be the client called {str(client)!r}, or the one with the id {client}, "
+            f"{f'called {names[client]!r}' if client < len(names) else 'which no client has'}; give the name as text",
+            "client",
+        )
     if client not in kept:
         if any("server_loss" in row for row in rows):
             there = f"there are {min(kept)} to {max(kept)}" if kept else "run(client_models=True) keeps them"

@@ -12,25 +12,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from ..contract import BadData, Decision, RecipeError
+from ..contract import BadData, Decision, Place, RecipeError
 from ..numerics.scaling import Scaling
-from ..rows.columns import (
-    TARGETS,
-    as_row,
-    cells,
-    columns_of,
-    is_far,
-    is_frame,
-    is_hugging_face,
-    moved,
-    native,
-    numbers,
-    refuse_masked,
-)
-from ..rows.fields import Fields, applied, described, fields, inputs_of, names_of, tensors
+from ..rows.columns import TARGETS, cells, columns_of, is_frame, is_hugging_face
+from ..rows.fields import Fields, applied, described, inputs_of, names_of, tensors
 from ..rows.fields import integers as whole
 from ..rows.lazy import in_memory
-from ..rows.sparse import Sparse, is_sparse
+from ..rows.numbers import as_row, as_tensor, check_finite
+from ..rows.numbers import table as table_of
+from ..rows.precision import is_far, moved
+from ..rows.sparse import Sparse
+
+CALL = Place("predict(X)")
 
 WITHHELD: Mapping[str, Any] = {}
 """Stands for a scaling that a folder must not hold, because no noise protects it."""
@@ -105,8 +98,7 @@ def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] |
     if any(c.ndim > 1 or (c.dtype == object and hasattr(c[0], "getbands")) for c in found.values()):
         inputs = {name: torch.stack([as_row(v, (name,)) for v in c]) for name, c in found.items()}
         return inputs if len(inputs) > 1 else next(iter(inputs.values()))
-    remedy = "convert it as you converted the training rows, for example with pandas.get_dummies(frame, columns=[...])"
-    X = np.stack([numbers(c, f"predict(X): column {name!r}", remedy) for name, c in found.items()], 1)
+    X = table_of(found, CALL)
     if scaling is None:
         return torch.from_numpy(X)
     if scaling == WITHHELD:
@@ -142,8 +134,8 @@ def outputs_of(
 
     Raises BadData if the module cannot read the rows, and if the outputs of one row lack the row dimension.
     """
-    several = fields(X, lambda v, _: _tensor(v))
-    rows = _tensor(X) if several is None else several
+    rows = as_tensor(X, CALL)
+    check_finite(rows, CALL)
     if rows.ndim < 2:
         raise BadData(f"predict(X): X has shape {list(rows.shape)}; give rows [n, ...], one row as X[None]")
     if dimensions is not None and rows.ndim != dimensions:
@@ -212,19 +204,6 @@ def _ranges(rows: Tensor, integers: Sequence[str]) -> str:
     return " and ".join(f"ids{where} {int(t.min())}..{int(t.max())}" for t, where in found) or "rows"
 
 
-def _tensor(X: Any) -> Tensor:
-    """Rows as a tensor: an array, a tensor or a sparse matrix. Raises BadData for arrays of text and other objects."""
-    if isinstance(X, Tensor) and not X.is_complex():
-        return X
-    if is_sparse(X):
-        return Sparse.of(X)
-    refuse_masked(X, "predict(X)")
-    array = np.asarray(X)
-    if array.dtype.kind not in "fiub":
-        raise BadData(f"predict(X): X is an array of {array.dtype}; give numbers, X.astype(float)")
-    return torch.from_numpy(native(array))
-
-
 def predicted(
     outputs: Tensor, classes: int | None, labels: Sequence[Any] | None, decision: Decision = "argmax"
 ) -> np.ndarray:
@@ -245,7 +224,7 @@ def predicted(
         return outputs.numpy()
     if not bool(outputs.isfinite().all()) and outputs.isnan().any():
         row = int(outputs.isnan().nonzero()[0, 0])
-        raise BadData(f"predict(X): the model's output of row {row} is nan; fill the row's missing cells", row=row)
+        raise BadData("the model's output is nan; fill the row's missing cells", place=CALL.at(row))
     if outputs.ndim > 1 and outputs.shape[1] >= classes and decision == "argmax":
         found = outputs.argmax(1)
     elif outputs.numel() == len(outputs) and classes == 2:

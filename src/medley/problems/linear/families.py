@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...contract import BadData, Data, RecipeError
+from ...contract import BadData, Data, Place, RecipeError
 from ...rows.fields import Fields, described
 from ..cross_entropy import class_labels, cross_entropies
 from ..labels import is_one_hot, refuse_classes
@@ -97,7 +97,9 @@ class Logistic(Linear):
         bad = ~((y == 1) | (y == (0 if zero_one else -1)))
         if bad.any():
             row = int(bad.nonzero()[0])
-            raise BadData(f"Logistic wants labels in {{0, 1}} or {{-1, 1}}; row {row} has {y[row].item():g}", row=row)
+            raise BadData(
+                f"Logistic wants labels in {{0, 1}} or {{-1, 1}}; it has {y[row].item():g}", place=Place(row=row)
+            )
         return 2 * y - 1 if zero_one else y
 
     def losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:

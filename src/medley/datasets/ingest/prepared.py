@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import BadData, RecipeError
-from ..numerics.scaling import Scaling
-from ..rows.columns import is_number
+from ...contract import BadData, RecipeError
+from ...numerics.scaling import Scaling
+from ...rows.numbers import is_number
 
 
 def preparation(given: Any, call: str) -> Scaling:

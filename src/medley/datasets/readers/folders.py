@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..contract import BadData, RecipeError, checked
-from ..rows.columns import DEEP
-from ..runtime.versions import install
-from .dataset import Dataset
-from .files import Place, called, find_folder
+from ...contract import BadData, RecipeError, checked
+from ...rows.numbers import DEEP
+from ...runtime.versions import install
+from ..dataset import Dataset
+from ..files import Place, called, find_folder
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 """Extensions of image files, in upper or lower case; other files are left out."""

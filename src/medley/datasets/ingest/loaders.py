@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data._utils.collate import default_collate, default_convert
 
-from ..contract.errors import BadData
+from ...contract import BadData, Place
 
 log = logging.getLogger("medley")
 
@@ -22,7 +22,7 @@ log = logging.getLogger("medley")
 class Collated(TorchDataset[Any]):
     """The rows of one batch of all items, as a loader's own ``collate_fn`` makes it."""
 
-    def __init__(self, loader: DataLoader[Any], items: Any, where: str) -> None:
+    def __init__(self, loader: DataLoader[Any], items: Any, place: Place) -> None:
         made = loader.collate_fn([item_of(items, i) for i in range(len(items))])
         self.batch: Any = [*made] if isinstance(made, tuple | list) else made
         first = self.batch
@@ -31,8 +31,9 @@ class Collated(TorchDataset[Any]):
         if not isinstance(first, Tensor) or not first.ndim or len(first) != len(items):
             found = list(first.shape) if isinstance(first, Tensor) else type(first).__name__
             raise BadData(
-                f"{where}: its collate_fn makes {found} of {len(items)} items; it must make a tensor with one "
-                "row per item. Give the data set itself, whose items are pairs (input, target)"
+                f"its collate_fn makes {found} of {len(items)} items; it must make a tensor with one "
+                "row per item. Give the data set itself, whose items are pairs (input, target)",
+                place=place,
             )
         self.rows = len(items)
 
@@ -68,28 +69,29 @@ def _row(batch: Any, i: int) -> Any:
     return batch[i]
 
 
-def loaded(loader: DataLoader[Any], where: str) -> Any:
+def loaded(loader: DataLoader[Any], place: Place) -> Any:
     """A loader's data set: the rows that its sampler or its batch sampler draws, as its ``collate_fn`` makes them.
 
     Batches and their order are the pace's, so that a loader which shuffles all rows stands for all rows. Raises
-    BadData, naming ``where``, for a loader that draws other rows in every pass.
+    BadData, naming the place, for a loader that draws other rows in every pass.
     """
     items: Any = loader.dataset
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise BadData(
-            f"{where}: its class {type(loader).__name__} has an __iter__ of its own, so Medley cannot tell "
+            f"its class {type(loader).__name__} has an __iter__ of its own, so Medley cannot tell "
             "which rows are in a batch; give a data set whose items are those pairs, or a loader with "
-            "collate_fn= and sampler="
+            "collate_fn= and sampler=",
+            place=place,
         )
     if isinstance(items, IterableDataset) or not hasattr(items, "__len__") or not len(items):
         return items
-    rows = _rows(loader, len(items), where)
+    rows = _rows(loader, len(items), place)
     if rows != [*range(len(items))]:
         items = Subset(items, rows)
-    return items if loader.collate_fn in (default_collate, default_convert) else Collated(loader, items, where)
+    return items if loader.collate_fn in (default_collate, default_convert) else Collated(loader, items, place)
 
 
-def _rows(loader: DataLoader[Any], n: int, where: str) -> list[int]:
+def _rows(loader: DataLoader[Any], n: int, place: Place) -> list[int]:
     """The numbers of the rows that the loader draws, in ascending order."""
     batches: Any = loader.batch_sampler
     own = batches is not None and type(batches) is not BatchSampler
@@ -100,9 +102,10 @@ def _rows(loader: DataLoader[Any], n: int, where: str) -> list[int]:
         passes = [] if random else [[*islice(_numbers(source), 100 * n + 1000)] for _ in range(2)]
     if random or sorted(passes[0]) != sorted(passes[1]) or len(passes[0]) >= 100 * n + 1000:
         raise BadData(
-            f"{where}: its {type(source).__name__} draws other rows in every pass, but a client's rows must "
+            f"its {type(source).__name__} draws other rows in every pass, but a client's rows must "
             "stay the same; give the data set, or its rows by torch.utils.data.Subset(data, rows), and weights "
-            "of rows as (X, y, weights)"
+            "of rows as (X, y, weights)",
+            place=place,
         )
     rows = passes[0]
     if batches is not None and not own and batches.drop_last:
@@ -111,10 +114,10 @@ def _rows(loader: DataLoader[Any], n: int, where: str) -> list[int]:
             rows = rows[:kept]
         elif kept < len(rows):
             log.warning(
-                "%s: its drop_last leaves other rows out in every pass: all are taken; see Pace(drop_last)", where
+                "%s: its drop_last leaves other rows out in every pass: all are taken; see Pace(drop_last)", place
             )
     if not rows:
-        raise BadData(f"{where}: the loader yields no rows; leave it out, or its drop_last")
+        raise BadData("the loader yields no rows; leave it out, or its drop_last", place=place)
     return sorted(rows)
 
 

@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import BadData, RecipeError, checked
-from ..rows.columns import kept_apart
-from ..runtime.versions import install
-from .dataset import Dataset
+from ...contract import BadData, RecipeError, checked
+from ...rows.precision import kept_apart
+from ...runtime.versions import install
+from ..dataset import Dataset
+from ..ingest.keys import all_keys
+from .table import Raw
 
 
 @checked("datasets")
-def hub(
+def hub(  # noqa: PLR0913
     name: str,
     features: str | Sequence[str],
     target: str = "label",
@@ -24,7 +26,8 @@ def hub(
     test: str | None = "test",
     keys: Sequence[str] = (),
     config: str | None = None,
-    regression: bool = False,
+    regression: bool | None = None,
+    client: str | None = None,
     **load: Any,
 ) -> Dataset:
     """A data set of the Hugging Face hub, from its local cache or downloaded; it needs the extra ``hub``.
@@ -33,12 +36,13 @@ def hub(
         name: Its name on the hub.
         features: One column of images, which become [n, channels, h, w] in [0, 1], or of vectors; or several columns
             of numbers.
-        target: The column of labels, 0..C-1 or texts, or of values; default "label".
+        target: The column of labels, whole numbers or texts, or of values; default "label".
         train: The split of training rows; default "train".
         test: The split of test rows; default "test". None for no test set.
-        keys: Columns for natural clients; default none.
+        keys: Further columns, such as each row's patient; default none.
         config: The configuration, if the data set has several; default none.
-        regression: Whether targets are values; default False.
+        regression: Whether targets are values; by default fractions are values, and everything else is classes.
+        client: The column of each row's client; default none.
         load: Further keywords of ``datasets.load_dataset``, such as ``revision``; its default is the newest.
 
     Raises:
@@ -55,34 +59,14 @@ def hub(
         if split is not None and split not in splits:
             raise RecipeError.unknown(split, splits.keys(), f"{call}: the data set")
     wanted = [features] if isinstance(features, str) else list(features)
-    for column in (*wanted, target, *keys):
+    named = all_keys(target, client, keys, call)
+    for column in (*wanted, target, *named):
         if column not in splits[train].column_names:
             raise RecipeError.unknown(column, splits[train].column_names, f"{call}: split {train!r}")
-    y = _targets(splits[train], target, regression, call)
-    held: tuple[Tensor, np.ndarray] | tuple[None, None] = (None, None)
-    if test is not None:
-        held = (_features(splits[test], wanted, call), _targets(splits[test], target, regression, call))
-    return Dataset(
-        _features(splits[train], wanted, call),
-        y,
-        held[0],
-        held[1],
-        int(y.max()) + 1 if y.dtype.kind == "i" else None,
-        keys={key: np.asarray(splits[train][key]) for key in keys},
-        name=name,
-    )
-
-
-def _targets(split: Any, target: str, regression: bool, call: str) -> np.ndarray:
-    """Values, or labels as whole numbers or texts. Raises BadData, naming the row, for a label with a fraction."""
-    y = np.asarray(split[target])
-    if regression:
-        values: np.ndarray = kept_apart(y)
-        return values
-    if y.dtype.kind == "f" and (y % 1 != 0).any():
-        row = int((y % 1 != 0).argmax())
-        raise BadData(f"{call}: target {y[row]} in row {row} is no class; pass regression=True for values.", row=row)
-    return y if y.dtype.kind in "OU" else y.astype(np.int64)
+    test_rows = None if test is None else (_features(splits[test], wanted, call), np.asarray(splits[test][target]))
+    keyed = {key: np.asarray(splits[train][key]) for key in named}
+    X, y = _features(splits[train], wanted, call), np.asarray(splits[train][target])
+    return Raw(call, X, y, target, keyed, test=test_rows).dataset(name, regression)
 
 
 def _features(split: Any, columns: list[str], call: str) -> Tensor:

@@ -1,0 +1,44 @@
+"""Where a value stands in a user's data, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value stands: "client 'Bern', test row 3, column 'age'". No other code writes this.
+
+    Attributes:
+        whose: the client, the data set, or the call that reads it
+        part: "test" or "validation"; empty for training rows
+        row: its number in that part, from 0
+        column: its name, or its number from 0
+        client: the client's id
+    """
+
+    whose: str = ""
+    part: str = ""
+    row: int | None = None
+    column: int | str | None = None
+    client: int | None = None
+
+    @classmethod
+    def of(cls, client: int, names: Sequence[str] | Mapping[int, str] = (), part: str = "") -> Place:
+        """The rows of a client, by its name if it has one."""
+        has_name = client in names if isinstance(names, Mapping) else client < len(names)
+        return cls(f"client {names[client]!r}" if has_name else f"client {client}", part, client=client)
+
+    def at(self, row: int | None = None, column: int | str | None = None) -> Place:
+        """A row, or a cell, of these rows."""
+        return replace(self, row=row, column=self.column if column is None else column)
+
+    def __str__(self) -> str:
+        words = [self.whose, *([f"the {self.part} rows"] if self.part and self.row is None else [])]
+        if self.row is not None:
+            task = self.part.startswith("task")
+            words.append(f"row {self.row} of {self.part}" if task else f"{self.part} row {self.row}".strip())
+        if self.column is not None:
+            words.append(f"column {self.column!r}")
+        return ", ".join(filter(None, words))

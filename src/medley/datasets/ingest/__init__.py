@@ -1,0 +1,1 @@
+"""What a row, a label and a key mean, whatever door they come in by."""

@@ -1,0 +1,124 @@
+"""Columns that are neither inputs nor targets: names of clients, other keys, and indices of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...contract import BadData, Place, RecipeError
+from ...rows.numbers import is_missing, plain
+
+DROP = "leave it out, frame.drop(columns=...)"
+
+INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")
+"""Names under which pandas writes and reads rows' index where it has none."""
+
+
+def refuse_index(columns: Iterable[str], place: Place, remedy: str) -> None:
+    """Raise BadData, ending in ``remedy``, for an input column that is the index of a frame."""
+    for k, name in enumerate(columns):
+        if not INDEX.fullmatch(name):
+            continue
+        if k and not name.startswith("__"):
+            raise BadData(
+                f"the column {name!r} after the others has no name, as if each line ended in a "
+                "delimiter; remove that delimiter, or drop the column, frame.drop(columns=...)",
+                place=place,
+            )
+        raise BadData(
+            f"the column {name!r} is a frame's index as pandas writes it, which follows the order of rows; "
+            f"{remedy}, or give it a name if it is a feature",
+            place=place,
+        )
+
+
+def all_keys(target: str, client: object, keys: Sequence[object], call: str) -> tuple[str, ...]:
+    """The columns of keys, that of the clients first. Raises RecipeError if the target is one, and for a mere text."""
+    if isinstance(keys, str):
+        raise RecipeError(f"{call}: keys={keys!r}; give a list of columns, or client={keys!r} for one", "keys")
+    if isinstance(client, list | tuple):
+        raise RecipeError(f"{call}: client={client!r}; client= is one column, give several as keys=[...]", "client")
+    names = tuple(dict.fromkeys(map(str, [*([] if client is None else [client]), *keys])))
+    if target in names:
+        role = "client" if str(client) == target else "key"
+        raise RecipeError(f"{call}: {target!r} cannot be both target and {role}", "client" if client else "keys")
+    return names
+
+
+def key_column(cells: np.ndarray | Sequence[Any], place: Place) -> np.ndarray:
+    """A column of clients or other keys, text without spaces around it. Raises BadData for a row that has none."""
+    values = cells.tolist() if isinstance(cells, np.ndarray) else [*cells]
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "biufM":
+        out = cells
+    else:
+        texts = [v.strip() if isinstance(v, str) else v for v in (decoded(v, place) for v in values)]
+        out = np.empty(len(texts), object)
+        out[:] = texts
+        if all(isinstance(v, str) and v for v in texts):
+            out = np.array(texts)
+    missing = [k for k, v in enumerate(values) if is_missing(v) or v in (np.inf, -np.inf)]
+    if missing:
+        said = "it is infinite" if values[missing[0]] in (np.inf, -np.inf) else "it is empty"
+        raise BadData(
+            f"{said}, and names no client (in {len(missing)} rows in all); fill it in or drop the row, "
+            f"frame.dropna(subset=[{place.column!r}])",
+            place=place.at(missing[0]),
+        )
+    return out
+
+
+def decoded(value: Any, place: Place) -> Any:
+    """A cell, bytes as text. Raises BadData for bytes that are no text."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError as e:
+        raise BadData(f"it has bytes that are no text in UTF-8: {e}", place=place) from None
+
+
+def names_in(texts: Sequence[str]) -> np.ndarray:
+    """A text file's column of names: as numbers, for their order, where that changes no name, else as text.
+
+    So "1" and "01" are two names, and so are numbers of 20 digits, which floats would round.
+    """
+    for kind in (int, float):
+        try:
+            spelt = {t: kind(t) for t in {*texts}}
+            if all(str(v) == t for t, v in spelt.items()):
+                return np.array([spelt[t] for t in texts], np.int64 if kind is int else np.float64)
+        except (ValueError, OverflowError):
+            continue
+    return np.array(texts)
+
+
+def as_column(values: Any, place: Place) -> np.ndarray:
+    """A column [n, ...] of any values as an array, bytes as text. Raises BadData for one value, and for masked ones."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise BadData(f"it is no column: {e}", place=place) from None
+    if not array.ndim:
+        raise BadData(f"it is {values!r}; give a value for each row", place=place)
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        plain(values, place, str(place.column))
+    text, real = array.dtype.kind == "U", array.dtype.kind == "f"
+    if isinstance(values, list | tuple) and (text or real):
+        # NumPy makes one text of 1 and "1", floats of large numbers
+        odd = (not isinstance(v, str) if text else isinstance(v, int) and abs(v) > 2**53 for v in values)
+        array = np.array(values, object) if any(odd) else array
+    if array.dtype.kind == "S":
+        array = np.array([decoded(v, place) for v in array.ravel().tolist()]).reshape(array.shape)
+    return array
+
+
+def only_key(keys: Mapping[str, Any], what: str) -> str:
+    """The one key of a data set that stands for its clients. Raises RecipeError for none, or several."""
+    if len(keys) == 1:
+        return next(iter(keys))
+    raise RecipeError(
+        f"Federation(clients={what}): it has {len(keys)} keys and one must name the clients; give data= and "
+        "partition=scenarios.ByKey(...)",
+        "clients",
+    )

@@ -1,0 +1,337 @@
+"""Targets as class numbers: the one rule for what a label is, at every door for data.
+
+Whole numbers, True and False, and text are classes; fractions are values. The classes of all rows are numbered
+together, in ascending order. Spaces around text do not count. Sequences and maps stay as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date, time, timedelta
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...contract import BadData, Place
+from ...rows.lazy import Lazy, in_memory
+from ...rows.numbers import MISSING, REMEDIES, as_tensor, is_missing, plain
+
+log = logging.getLogger("medley")
+
+Label = str | int | float
+"""The name of a class, as the user's targets have it; a bool is an int."""
+
+Floats = Literal["values", "either", "whole", "labels"]
+"""What floats are: values; values if one has a fraction, else labels; labels if they are whole; or labels."""
+
+SOME_LABELS = "if these rows have only some of the classes, name all: Dataset(X, y, labels=(...))"
+
+WHOLE = re.compile(r"[+-]?\d+")
+
+PADDED = re.compile(r"[+-]?0\d+")
+"""Whole numbers that begin with a zero, such as postal codes: as numbers they would be others."""
+
+
+@dataclass(frozen=True, eq=False)
+class RawTargets:
+    """RawTargets of some rows as the user has them: numbers [n, ...], or texts in an array of objects [n, ...].
+
+    Attributes:
+        place: whose rows these are; its column is the target's
+    """
+
+    values: np.ndarray
+    place: Place
+
+    @classmethod
+    def of(cls, y: Any, place: Place) -> RawTargets:
+        """Any column of targets. Raises BadData, naming the row, for a label that is missing, or of another kind."""
+        name = str(place.column if place.column is not None else "y")
+        place = place.at(column=name)
+        y = in_memory(y) if isinstance(y, Lazy) else y
+        if isinstance(y, Tensor):
+            t = as_tensor(y, replace(place, column=None), name)
+            values = (t.float() if t.dtype == torch.bfloat16 else t).numpy()
+            return cls(values.astype(bool) if y.dtype == torch.bool else values, place)
+        if isinstance(y, list | tuple) and all(np.ndim(v) == 0 and not isinstance(v, Tensor) for v in y):
+            array = np.empty(len(y), object)
+            array[:] = y
+        else:
+            try:
+                array = y if isinstance(y, np.ma.MaskedArray) else np.asarray(y)
+            except (TypeError, ValueError, RuntimeError):  # rows of unequal length, which `plain` names
+                array = plain(y, replace(place, column=None), name)
+        if not array.ndim:
+            raise BadData(f"{name} is {y!r:.40}; give one target for each row", place=replace(place, column=None))
+        if array.dtype.kind in "US":
+            array = array.astype(object)
+        if array.dtype.kind != "O" or isinstance(array, np.ma.MaskedArray):
+            return cls(plain(array, replace(place, column=None), name), place)
+        return cls(_typed(array, place), place)
+
+    @property
+    def are_text(self) -> bool:
+        """Whether they are texts."""
+        return self.values.dtype.kind == "O" and self.values.size > 0 and isinstance(self.values.flat[0], str)
+
+    @property
+    def first(self) -> Any:
+        """The first of them, as a value of Python."""
+        return self.values.ravel()[:1].tolist()[0]
+
+    def tensor(self) -> Tensor:
+        """Numbers as they are: whole ones as int64."""
+        return as_tensor(self.values, replace(self.place, column=None), str(self.place.column))
+
+    def refuse(self, index: int, message: str) -> BadData:
+        """The error about one of the targets, by its place among all of them."""
+        row = int(np.unravel_index(index, self.values.shape)[0]) if self.values.ndim > 1 else index
+        return BadData(message, place=self.place.at(row))
+
+
+def _typed(array: np.ndarray, place: Place) -> np.ndarray:
+    """Objects as texts, or numbers. Raises BadData for a missing one, and for two kinds of them."""
+    given = array.ravel().tolist()
+    wide = array.size // max(1, len(array))
+    values: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in given]
+    if missing := [k for k, v in enumerate(values) if is_missing(v)]:
+        drop = f"drop the row, as frame.dropna(subset=[{place.column!r}]) does"
+        raise BadData(
+            f"there is no label, {values[missing[0]]!r} (in {len(missing)} rows in all); fill it in, or {drop}",
+            place=place.at(missing[0] // wide),
+        )
+    if any(isinstance(v, bytes) for v in values):
+        try:
+            values = [v.decode() if isinstance(v, bytes) else v for v in values]
+        except UnicodeDecodeError as e:
+            raise BadData(f"its bytes are no text in UTF-8: {e}", place=place) from None
+    kind: Any = lambda v: str if isinstance(v, str) else bool if isinstance(v, bool) else float
+    for k, v in enumerate(values):
+        if not isinstance(v, str | int | float):
+            said = f"{v!r:.40} is a {type(v).__name__}, and a label is a whole number, True, False or text"
+            if isinstance(v, date | time | timedelta):
+                said = f"{v} {REMEDIES['m' if isinstance(v, timedelta) else 'M']}"
+            raise BadData(said, place=place.at(k // wide))
+        if kind(v) is not kind(values[0]):
+            text = "the text " if isinstance(values[0], str) else ""
+            raise BadData(
+                f"{v!r:.40} beside {text}{values[0]!r:.40} in row 0; give all of one kind", place=place.at(k // wide)
+            )
+    if values and isinstance(values[0], str):
+        out = np.empty(len(values), object)
+        out[:] = values
+        return out.reshape(array.shape)
+    if all(isinstance(v, int) or v % 1 == 0 for v in values) and not any(isinstance(v, bool) for v in values):
+        values = [int(v) for v in values]  # 1 is 1.0
+        if big := [k for k, v in enumerate(values) if not -(2**63) <= v < 2**63]:
+            said = f"{values[big[0]]} is no int64; give labels of a smaller size, or text"
+            raise BadData(said, place=place.at(big[0] // wide))
+    return np.array(values).reshape(array.shape) if values else np.empty(array.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """RawTargets as tensors, the number of classes, and their labels; the latter two are None and empty for values."""
+
+    parts: list[Tensor]
+    classes: int | None = None
+    labels: tuple[Label, ...] = ()
+
+
+def code(
+    parts: Sequence[RawTargets], classes: int | None = None, labels: Sequence[Label] = (), floats: Floats = "values"
+) -> Coded:
+    """Number the classes of some targets together.
+
+    Args:
+        classes: their number, if labels are 0..classes-1 already and stay as they are
+        labels: the names of all classes that texts may have; default those that occur
+
+    Raises BadData, naming the row, for a label that is not among these, and if some targets are text and some are not.
+    """
+    _refuse_two_kinds(parts)
+    if any(p.are_text for p in parts):
+        return _of_texts(parts, labels)
+    filled = [p for p in parts if p.values.size]
+    real = any(p.values.dtype.kind == "f" for p in filled)
+    if real and floats == "either":
+        floats = "values" if any(_fractions(p).any() for p in filled) else "whole"
+    if any(p.values.ndim != 1 for p in filled) or (real and floats == "values") or not filled:
+        return Coded([p.tensor() for p in parts])
+    for p in filled:
+        odd = ~np.isfinite(p.values) if p.values.dtype.kind == "f" else np.zeros(len(p.values), bool)
+        if (odd := odd | _fractions(p) if floats == "whole" else odd).any():
+            row = int(odd.argmax())
+            said = "is no class; pass regression=True for values, or use LeastSquares or Network(loss='mse')"
+            said = said if np.isfinite(p.values[row]) else "says that there is no label; fill it in or drop the row"
+            raise p.refuse(row, f"{p.values[row]} {said}")
+    if classes is not None:
+        return Coded([_kept(p, classes) for p in parts], classes)
+    kinds = _kinds([p.values for p in filled])
+    names = tuple(v if isinstance(v, bool) or v % 1 else int(v) for v in kinds.tolist())
+    if is_plain(names):
+        return Coded([p.tensor().long() for p in parts], len(names), names)
+    _tell_of_gaps(names)
+    codes = [np.searchsorted(kinds, p.values.astype(kinds.dtype)).astype(np.int64) for p in parts]
+    return Coded([torch.from_numpy(c) for c in codes], len(names), names)
+
+
+def _fractions(p: RawTargets) -> np.ndarray:
+    if p.values.dtype.kind != "f":
+        return np.zeros(p.values.shape, bool)
+    with np.errstate(invalid="ignore"):
+        odd: np.ndarray = np.isfinite(p.values) & (p.values % 1 != 0)
+    return odd
+
+
+def _kinds(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """All numbers that occur, in ascending order; True and False where all are."""
+    bools = all(c.dtype.kind == "b" for c in columns)
+    low, high = min(c.min() for c in columns), max(c.max() for c in columns)
+    whole = not bools and not any(c.dtype.kind == "f" and (c % 1).any() for c in columns)
+    if whole and low > -(2**20) and high < 2**20:  # counting is faster than sorting
+        counts = np.zeros(int(high) - int(low) + 1, np.int64)
+        for c in columns:
+            counts += np.bincount(c.astype(np.int64) - int(low), minlength=len(counts))
+        return np.array(np.flatnonzero(counts) + int(low), np.int64)
+    kinds: np.ndarray = np.unique(np.concatenate([np.unique(c) for c in columns]))
+    if whole and kinds.dtype.kind == "f":  # of int64 and uint64, or of floats
+        kinds = np.array(sorted({int(v) for c in columns for v in np.unique(c).tolist()}))
+    return kinds
+
+
+def count_kinds(columns: Sequence[np.ndarray]) -> int:
+    """How many whole numbers occur."""
+    return len(_kinds(columns)) if columns else 0
+
+
+def _kept(p: RawTargets, classes: int) -> Tensor:
+    """Labels that are 0..classes-1 already."""
+    y = p.tensor().long()
+    if (bad := (y < 0) | (y >= classes)).any():
+        row = int(bad.nonzero()[0])
+        raise p.refuse(row, f"the label {int(y[row])} is none of 0..{classes - 1}, classes={classes}")
+    return y
+
+
+def is_plain(labels: Sequence[Label]) -> bool:
+    """Whether labels are the numbers 0..C-1 of their classes, so that they need no names; C is 2 or more."""
+    return len(labels) > 1 and all(type(v) is int and v == k for k, v in enumerate(labels))
+
+
+def raw(y: Tensor, labels: Sequence[Label]) -> np.ndarray:
+    """Targets as the user had them, of class numbers."""
+    if not labels:
+        return y.numpy()
+    names = np.empty(len(labels), object) if isinstance(labels[0], str) else np.array(labels)
+    names[:] = labels
+    values: np.ndarray = names[y.numpy()]
+    return values
+
+
+@cache
+def _tell_of_gaps(names: tuple[Label, ...]) -> None:
+    """Say in the log, once in a process, that numbers with gaps between them get numbers of classes."""
+    if len(names) > 1 and type(names[0]) is int and names != (-1, 1) and int(names[-1]) - int(names[0]) >= len(names):
+        said = ", ".join(map(str, names[:8])) + (", …" if names[8:] else "")
+        log.info(
+            "the labels %s are numbered %s in their order; pass classes= if labels are numbers of classes already",
+            said,
+            f"{', '.join(map(str, range(min(8, len(names)))))}{', …' if names[8:] else ''}",
+        )
+
+
+def _refuse_two_kinds(parts: Sequence[RawTargets]) -> None:
+    """Raise BadData, naming an owner of the rarer kind, if some targets are text and some are not."""
+    filled = [p for p in parts if p.values.size]
+    texts, others = ([p for p in filled if p.are_text is flag] for flag in (True, False))
+    if not texts or not others:
+        return
+    few, many = (texts, others) if len(texts) < len(others) else (others, texts)
+    kinds = ("texts", "numbers") if few is texts else ("numbers", "texts")
+    raise BadData(
+        f"the labels are {kinds[0]}, such as {few[0].first!r}, and those of {many[0].place.at(column=None).whose} "
+        f"{kinds[1]}, such as {many[0].first!r}; give all the same kind, for example y.astype(str)",
+        place=replace(few[0].place, column=None),
+    )
+
+
+def _of_texts(parts: Sequence[RawTargets], labels: Sequence[Label]) -> Coded:
+    named = [str(label).strip() for label in labels]
+    spelt = [{text: text.strip() for text in {*p.values.ravel().tolist()}} for p in parts]
+    names = named or sorted({name for texts in spelt for name in texts.values()})
+    places = {name: k for k, name in enumerate(names)}
+    out = []
+    for p, texts in zip(parts, spelt, strict=True):
+        numbers = {text: places.get(name, -1) for text, name in texts.items()}
+        y = np.fromiter(map(numbers.__getitem__, p.values.ravel().tolist()), np.int64, p.values.size)
+        if (bad := y < 0).any():
+            at = int(bad.argmax())
+            raise p.refuse(at, f"{p.values.flat[at]!s} is not among labels={(*names,)}")
+        out.append(torch.from_numpy(y).reshape(p.values.shape))
+    return Coded(out, len(names), tuple(labels) or tuple(names))
+
+
+def of_file(cells: Sequence[str], place: Place, floats: Floats = "either") -> np.ndarray:
+    """A text file's column of targets: whole numbers where all entries are, else numbers, booleans, else text.
+
+    Labels with leading zeros, or beyond int64, are texts. Raises BadData for two labels that are one number, such as
+    "1" and "1.0", for an empty one, and for text among numbers of which most have fractions.
+    """
+    texts = [c.strip() for c in cells]
+    kinds = dict.fromkeys(texts)
+    if "" in kinds and floats != "values":
+        raise BadData("it is empty, which is no class; fill it in or drop the row", place=place.at(texts.index("")))
+    as_text = np.empty(len(texts), object)
+    as_text[:] = texts
+    if floats != "values" and kinds.keys() == {"False", "True"}:
+        return np.array([t == "True" for t in texts])
+    whole = all(map(WHOLE.fullmatch, kinds))
+    big = floats != "values" and (
+        any(map(PADDED.fullmatch, kinds)) or (whole and any(abs(int(t)) >> 63 for t in kinds))
+    )
+    # Python reads "2024_01" as a number
+    number = {t: _number(t, whole) for t in kinds}
+    if floats != "values" and None in number.values():
+        odd = [t for t, v in number.items() if isinstance(v, float) and v % 1]
+        if 2 * sum(t in odd for t in texts) > len(texts):
+            row = next(r for r, t in enumerate(texts) if number[t] is None)
+            said = f"{texts[row]!r} is no number, among values such as {odd[0]}; mend it or drop the row"
+            raise BadData(said, place=place.at(row))
+    if big or None in number.values():
+        return as_text
+    spelt: dict[Any, str] = {}
+    for text in texts if len({*number.values()}) < len(kinds) and floats != "values" else ():
+        if spelt.setdefault(number[text], text) != text and not any(v % 1 for v in number.values() if v is not None):
+            raise BadData(
+                f"the labels {spelt[number[text]]!r} and {text!r} are the same number; if they are one class, write "
+                "them alike",
+                place=place.at(texts.index(text)),
+            )
+    return np.array([number[t] for t in texts])
+
+
+def _number(text: str, whole: bool) -> Any:
+    """A cell as a number; None for any other text."""
+    try:
+        return None if "_" in text else int(text) if whole else float(text)
+    except ValueError:
+        return None
+
+
+def warn_of_missing(labels: Sequence[Label], y: Tensor, call: str) -> None:
+    """Say in the log which label looks like a missing one; it stays a class."""
+    for k, label in enumerate(labels):
+        if str(label).lower() in MISSING and isinstance(label, str) and not (label == "-" and "+" in labels):
+            log.warning(
+                "%s: the label %r is taken for a class (its rows: %d); drop them if their label is missing",
+                call,
+                label,
+                int((y == k).sum()),
+            )
