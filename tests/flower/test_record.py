@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import medley as md
 from medley.cli import app as cli
 from medley.flower.keys import ORDER
-from medley.flower.owner import fingerprint, ledgers
+from medley.flower.owner import fingerprint, ledgers, secret
 from medley.flower.record import APPROVALS, LEFT, Record, digest, refuse_unapproved
 
 pytest.importorskip("cryptography")
@@ -281,6 +281,24 @@ def test_the_ledgers_are_no_links_and_for_their_owner_alone(record: Record, key:
     with pytest.raises(md.RecipeError, match="is a link to"):
         record.add(kind="query")
     assert len(moved.read_bytes().splitlines()) == 5
+    config = {"memory": str(tmp_path), "partition-id": 0, "key": str(key)}
+    with pytest.raises(md.RecipeError, match="is a link to"):
+        ledgers(config)
+    record.path.unlink()
+    (record.path.parent / "account.json").symlink_to(moved)
+    with pytest.raises(md.RecipeError, match="is a link to"):
+        ledgers(config)
+    (tmp_path / "rows.key").symlink_to(moved)
+    with pytest.raises(md.RecipeError, match="is a link to"):
+        secret(config)
+
+
+def test_a_record_of_an_earlier_version_is_shown_where_it_lies(tmp_path: Path, key: Path) -> None:
+    Record(tmp_path / "client0" / LEFT, key).add(kind="query")
+    for where in (("--key", key), ("--key", f"{key}.pub"), ("--client", 0), ()):
+        code, said = ask("--log", "verify", "--memory", tmp_path, *where)
+        assert (code, "1 lines, whole" in said) == (0, True), said
+    assert not [*tmp_path.glob("owner-*")]
 
 
 def test_an_approval_without_a_key_or_for_a_day_that_is_past_is_not_written(tmp_path: Path, key: Path) -> None:

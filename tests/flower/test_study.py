@@ -46,13 +46,14 @@ def frames(count: int = 2) -> dict[str, Any]:
 
 def deployed(
     folder: Path, text: str = RECIPE, count: int = 2, theirs: str | None = None, names: Any = NAMES, silent: str = "",
-    **run: Any,
+    swapped: bool = False, **run: Any,
 ) -> list[Any]:  # fmt: skip
     """The results of a study on nodes; the second does not answer the message of the kind ``silent``."""
     path, own = folder / "recipe.toml", folder / "own.toml"
     path.write_text(text, encoding="utf-8")
     own.write_text(theirs or text, encoding="utf-8")
     rows, found = [*frames(count).values()], list[Any]()
+    rows = rows[::-1] if swapped else rows
     data = lambda context: rows[context.node_config["partition-id"]]
     config = {"clients": count, "save": str(folder / "study"), "timeout": 5, **run}
     apps = [study_client_app(own, data) for _ in range(count)]
@@ -173,6 +174,8 @@ def test_a_site_keeps_what_has_left_over_studies(tmp_path: Path) -> None:
     few = RECIPE.replace('family = "binomial"', 'family = "binomial"\nwhere = "age != 47"')
     with pytest.raises(md.MedleyError, match="Bern withholds: where='age != 47', together with what has left before"):
         deployed(tmp_path, few)
+    with pytest.raises(md.MedleyError, match=r"most of its rows have their ledgers in .*client\d, .* the number"):
+        deployed(tmp_path, few, swapped=True)  # the sites under each other's number
 
 
 def test_a_site_has_rules_of_its_own_and_analyses_are_agreed(tmp_path: Path) -> None:

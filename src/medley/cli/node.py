@@ -324,8 +324,10 @@ def _log(memory: Path, client: int | None, key: Path | None, what: str) -> None:
 
     if what not in ("show", "verify", "sent"):
         raise RecipeError(f"--log {what}: give show, verify or sent", "log")
-    config = {"memory": str(memory), **({} if client is None else {"partition-id": client})}
-    folder = ledgers_to_read(config if key is None else {**config, "key": str(key)})
+    number = re.search(r"\d+$", "" if key is None else key.stem)
+    at = int(number[0]) if client is None and number else client or 0  # where earlier versions kept the record
+    config = {"memory": str(memory), "partition-id": at, **({} if key is None else {"key": str(key)})}
+    folder = ledgers_to_read(config)
     for name in (record.LEFT, record.APPROVALS):
         kept, n, gone = record.Record(folder / name, key), 0, 0
         for line in kept.lines():

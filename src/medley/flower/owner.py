@@ -187,6 +187,8 @@ def _dense(rows: Tensor) -> Tensor:
 def secret(config: Mapping[str, Any]) -> bytes:
     """The secret of the folder of memories, which never leaves it."""
     place = private(memories(config)) / SECRET
+    if place.is_symlink():
+        raise RecipeError(f"{place} is a link to {place.readlink()}: put the file itself there", "memory")
     with FileLock(f"{place}.lock"):
         if not place.exists():
             written(place, secrets.token_bytes(32), own=True)
