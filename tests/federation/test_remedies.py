@@ -49,7 +49,29 @@ class Soft(nn.Module):
 
 
 P = md.problems
+
+
+def meta(*more):
+    with torch.device("meta"):
+        return nn.Sequential(nn.Linear(4, 2), *more)
+
+
 REFUSED = {
+    "a meta module": (
+        lambda: trained(network(meta()), BINARY),
+        r"'0\.weight', on the device 'meta'.*to_empty\(device='cpu'\)",
+        lambda: right(trained(network(meta().to_empty(device="cpu")), BINARY), BINARY),
+    ),
+    "a meta module with BatchNorm": (
+        lambda: network(meta(nn.BatchNorm1d(2, device="meta"))),
+        r"to_empty\(device='cpu'\)",
+        lambda: right(trained(network(meta(nn.Softplus()).to_empty(device="cpu")), BINARY), BINARY),
+    ),
+    "a loss's class": (
+        lambda: network(WIDE(), loss=nn.CrossEntropyLoss),
+        r"give a loss of it, CrossEntropyLoss\(\)",
+        lambda: right(trained(network(WIDE(), loss=nn.CrossEntropyLoss()), BINARY), BINARY),
+    ),
     "one-hot, Softmax": (
         lambda: trained(P.Softmax(), HOT),
         r"y\.argmax\(1\)",

@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import medley as md
 from medley import recipe as recipes
@@ -285,3 +288,35 @@ def test_a_recipe_begins_at_a_file_of_weights_beside_it_and_holds_a_mean_against
     second = recipe.federation().run(md.FedProx(), 2, **recipe.options())
     assert second.history[0]["accuracy"] == first.history[-1]["accuracy"]
     assert {row["round"] for row in second.clients} >= {1, 2}
+
+
+@pytest.mark.parametrize("named", ["medley.federation.figures:AUROC", ["medley.federation.figures:AUROC", "max"]])
+def test_a_class_of_metrics_is_made(named: Any) -> None:
+    (made,) = recipes.Recipe({**TABLES, "run": {"metrics": {"auroc": named}}}).options()["metrics"].values()
+    metric = made[0] if isinstance(made, tuple) else made
+    assert metric(torch.tensor([0.1, 0.4, 0.2, 0.9]), torch.tensor([0, 0, 1, 1])) == 0.75
+
+
+@pytest.mark.parametrize("loss", ["torch.nn:CrossEntropyLoss", "torch.nn:NLLLoss"])
+def test_a_class_of_losses_is_made(loss: str) -> None:
+    tables = {**TABLES, "problem": {"kind": "Network", "model": "mlp", "loss": loss}}
+    problem: Any = recipes.Recipe(tables).federation().problem
+    assert type(problem.loss).__name__ == loss.partition(":")[2]
+
+
+def test_a_class_that_needs_arguments_is_refused() -> None:
+    with pytest.raises(md.RecipeError, match=r"run\.metrics\.m = .*needs arguments.*make the object in your module"):
+        recipes.Recipe({**TABLES, "run": {"metrics": {"m": "functools:partial"}}}).options()
+
+
+@pytest.mark.parametrize(
+    "wanted", [lambda r: r.methods(), lambda r: r.methods(["fedavg"]), lambda r: r.only("fedavg").federation()]
+)
+def test_a_study_where_methods_are_wanted_says_what_to_do_and_that_works(wanted: Callable[[Any], object]) -> None:
+    pandas = pytest.importorskip("pandas")
+    read = recipes.Recipe({"study": [{"kind": "describe", "columns": ["age"]}]})
+    with pytest.raises(md.RecipeError, match=r"medley deploy run; .*statistics\.Study\(.*\.run\(analysis\)"):
+        wanted(read)
+    frames = {name: pandas.DataFrame({"age": [50.0 + k for k in range(30)]}) for name in "AB"}
+    (said,) = (md.statistics.Study(frames).run(analysis) for analysis in read.analyses())
+    assert "age" in str(said)

@@ -25,7 +25,7 @@ from ..cross_entropy import binary_targets, class_labels
 from ..labels import is_one_hot
 from . import probes
 from .names import BODY, patterns, trainable, without_last
-from .own_loss import DRAWS, called, check_loss, check_mean, check_pairs, refuse_class_numbers, unsuited
+from .own_loss import DRAWS, called, check_loss, check_mean, check_pairs, refuse_class_numbers, refuse_other, unsuited
 from .problem import TRIED, NetworkProblem, counted, is_binary
 from .shared import SharedNetwork
 from .spec import NetworkSpec
@@ -37,13 +37,12 @@ SOME = 8
 
 
 def _check_shapes(module: nn.Module) -> None:
-    """Raises RecipeError for parameters of lazy modules, which have no shape before the first batch."""
+    """Raises RecipeError for parameters without a shape, of lazy modules, and without values, on the device "meta"."""
     for name, p in (*module.named_parameters(), *module.named_buffers()):
-        if is_lazy(p):
-            raise RecipeError(
-                f"Network(module): {name!r}, of a lazy module, has no shape yet; send a batch through the module first",
-                "module",
-            )
+        if is_lazy(p) or p.is_meta:
+            lazy = "of a lazy module, has no shape yet; send a batch through the module first"
+            meta = "on the device 'meta', has no values; call module.to_empty(device='cpu'), and the seed draws them"
+            raise RecipeError(f"Network(module): {name!r}, {lazy if is_lazy(p) else meta}", "module")
 
 
 def _check_kind(module: nn.Module) -> None:
@@ -133,8 +132,7 @@ class Network(NetworkSpec):
         _check_shapes(self.module)
         if not any(p.requires_grad for p in self.module.parameters()):
             raise RecipeError("Network(module): the module has no trainable parameters", "module")
-        if isinstance(self.loss, type) or (not callable(self.loss) and self.loss not in ("cross_entropy", "mse")):
-            raise RecipeError.unknown(str(self.loss), ("cross_entropy", "mse"), "Network(loss=...)")
+        refuse_other(self.loss)
         if self.class_weights is not None:
             try:
                 weights = [float(w) for w in self.class_weights]

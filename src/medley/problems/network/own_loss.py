@@ -55,6 +55,14 @@ def fits_values(loss: str | Loss, classes: int) -> bool:
     return one != other
 
 
+def refuse_other(loss: object) -> None:
+    """Raise RecipeError for a loss that is neither one of Medley's names nor a function."""
+    if isinstance(loss, type):
+        raise RecipeError(f"Network(loss={loss.__name__}) is a class; give a loss of it, {loss.__name__}()", "loss")
+    if not callable(loss) and loss not in ("cross_entropy", "mse"):
+        raise RecipeError.unknown(str(loss), ("cross_entropy", "mse"), "Network(loss=...)")
+
+
 def refuse_class_numbers(loss: str | Loss, y: Tensor) -> None:
     """Raise BadData if a loss of values gets whole numbers that look like classes, see `refuse_classes`."""
     if loss == "mse" or loss in VALUES or isinstance(loss, VALUE_MODULES):
