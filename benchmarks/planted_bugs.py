@@ -211,8 +211,9 @@ STUDIES = [
           [DOMINANCE]),
     Plant("each earlier sum looked at by itself", "statistics/register.py",
           "if not self._hides([*self.sets.get(key, {}).values(), *map(self.spread, rows)], least):",
-          "if not all(self._hides([s, *map(self.spread, rows)], least) for s in self.sets.get(key, {}).values()):",
-          [f"{STUDY}::test_an_attack_works_without_rules_and_not_with_them"]),
+          "earlier = self.sets.get(key, {}).values()\n"
+          "            if not all(self._hides([s, *map(self.spread, rows)], least) for s in earlier or rows):",
+          [DOMINANCE]),
     Plant("a sum that left without a line in the register", "statistics/register.py",
           "            self._write([[key, packed.hex()] for packed in new])\n", "",
           [f"{REGISTER}::test_two_questions_that_differ_in_one_patient_are_refused_of_any_table"]),

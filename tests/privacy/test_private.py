@@ -93,7 +93,7 @@ def moved(
     method: Algorithm[Any, Any], targets: list[float], rounds: int = 1, seed: int = 0, transport: Any = None, **kw: Any
 ) -> Vec:
     fed = federation(targets, **kw)
-    return md.run(method, fed, rounds=rounds, seed=seed, transport=transport, progress=False).x
+    return md.run(method, fed, rounds=rounds, seed=seed, transport=transport, progress=False, throw=False).x
 
 
 @pytest.mark.slow
@@ -161,7 +161,8 @@ def test_noise_is_normal_and_fresh_in_every_round() -> None:
     rows = [(torch.ones(1, 4000, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))] * 2
     fed = md.Federation(md.problems.LeastSquares(mu=0.0, intercept=False), clients=rows, weights="uniform")
     private = md.Private(Says(), noise=1.0, clip=1.0)
-    one, four = (md.run(private, fed, rounds=rounds, progress=False).x * 2 for rounds in (1, 4))
+    # Noise is all that moves it, so the loss, which begins at 0, diverges.
+    one, four = (md.run(private, fed, rounds=rounds, progress=False, throw=False).x * 2 for rounds in (1, 4))
     assert float(one.std()) == pytest.approx(1.0, rel=0.05)
     assert float(four.std()) == pytest.approx(2.0, rel=0.05)
     for far, share in ((1, 0.3173), (2, 0.0455), (3, 0.0027)):

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("formulaic")
 
 from medley.statistics import Rules, Study, Withheld
+from medley.statistics.register import Register
 
 N = 80
 
@@ -74,3 +75,14 @@ def test_few_rows_with_or_without_the_event_are_withheld(few: slice, said: str) 
     with pytest.raises(Withheld, match=f"rows {said} the event"):
         Study({"Bern": frame}).glm("died ~ age", "binomial")
     assert Study({"Bern": frame}, rules=Rules(events=3)).glm("died ~ age", "binomial").nobs == N
+
+
+def test_two_earlier_sums_together_tell_what_neither_does() -> None:
+    """The new sum, less both of them, is one patient's; less either of them it is that of eleven."""
+    import pandas as pd
+
+    register, at = Register(pd.DataFrame({"pay": np.arange(N)})), np.arange(N)
+    assert register.admit("pay", [at < 10], 5)
+    assert register.admit("pay", [(at >= 10) & (at < 20)], 5)
+    assert not register.admit("pay", [at < 21], 5)
+    assert register.admit("pay", [at < 25], 5)
