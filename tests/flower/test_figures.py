@@ -193,12 +193,29 @@ def test_several_inputs_a_row(kind: str, app: Path) -> None:
         assert there.history[-1][name] == pytest.approx(here.history[-1][name], rel=1e-10), name
 
 
-def test_the_area_is_that_of_rounded_probabilities_and_its_error_is_delongs() -> None:
+@pytest.mark.parametrize(
+    ("middle", "spread"),
+    [(0, 1), (-3, 1), (-6.5, 1), (-9, 1), (0, 15), (0, 100), (4, 0.5), (-6.5, 0.2), (0, 0.01), (0, 5000)],
+)
+def test_the_area_is_within_its_stated_error(middle: float, spread: float) -> None:
+    rng = np.random.default_rng(3)
+    z = middle + spread * rng.normal(size=20_000)
+    y = rng.random(len(z)) < np.maximum(1 / (1 + np.exp(-middle - 1.5 * (z - middle) / spread)), 1e-3)
+    f, right = AUROC(), roc_auc_score(y, z)
+    sums = f.sums(torch.from_numpy(z), torch.from_numpy(1 * y))
+    assert abs(f.figure(sums)[0] - right) <= f.within(sums)
+    assert abs(f.figure(sums)[0] - right) < 3e-3 or spread in (0.01, 5000)
+    n, p = sums.reshape(2, -1).numpy()
+    most = sum(n[k] * p[k + 1 :].sum() + n[k] * p[k] for k in range(len(n))) / n.sum() / p.sum()  # ties all won
+    assert f.within(sums) == pytest.approx(most - f.figure(sums)[0], rel=1e-9)
+
+
+def test_the_area_is_that_of_rounded_logits_and_its_error_is_delongs() -> None:
     rng = np.random.default_rng(1)
     y = torch.from_numpy(rng.integers(2, size=200))
     z = torch.from_numpy(rng.normal(size=200)) + y
     f = AUROC(bins=100)
-    p = np.floor(100 / (1 + np.exp(-z.numpy()))) / 100
+    p = np.floor(50 * (1 + np.arcsinh(z.numpy() / 4) / np.arcsinh(250)))
     assert f(z, y) == pytest.approx(roc_auc_score(y, p), abs=1e-12)
     both = torch.stack([torch.zeros(200), z], 1)
     assert f(both, y) == f(z, y)

@@ -150,9 +150,11 @@ def _figures(rows: Sequence[tuple[str, Row, str]], whole: Row) -> Any:
         value, error = row[name], row.get(f"{name}_error")
         if name == "accuracy" and row.get("test_rows"):
             return "{:.4g} [{:.3g}, {:.3g}]".format(value, *wilson(value, row["test_rows"]))
-        return f"{value:.4g}" if error is None else f"{value:.4g} [{value - Z * error:.3g}, {value + Z * error:.3g}]"
+        bins = f" ± {row[f'{name}_within']:.1g}" if f"{name}_within" in row else ""
+        ends = "" if error is None else f" [{value - Z * error:.3g}, {value + Z * error:.3g}]"
+        return f"{value:.4g}{bins}{ends}"
 
-    there = {k for row in clients for k in row if not k.endswith("_error")}
+    there = {k for row in clients for k in row if not k.endswith(("_error", "_within"))}
     known = ["rows", "loss", "test_rows", "test_loss", "accuracy"]
     own = sorted(there - {*known, "client", "round", "took_part"})
     heads = [k for k in [*known, *own] if k in there]

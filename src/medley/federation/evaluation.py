@@ -21,7 +21,7 @@ from ..storage.history import Row
 from . import fairness
 from .clients import ClientFactory
 from .fairness import Mixes
-from .figures import Summed
+from .figures import AUROC, Summed
 from .scenario import Scenario
 
 Held = tuple[Tensor, Tensor]
@@ -316,6 +316,8 @@ def held_figures(
         row |= fairness.measured("test_loss", losses, owner, low_is_worse=False)
     for name, f in metrics.items():
         row[name] = _metric(name, f, kept[0], y, client)
+        if isinstance(f, AUROC) and client is None:
+            row[f"{name}_within"] = f.within(f.sums(kept[0], y))
         if sums is not None and isinstance(f, Summed):
             sums[name] = f.sums(kept[0], y).double().tolist()
     if client is not None and losses is not None and len(losses) > 1:

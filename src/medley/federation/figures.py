@@ -37,19 +37,20 @@ class Summed(Protocol):
 
 @dataclass(frozen=True)
 class AUROC(Checked):
-    """The area under the ROC curve of two classes, from counts of rows by probability.
+    """The area under the ROC curve of two classes, from counts of rows by the logit of the second class.
 
-    It counts rows of both classes in bins of the probability of the second class; two rows in one bin are a tie. So the
-    figure is that of probabilities rounded to 1 / ``bins``, and the sites' counts add up to the counts of all rows.
+    It counts rows of both classes in bins of asinh(logit / 4), so that rare classes and sure models have their bins,
+    too; the sites' counts add up to the counts of all rows. Two rows in one bin are a tie: `within` has the largest
+    error that this can make, and the history's column ``<name>_within``.
 
     Attributes:
-        bins: the number of bins
+        bins: the number of bins; logits beyond ±1,000 share the outer ones
 
     Standard error: DeLong, DeLong and Clarke-Pearson, Comparing the areas under two or more correlated receiver
     operating characteristic curves, Biometrics 44 (1988).
     """
 
-    bins: Annotated[int, at_least(2)] = 1000
+    bins: Annotated[int, at_least(2)] = 2000
 
     def __call__(self, outputs: Tensor, y: Tensor) -> float:
         """The area; nan without rows of both classes."""
@@ -63,8 +64,9 @@ class AUROC(Checked):
         z = outputs.detach().double().cpu().reshape(len(outputs), -1)
         if z.shape[1] not in (1, 2):
             raise RecipeError(f"AUROC needs two classes, but the outputs are {list(outputs.shape)}", "metrics")
-        p = torch.sigmoid(z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0.0))
-        place = torch.clamp((p * self.bins).long(), max=self.bins - 1)
+        logit = z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0.0)
+        share = torch.asinh(logit.nan_to_num() / 4) / math.asinh(1000 / 4)  # of the way from 0 to the outer bins
+        place = torch.clamp((self.bins * (1 + share) / 2).long(), 0, self.bins - 1)
         second = (y.cpu().reshape(-1) > 0).long()
         return torch.bincount(second * self.bins + place, minlength=2 * self.bins).double()
 
@@ -82,6 +84,11 @@ class AUROC(Checked):
         area = float(p @ below / (P * N))
         spread = (p @ (below / N - area) ** 2 / max(P - 1, 1) / P, n @ (above / P - area) ** 2 / max(N - 1, 1) / N)
         return area, math.sqrt(float(sum(spread)))
+
+    def within(self, sums: Tensor) -> float:
+        """The largest error of the area: half the share of pairs of rows of both classes that are in one bin."""
+        n, p = sums.double().reshape(2, self.bins)
+        return float(n @ p / (2 * n.sum() * p.sum())) if n.sum() and p.sum() else math.nan
 
 
 def wilson(share: float, n: float) -> tuple[float, float]:

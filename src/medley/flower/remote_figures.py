@@ -16,7 +16,7 @@ from torch import Tensor
 from ..contract import PersonalModels, State, Vec, pytree
 from ..contract.errors import Diverged, MedleyError, WireError
 from ..federation import fairness
-from ..federation.figures import Summed, pooled_error
+from ..federation.figures import AUROC, Summed, pooled_error
 from ..federation.row_sample import LEAST
 from ..server.clientwise import OwnModels
 from ..server.options import Metric
@@ -338,7 +338,8 @@ class RemoteEvaluator:
         for name, total in summed.items():
             f = self.metrics[name]
             assert isinstance(f, Summed)
-            pair = zip((name, f"{name}_error"), f.figure(total), strict=True)
+            pair = [*zip((name, f"{name}_error"), f.figure(total), strict=True)]
+            pair += [(f"{name}_within", f.within(total))] if isinstance(f, AUROC) else []
             out |= {k: v for k, v in pair if math.isfinite(v)}
         return out
 

@@ -47,6 +47,12 @@ COLUMNS |= {
 }
 """Columns of the history, besides metrics and a method's notes."""
 
+TABLE = {
+    "method", "seeds", "used", "status", "reached", "base", "compared_by", "difference", "difference_half",
+    "difference_n", "wins",
+}  # fmt: skip
+"""Columns of a comparison's table, besides figures."""
+
 GOALS = ("loss", "gap", "grad_norm", "test_loss", "accuracy", *sorted(c for c in COLUMNS if c.startswith("client_")))
 """Columns that a target may name, besides metrics."""
 
@@ -185,7 +191,8 @@ class RunOptions(Checked):
                 "figure, and eval_rows= only estimates it; leave one of them out",
                 "eval_rows",
             )
-        if taken := COLUMNS & (self.metrics or {}).keys():
+        beside = {f"{m}_{end}" for m in self.metrics or {} for end in ("error", "within", "sd", "half", "n")}
+        if taken := (COLUMNS | TABLE | beside) & (self.metrics or {}).keys():
             raise RecipeError(f"run(metrics=...): {min(taken)!r} is a column already; choose another name", "metrics")
 
     def _check_best(self) -> None:

@@ -247,7 +247,7 @@ class Descent:
         if not np.isfinite(step).all() or (np.abs(x[:p]) * self.size).max() > limit:
             raise Diverged("glm: coefficients grow without limit; scale the columns")
         moved = np.abs(step[:p]) * self.size
-        if k < 5 or moved.max() < 0.3 or self.glm.family == "gaussian" or self.blocked:
+        if k < 5 or moved.max() < 0.03 or self.glm.family == "gaussian" or self.blocked:
             return
         self.growing = self.glm.outstanding(self.names, step[:p], moved, self.point)
         if k % 3 == 2 and self.apart is not None and self.apart(step[:p] / moved.max()):
