@@ -59,18 +59,20 @@ soak: .venv/.ready
 	$(BIN)/python benchmarks/fuzz.py --what all --count 100000
 	$(BIN)/python benchmarks/plants.py
 	$(BIN)/python benchmarks/soak.py memory --on processes --rounds 50000
+	if test -f .venv-extras/.ready; then .venv-extras/bin/python benchmarks/studies.py --count 2000 --save benchmarks/studies.jsonl; fi
 	if test -f .venv-deploy/.ready; then .venv-deploy/bin/python benchmarks/soak.py memory --on ray --rounds 50000; fi
 
-# Hugging Face's data sets and models with adapters, TensorBoard and a notebook for real, in an environment of their own: no other test wants them.
+# Hugging Face's data sets and models with adapters, TensorBoard, a notebook, and statsmodels and lifelines for real, in an environment of their own: no other test wants them.
 test-extras: .venv-extras/.ready
 	.venv-extras/bin/pytest $(SLOWEST) -m "" tests/datasets/test_frames.py tests/models/test_hugging_face.py \
 	  tests/models/test_export.py \
-	  tests/test_sinks.py tests/test_logs.py tests/test_notebook.py tests/report/test_report_files.py
+	  tests/test_sinks.py tests/test_logs.py tests/test_notebook.py tests/report/test_report_files.py \
+	  tests/statistics/test_public.py tests/statistics/test_meta.py tests/benchmarks/test_studies.py
 
 .venv-extras/.ready: pyproject.toml constraints.txt
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv .venv-extras
 	.venv-extras/bin/pip install -q -c constraints.txt torch
-	.venv-extras/bin/pip install -q -c constraints.txt -e '.[dev,hub,adapters,onnx,tensorboard,notebook,figures,mlflow]'
+	.venv-extras/bin/pip install -q -c constraints.txt -e '.[dev,hub,adapters,onnx,tensorboard,notebook,figures,mlflow,oracles]'
 	touch $@
 
 # A node, the server's app or the SuperLink of a deployment killed at 30 random moments: half an hour.

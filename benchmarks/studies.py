@@ -74,7 +74,7 @@ def drawn(seed: int) -> Drawn:
     columns: dict[str, Any] = {"a": a, "b": b, "c": np.array([f"v{j}" for j in level])}
     mean = np.exp(eta)
     if family == "gaussian":
-        y = (eta + g.normal(size=n)) * 10.0 ** g.choice([0, -6, 6]) + 0.0
+        y = (eta + g.normal(size=n)) * (1.0 if secure else 10.0 ** g.choice([0, -6, 6]))
     elif family == "binomial":
         shift = float(g.choice([0, -2, -4]))
         p = (

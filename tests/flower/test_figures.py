@@ -204,7 +204,7 @@ def test_the_area_is_within_its_stated_error(middle: float, spread: float) -> No
     f, right = AUROC(), roc_auc_score(y, z)
     sums = f.sums(torch.from_numpy(z), torch.from_numpy(1 * y))
     assert abs(f.figure(sums)[0] - right) <= f.within(sums)
-    assert abs(f.figure(sums)[0] - right) < 3e-3 or spread in (0.01, 5000)
+    assert abs(f.figure(sums)[0] - right) < 5e-3 or spread in (0.01, 5000)
     n, p = sums.reshape(2, -1).numpy()
     most = sum(n[k] * p[k + 1 :].sum() + n[k] * p[k] for k in range(len(n))) / n.sum() / p.sum()  # ties all won
     assert f.within(sums) == pytest.approx(most - f.figure(sums)[0], rel=1e-9)
@@ -215,7 +215,7 @@ def test_the_area_is_that_of_rounded_logits_and_its_error_is_delongs() -> None:
     y = torch.from_numpy(rng.integers(2, size=200))
     z = torch.from_numpy(rng.normal(size=200)) + y
     f = AUROC(bins=100)
-    p = np.floor(50 * (1 + np.arcsinh(z.numpy() / 4) / np.arcsinh(250)))
+    p = np.floor(50 * (1 + np.arcsinh(4 * z.numpy()) / np.arcsinh(4000)))
     assert f(z, y) == pytest.approx(roc_auc_score(y, p), abs=1e-12)
     both = torch.stack([torch.zeros(200), z], 1)
     assert f(both, y) == f(z, y)

@@ -39,7 +39,7 @@ class Summed(Protocol):
 class AUROC(Checked):
     """The area under the ROC curve of two classes, from counts of rows by the logit of the second class.
 
-    It counts rows of both classes in bins of asinh(logit / 4), so that rare classes and sure models have their bins,
+    It counts rows of both classes in bins of asinh(4 logit), so that rare classes and sure models have their bins,
     too; the sites' counts add up to the counts of all rows. Two rows in one bin are a tie: `within` has the largest
     error that this can make, and the history's column ``<name>_within``.
 
@@ -65,7 +65,7 @@ class AUROC(Checked):
         if z.shape[1] not in (1, 2):
             raise RecipeError(f"AUROC needs two classes, but the outputs are {list(outputs.shape)}", "metrics")
         logit = z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0.0)
-        share = torch.asinh(logit.nan_to_num() / 4) / math.asinh(1000 / 4)  # of the way from 0 to the outer bins
+        share = torch.asinh(4 * logit.nan_to_num()) / math.asinh(4 * 1000)  # of the way from 0 to the outer bins
         place = torch.clamp((self.bins * (1 + share) / 2).long(), 0, self.bins - 1)
         second = (y.cpu().reshape(-1) > 0).long()
         return torch.bincount(second * self.bins + place, minlength=2 * self.bins).double()

@@ -5,7 +5,7 @@ over sites are those of all rows, so that the iterates are those of one machine 
 
 **One round sends** (floats per site, p parameters, t = p(p + 1)/2): 3 · sites + columns up, and 1,152 for each column
 under C(), to agree on categories; t + 6p + 2 to begin; t + p + 11, t more where the link is not canonical and t for
-robust errors, until Newton's decrement is below 3·10⁻⁹ √n, at most 3·10⁻⁷.
+robust errors, until Newton's decrement is below 10⁻⁹ √n, at most 10⁻⁷.
 
 **Departures**: steps use the observed information instead of the expected one if it is positive definite, so that
 links that are not canonical converge quadratically, too. Standard errors are from the expected one, as in R; those of

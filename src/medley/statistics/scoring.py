@@ -155,7 +155,7 @@ class Descent:
             up: the curve at b, if it is known
         """
         n, alpha, shaped = self.point["rows"], self.glm.alpha or 1e-6, not self.free
-        enough, before, decrement = min(max(3e-9 * float(np.sqrt(n)), 1e-9), 3e-7), math.inf, math.inf
+        enough, before, decrement = min(1e-9 * math.sqrt(n), 1e-7), math.inf, math.inf
         x, up = b, up or self.at(b, alpha)
         if up.sums[BAD] > 0.5 or (up.sums[DEVIANCE] > 2 * up.sums[NULL] and self.glm.uses):  # far worse than the mean
             x = self.flat
