@@ -104,3 +104,30 @@ def test_an_npz_file_is_read_by_name_and_unpickles_nothing(tmp_path: Path) -> No
         read_npz(tmp_path / "a.npz", ["x"], "call")
     with pytest.raises(md.BadData, match="plain arrays"):
         read_npz(tmp_path / "a.npz", ["o"], "call")
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        (gzip.compress(b"a,y\n1,2\n"), "is packed by gzip; unpack it first"),
+        (b"PK\x03\x04 and more", r"is a zip archive, as .xlsx is; .*pandas.read_excel"),
+        (b"PAR1", r"is a Parquet file; give datasets.parquet"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_and_no_header_is(first: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(first)
+    with pytest.raises(md.BadData, match=rf"a\.csv {says}"):
+        md.datasets.csv(tmp_path / "a.csv", "y")
+    (tmp_path / "a.csv").write_text("PKU,PAID,y\n1,2,0\n3,4,1\n")  # names may begin so
+    assert md.datasets.csv(tmp_path / "a.csv", "y").features == ("PKU", "PAID")
+
+
+def test_error_cells_of_spreadsheets_are_missing_and_labels_like_dates_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.csv").write_text("a,y\n1,0\n#DIV/0!,1\n")
+    with pytest.raises(md.BadData, match="'#DIV/0!' says that there is no number"):
+        md.datasets.csv(tmp_path / "a.csv", "y")
+    (tmp_path / "a.csv").write_text("a;y\n1;1,5\n2;2,5\n3;#N/A\n".replace("#N/A", "3,5"))
+    md.datasets.csv(tmp_path / "a.csv", "y", delimiter=";")
+    assert "the labels are taken for classes, but '1,5' is a number with a decimal comma" in caplog.text

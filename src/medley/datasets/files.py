@@ -114,6 +114,28 @@ def reencode(file: Path) -> str:
     return f"Save it so, or read it by datasets.frame(pandas.read_csv(path, encoding={code!r}), target=...)."
 
 
+PACKED = {
+    b"\x1f\x8b": "is packed by gzip; unpack it first, gzip -d FILE, or give datasets.frame(pandas.read_csv(path), ...)",
+    b"PK": "is a zip archive, as .xlsx is; save it as CSV, or give datasets.frame(pandas.read_excel(path), ...)",
+    b"\xd0\xcf": "is a file of Excel's; save it as CSV, or give datasets.frame(pandas.read_excel(path), ...)",
+    b"BZ": "is packed by bzip2; unpack it first, or give datasets.frame(pandas.read_csv(path), ...)",
+    b"\xfd7": "is packed by xz; unpack it first, or give datasets.frame(pandas.read_csv(path), ...)",
+    b"PA": "is a Parquet file; give datasets.parquet(path, ...)",
+}
+"""The first two bytes of files that are no text, with the end of a sentence about each."""
+
+MAGIC = {b"PK": b"PK\x03\x04", b"BZ": b"BZh", b"PA": b"PAR1"}
+"""More of the first bytes, where two could begin a text."""
+
+
+def refuse_packed(file: Path, call: str) -> None:
+    """Raise BadData, naming the call, for a file whose first bytes are not those of a text."""
+    with file.open("rb") as stream:
+        first = stream.read(4)
+    if (said := PACKED.get(first[:2])) and first.startswith(MAGIC.get(first[:2], first[:2])):
+        raise BadData(f"{call}: {file} {said}")
+
+
 def check_delimiter(delimiter: str, call: str) -> None:
     """Raise RecipeError, naming the call, unless the text can stand between the cells of a CSV file."""
     if len(delimiter) != 1 or delimiter in '"\r\n':

@@ -17,7 +17,7 @@ from ..datasets.readers.folders import refuse_parts
 from ..privacy.private import private_part
 from ..problems import Logistic, Network, Softmax
 from ..problems.network.own_loss import called
-from ..rows.numbers import TIME, no_number
+from ..rows.numbers import kind_of_text
 from ..scenarios import ByKey, Partition
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
@@ -104,12 +104,12 @@ def _check_task(problem: Family, data: Dataset) -> None:
     many = len(labels) or data.classes or 0
     if values and ((not labels and many > 2) or not all(map(_is_number, labels, range(many)))):
         shown = labels or range(many)
+        special = kind_of_text(str(labels[0])) if labels else ""
         raise BadData(
             f"{name if loss is None else called(loss)} fits values, but the targets of {data.name} are the classes "
             f"{', '.join(map(repr, shown[:4]))}{', …' if many > 4 else ''}; give "
             f"{'Logistic or Softmax' if loss is None else 'a loss of classes'}, or numbers, "
-            "y.astype('float64')"
-            f"{f'; {no_number(labels[0], Place())}' if labels and TIME.fullmatch(str(labels[0])) else ''}"
+            f"y.astype('float64'){f'; {labels[0]!r} {special}' if special else ''}"
         )
     classes = isinstance(problem, Logistic | Softmax) or getattr(problem, "loss", None) == "cross_entropy"
     if not classes or data.classes is not None or not y.is_floating_point() or not len(y):

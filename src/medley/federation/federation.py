@@ -34,7 +34,7 @@ from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
 from .checks import check_labels, check_names, check_sources, expect
 from .clients_data import named_clients, naming, pooled, whole_data
-from .labels import recorded_labels, suited
+from .labels import recorded_labels, refuse_renumbered, suited
 from .run import check, run
 from .scenario import Scenario, Weighting
 from .simulation import Simulation
@@ -127,6 +127,8 @@ class Federation(Settings):
             data, self.sizes = pooled(problem, clients, test, classes, self._names)
         assert data is not None
         self.data = suited(problem, data, classes)
+        if isinstance(problem, Network) and problem.start == "module" and classes is None:
+            refuse_renumbered(self.data, "Network(start='module')")
         with naming(self._names):
             check_labels(problem, self.data, self.sizes)
         check_names(self.data, partition, self.client_names)

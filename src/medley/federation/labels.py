@@ -109,6 +109,20 @@ def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
     return data if classes is None else replace(data, classes=classes)
 
 
+def refuse_renumbered(data: Dataset, call: str) -> None:
+    """Raise BadData if the labels that happen to occur have other numbers than their own, for a model that is trained.
+
+    Its outputs have classes already, and these rows may lack some.
+    """
+    if data.inferred and data.classes and data.labels and set(data.labels) != {False, True}:
+        said = ", ".join(map(repr, data.labels[:8])) + (", …" if data.labels[8:] else "")
+        raise BadData(
+            f"{call} begins at trained weights, whose outputs stand for classes already, but the labels {said} would "
+            "be numbered as they occur in these rows; pass classes= if labels are the outputs' numbers, or "
+            "Dataset(X, y, labels=...) with all names in the order of the outputs"
+        )
+
+
 def _parts(data: Dataset) -> list[str]:
     return [p[2:] for p in ("y", "y_test", "y_validation") if getattr(data, p) is not None]
 

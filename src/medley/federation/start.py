@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -19,6 +20,7 @@ from ..rows.columns import differ
 from ..storage.predictions import WITHHELD
 from ..storage.result import Result
 from ..storage.weights import Weights
+from .labels import refuse_renumbered
 
 log = logging.getLogger("medley")
 
@@ -65,7 +67,11 @@ def check_names(init: Any, fed: object) -> None:
     if isinstance(init, str | Path) and Path(init).is_dir():
         init = Result.load(init, model=False)
     data = getattr(fed, "data", None)
-    if not isinstance(init, Result) or not isinstance(data, Dataset):
+    if not isinstance(data, Dataset):
+        return
+    if isinstance(init, Mapping | str | Path) or (isinstance(init, Result) and not init.settings.get("labels")):
+        refuse_renumbered(data, "run(init=...)")
+    if not isinstance(init, Result):
         return
     if init.features and data.features and init.features != data.features:
         said = differ(init.features, data.features) or f"has them in the order {', '.join(init.features)}"

@@ -36,14 +36,17 @@ TIME = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?|\d{1,2}:\d\d(
 MEASURED = re.compile(r"\s*[^\w\s.+-]?\s*[-+]?\d+(\.\d*)?\s*([^\w\s.+-]|[a-zA-Zµ]{1,3})?\s*")
 """Numbers with a sign or a unit, such as "12%", "$3.50" or "70 kg"."""
 
-MISSING = {"na", "n/a", "nan", "null", "none", "?", "-", ".", "unknown", "missing"}
+MISSING = {"na", "n/a", "n.a.", "nan", "nat", "<na>", "null", "none", "?", "-", ".", "unknown", "missing"}
+MISSING |= {"#n/a", "#na", "#null!", "#value!", "#ref!", "#div/0!", "#num!", "#name?"}
 """Texts, in small letters, by which files say that there is no value."""
 
 TOKENS = "for sentences give token ids, datasets.tokens.Vocabulary.of(texts, size=5000).encode(texts, length=40)"
 
+DAYS = "(t - pandas.Timestamp('2024-01-01')) / np.timedelta64(1, 'D'), from the same day for all clients"
+
 REMEDIES = {
     "c": "is complex; give real and imaginary parts in separate columns",
-    "M": "is a date; give numbers, such as (t - t.min()) / np.timedelta64(1, 'D')",
+    "M": f"is a date; give numbers, such as {DAYS}",
     "m": "is a duration; give numbers, such as t / np.timedelta64(1, 's')",
     "U": "is text; code categories in frames by medley.statistics.Study(...).prepare(['sex: encode']) "
     f"and datasets.frame(..., prepared=...), or as columns of 0 and 1; {TOKENS}",
@@ -125,6 +128,8 @@ def no_number(value: Any, place: Place, others: Mapping[str, np.ndarray] | str =
     """The error of a cell that is not a finite number, with the remedy; for ``others`` see `numbers`."""
     text, name = str(value).strip(), place.column if isinstance(place.column, str) else "age"
     fill = f"medley.statistics.Study(...).prepare(['{name}: median'])"
+    if not isinstance(value, str | float | np.floating) and not is_missing(value):
+        return BadData(f"{value!s:.60} is a {type(value).__name__}; give numbers", place=place)
     if is_missing(value) or not isinstance(value, str):
         shown = "it is empty" if isinstance(value, str) or value is None else f"{value} is not a number"
         said = f"{shown}; fill it in, for example by {fill}, or drop the row"
@@ -144,7 +149,7 @@ def kind_of_text(value: str) -> str:
     """The end of a sentence about a text that is a time, or a number in another form; empty for other texts."""
     text = value.strip()
     if TIME.fullmatch(text):
-        return "is a time; give numbers, as (t - t.min()) / np.timedelta64(1, 'D') with t = pandas.to_datetime(column)"
+        return f"is a time; give numbers, such as {DAYS}, with t = pandas.to_datetime(column)"
     if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?", text):
         return (
             "is a number with commas between thousands, or with a decimal comma; give datasets.frame("

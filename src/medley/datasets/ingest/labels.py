@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...contract import BadData, Place
 from ...rows.lazy import Lazy, in_memory
-from ...rows.numbers import MISSING, REMEDIES, as_tensor, is_missing, plain
+from ...rows.numbers import MISSING, REMEDIES, as_tensor, is_missing, kind_of_text, plain
 
 log = logging.getLogger("medley")
 
@@ -248,17 +248,22 @@ def _tell_of_gaps(names: tuple[Label, ...]) -> None:
 
 
 def _refuse_two_kinds(parts: Sequence[RawTargets]) -> None:
-    """Raise BadData, naming an owner of the rarer kind, if some targets are text and some are not."""
-    filled = [p for p in parts if p.values.size]
-    texts, others = ([p for p in filled if p.are_text is flag] for flag in (True, False))
-    if not texts or not others:
+    """Raise BadData, naming an owner of the rarest kind, if targets are of two kinds: text, numbers, True and False."""
+    kinds: dict[str, list[RawTargets]] = {}
+    for p in parts:
+        if p.values.size:
+            kind = "texts" if p.are_text else "True and False" if p.values.dtype.kind == "b" else "numbers"
+            kinds.setdefault(kind, []).append(p)
+    if len(kinds) < 2:
         return
-    few, many = (texts, others) if len(texts) < len(others) else (others, texts)
-    kinds = ("texts", "numbers") if few is texts else ("numbers", "texts")
+    order = [*kinds]
+    few = min(order, key=lambda kind: (len(kinds[kind]), -order.index(kind)))
+    many = max(order, key=lambda kind: (len(kinds[kind]), -order.index(kind)))
     raise BadData(
-        f"the labels are {kinds[0]}, such as {few[0].first!r}, and those of {many[0].place.at(column=None).whose} "
-        f"{kinds[1]}, such as {many[0].first!r}; give all the same kind, for example y.astype(str)",
-        place=replace(few[0].place, column=None),
+        f"the labels are {few}, such as {kinds[few][0].first!r}, and those of "
+        f"{kinds[many][0].place.at(column=None).whose} {many}, such as {kinds[many][0].first!r}; give all the same "
+        "kind, for example y.astype(str)",
+        place=replace(kinds[few][0].place, column=None),
     )
 
 
@@ -326,7 +331,10 @@ def _number(text: str, whole: bool) -> Any:
 
 
 def warn_of_missing(labels: Sequence[Label], y: Tensor, call: str) -> None:
-    """Say in the log which label looks like a missing one; it stays a class."""
+    """Say in the log which label looks like a missing one, and if all look like dates or numbers; they stay classes."""
+    odd = [kind_of_text(label) if isinstance(label, str) else "" for label in labels]
+    if labels and all(odd) and "unit" not in odd[0]:  # "3a" may well be a class
+        log.warning("%s: the labels are taken for classes, but %r %s", call, labels[0], odd[0])
     for k, label in enumerate(labels):
         if str(label).lower() in MISSING and isinstance(label, str) and not (label == "-" and "+" in labels):
             log.warning(

@@ -16,7 +16,7 @@ from ...contract import BadData, Place, RecipeError, checked
 from ...rows.numbers import ROUNDED, inexact, is_number, no_number
 from ..dataset import Dataset
 from ..files import Place as FilePlace
-from ..files import called, check_delimiter, locate, reencode
+from ..files import called, check_delimiter, locate, reencode, refuse_packed
 from ..ingest.keys import all_keys, key_column, names_in, refuse_index
 from ..ingest.labels import Floats, of_file
 from ..ingest.prepared import of_texts, places, preparation, refuse_special
@@ -67,6 +67,7 @@ def csv(  # noqa: PLR0913
     check_delimiter(delimiter, call)
     file, named = locate(path, folder, (), call), (target, *all_keys(target, client, keys, call))
     scaling = None if prepared is None else preparation(prepared, call)
+    refuse_packed(file, call)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = Lines(stream, delimiter, call)
