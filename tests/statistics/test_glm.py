@@ -176,7 +176,7 @@ def test_the_ledger_has_each_exchange() -> None:
     assert [e.method for e in study.ledger][::6] == ["agree", "begin", *["score"] * (fit.exchanges - 2)]
     assert fit.bytes_up == study.ledger.up
     score = next(e for e in study.ledger if e.method == "score")
-    assert score.up == 8 * (2 + 3 + 11)  # the card's p + t + 11
+    assert score.up == 8 * (2 + 3 + 13)  # the card's p + t + 13
 
 
 def test_missing_values_are_counted_by_site() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import itertools
 import json
@@ -314,3 +315,18 @@ def test_a_register_is_used_alone_too(tmp_path: Path) -> None:
     assert not other.admit("pay", [np.arange(100) >= 41], 5)
     assert other.admit("age", [np.arange(100) >= 41], 5)
     assert other.note("scale", lambda: 3) == r.note("scale", lambda: 4) == 3
+
+
+@pytest.mark.rounded
+@pytest.mark.slow
+def test_random_questions_to_changing_tables_tell_of_nobody() -> None:
+    """The short form of `make soak`'s 200 sequences."""
+    path = Path(__file__).parents[2] / "benchmarks" / "differencing.py"
+    spec = importlib.util.spec_from_file_location("differencing", path)
+    assert spec is not None
+    assert spec.loader is not None
+    differencing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(differencing)
+    made = [differencing.sequence(seed) for seed in range(6)]
+    assert not any(leak for _, leak in made)
+    assert sum(counts["answered"] for counts, _ in made) > 15

@@ -197,11 +197,11 @@ class Describe(Analysis):
         groups, out = self._groups(site, said["levels"]), []
         for c in said["numeric"]:
             x = numbers(site.frame, c, site.name)
-            for rows in groups:
+            for k, rows in enumerate(groups):
                 here = rows & ~np.isnan(x)
                 may = self._may(site, c, x, here)
-                mine, gone = x[here], self._missing(site, c, rows)
-                out.append([*([len(mine), mine.sum(), mine @ mine, 0] if may else [0, 0, 0, 1]), *gone])
+                by, gone = self.by if 0 < k < len(groups) - 1 else "", self._missing(site, c, rows)
+                out.append([*([here.sum(), *site.moments(c, x, here, (1, 2), by), 0] if may else [0, 0, 0, 1]), *gone])
         for c in said["categorical"]:
             values = texts(site.frame, c, site.name)
             there = ~site.frame[c].isna().to_numpy()
@@ -209,6 +209,10 @@ class Describe(Analysis):
                 whole = rows & there
                 cells = [whole, *(whole & (values == v) for v in said["levels"][c])]
                 kept = [site.may(c, cell) for cell in cells]
+                for cell in [cell for cell, may in zip(cells[1:-1], kept[1:-1], strict=True) if may and cell.any()]:
+                    if not site.rules.exact and (not self.by or rows is not groups[0]):  # the others follow from these
+                        of = site.digest(cell, np.ones(int(cell.sum())))
+                        site.spend(c, {f"count {of}": float(np.log2(1 + 3 * np.sqrt(whole.sum())))})
                 for k, (cell, may) in enumerate(zip(cells, kept, strict=True)):
                     missing = self._missing(site, c, rows) if k == 0 else (0, 0)
                     out.append([cell.sum() if may else 0, 0, 0, 0 if may else 1, *missing])
@@ -255,8 +259,9 @@ class Describe(Analysis):
             wanted = may and site.rules.quantiles and self.curved(c) and (bool(g) or not self.by)
             if shown := wanted and curve_may(site, c, here, str(tuple(grid))):
                 bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
-            left = x[here] - mean
-            squares.append([left @ left if may else 0.0, 0.0 if may else 1.0, 0.0 if shown else 1.0])
+            by = self.by if g and g != [*groups][-1] else ""
+            about = site.moments(c, x - mean, here, (2,), by)[0] if may else 0.0
+            squares.append([about, 0.0 if may else 1.0, 0.0 if shown else 1.0])
         return Spread(tensor(squares), tensor(bins))
 
 

@@ -1,15 +1,16 @@
-"""GLM: a generalised linear model, fitted to all sites' rows by Fisher's scoring, to the last digit.
+"""GLM: a generalised linear model, fitted to all sites' rows by Fisher's scoring.
 
 **Reference**: McCullagh & Nelder, "Generalized Linear Models", 1989, section 2.5. Sums of scores and of information
 over sites are those of all rows, so that the iterates are those of one machine with all rows.
 
 **One round sends** (floats per site, p parameters, t = p(p + 1)/2): 3 · sites + columns up, and 1,152 for each column
-under C(), to agree on categories; t + 6p + 2 to begin; t + p + 11, t more where the link is not canonical and t for
+under C(), to agree on categories; t + 6p + 2 to begin; t + p + 13, t more where the link is not canonical and t for
 robust errors, until Newton's decrement is below 10⁻⁹ √n, at most 10⁻⁷.
 
 **Departures**: steps use the observed information instead of the expected one if it is positive definite, so that
 links that are not canonical converge quadratically, too. Standard errors are from the expected one, as in R; those of
-the negative binomial, if α is estimated too, from the observed one, as in statsmodels.
+the negative binomial, if α is estimated too, from the observed one, as in statsmodels. Unless its rules are exact, a
+site rounds its sums of the outcome, see `medley.statistics.rounding`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .basis import Basis
 from .cells import needed
 from .families import FAMILIES, LINKS, Family, deviance, parts, shape
 from .formulas import design, parsed, within
+from .rounding import Told, rounded
 from .scoring import Alone, Curve, Descent, Fitted, Point, Unfit, inverse, separation
 from .site import Site
 
@@ -59,6 +61,7 @@ class Rows(NamedTuple):
     y: np.ndarray
     w: np.ndarray
     offset: np.ndarray
+    told: Told | None
 
 
 @dataclass(frozen=True)
@@ -235,11 +238,15 @@ class GLM(Analysis):
                 mu = link.mean(eta)
             if not (family.inside(mu) & np.isfinite(mu)).all():
                 break
+        Z, total, event = within_basis(X, got.basis), r.w @ r.y, 1.0 * self._counts * (r.y > 0)
+        right, events = Z.T @ (weight * left), X.T @ event
+        if r.told is not None:
+            weight, right = r.told.start(family, link, r, self.canonical, got.alpha)
+            right, total = within_basis(np.eye(X.shape[1]), got.basis).T @ right, r.told.total
+            events = r.told.events(X, event) if self._counts else events
         site.effective(weight, X)
-        Z = within_basis(X, got.basis)
-        event = X.T @ (1.0 * self._counts * (r.y > 0))
-        sums = [X.sum(0), (Z**2).sum(0), ((X * (1 - X)) ** 2).sum(0), event, Z.T @ (weight * left), Z.T @ weight]
-        return Begun(tensor(sums), tensor(upper(Z.T @ (weight[:, None] * Z))), tensor([r.w.sum(), r.w @ r.y]))
+        sums = [X.sum(0), (Z**2).sum(0), ((X * (1 - X)) ** 2).sum(0), events, right, Z.T @ weight]
+        return Begun(tensor(sums), tensor(upper(Z.T @ (weight[:, None] * Z))), tensor([r.w.sum(), total]))
 
     @on_client
     def apart(self, me: Client[Any], got: Point) -> Moments:
@@ -293,11 +300,12 @@ class GLM(Analysis):
         flat = np.full(len(y), got.mean)
         (fit, *likely), null = dev(mu), dev(flat)
         over = w @ (y / flat - 1) ** 2 if self.family == "gamma" else w @ (left**2 - mu)
-        sums = [len(y), fit, w @ (left**2 / V), *likely, *null, bad.sum(), over, w @ mu**2]
+        sums = [len(y), fit, w @ (left**2 / V), *likely, *null, bad.sum(), over, w @ mu**2, 0, 0]
         if free:
             slope_, bend_, _ = shape(y, flat, got.null)
             sums += [parts(self.family, y, flat, w, got.null)[0], w @ slope_, w @ bend_]
-        return Curve(tensor(total), H(expected), observed, meat, shaped, tensor(sums))
+        up = Curve(tensor(total), H(expected), observed, meat, shaped, tensor(sums))
+        return up if r.told is None else rounded(self, r, got, up, X, mu, w * left**2 / V, scores)
 
     def _rows(self, site: Site, got: Point) -> Rows:
         """The site's rows of this fit, once they may leave; they are kept for the next exchange."""
@@ -336,7 +344,11 @@ class GLM(Analysis):
         if self.family != "gaussian" or self.uses != "identity":  # else weights are equal
             site.combinations(X)
         site.admit_fit(used, X, names, keys, event, robust, beside)
-        return Rows(X, y, w, offset + np.log(exposure))
+        rows = Rows(X, y, w, offset + np.log(exposure), None)
+        if not site.rules.exact:
+            shifted = self.canonical and self.family == "gaussian"
+            rows = rows._replace(told=Told.of(site, f.response, used, self.family, rows, shifted))
+        return rows
 
 
 def within_basis(X: np.ndarray, basis: Tensor) -> np.ndarray:

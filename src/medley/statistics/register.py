@@ -21,7 +21,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,29 @@ class Register:
                 self._write([{"note": key, "value": value}])
                 self.notes[key] = value
             return self.notes[key]
+
+    def spend(self, column: str, bits: Mapping[str, float], most: float) -> bool:
+        """Enter bits that leave of a column, each key once; False, and nothing is entered, if all exceed ``most``."""
+        with self.reading():
+            new = {f"{column} bits {key}": v for key, v in bits.items()}
+            new = {key: round(v, 2) for key, v in new.items() if v and key not in self.notes}
+            if new and self.spent(column) + sum(new.values()) > most:
+                return False
+            self._write([{"note": key, "value": v} for key, v in new.items()])
+            self.notes |= new
+        return True
+
+    def spent(self, column: str) -> float:
+        """The bits of a column that have left."""
+        return float(sum(v for key, v in self.notes.items() if key.startswith(f"{column} bits ")))
+
+    def ordered(self, values: np.ndarray) -> np.ndarray:
+        """Values of the frame's rows [n], in the register's order of rows; 0 for others, of which the last are cut."""
+        with self.reading():
+            assert self._at is not None
+            out = np.zeros(len(self._patient))
+            out[self._at] = values + 0.0
+            return np.trim_zeros(out, "b")
 
     def spread(self, rows: np.ndarray) -> np.ndarray:
         """The register's rows, bool, from rows [n] of the frame."""

@@ -34,8 +34,9 @@ class Rules(Checked):
             False
         id: the column that names a patient, by which a register knows rows whose content was corrected; default "":
             rows are known by their content
-        exact: whether figures of a model on this site's rows may leave as they are, and the gradient of its loss:
-            whoever chooses the models learns from a few of them who is among the rows. Default False: coarse ones
+        exact: whether figures leave with all their digits: sums of an outcome, from which whoever knows the other
+            columns computes it for every row; and figures of a model on this site's rows and the gradient of its loss,
+            from which whoever chooses the models learns who is among the rows. Default False: rounded or coarse ones
     """
 
     rows: Annotated[int, at_least(1)] = 5

@@ -30,8 +30,8 @@ class Point(Message):
     """Down: categories, β [p], the inverse information [t] for leverages, the outcome's mean, α, all sites' rows.
 
     ``basis`` has the combinations of columns that are summed, see `medley.statistics.basis`; empty for the columns
-    themselves. ``null`` is α of the model with only the mean. ``centre`` is subtracted from the columns, for Cox's
-    model with one baseline.
+    themselves. ``null`` is α of the model with only the mean, and ``closing`` says that the fit is near.
+    ``centre`` is subtracted from the columns, for Cox's model with one baseline.
     """
 
     terms: Json
@@ -42,6 +42,7 @@ class Point(Message):
     rows: int
     basis: Float[Tensor, " u"] = tensor([])
     null: float = 1.0
+    closing: bool = False
     centre: Float[Tensor, " c"] = tensor([0.0])
 
 
@@ -56,10 +57,11 @@ class Curve(Message):
     sums: Float[Tensor, " m"]
 
 
-N, DEVIANCE, CHI2, LLF, NULL, BAD, OVER, ALONE = 0, 1, 2, 3, 5, 8, 9, 11
+N, DEVIANCE, CHI2, LLF, NULL, BAD, OVER, OPEN, GRID, ALONE = 0, 1, 2, 3, 5, 8, 9, 11, 12, 13
 """Places in a curve's sums: rows, deviance, χ², two of the log-likelihood, the null model's deviance and two, rows with
-impossible means, Σ(y − μ)² − μ (or the null model's χ²), Σμ². If α is estimated: the likelihood of the null model at
-its own α, and its first and second derivative by log α."""
+impossible means, Σ(y − μ)² − μ (or the null model's χ²), Σμ²; sites that leave out χ² and meat until the end, and sites
+that round each score. If α is estimated: the likelihood of the null model at its own α, and its first and second
+derivative by log α."""
 
 
 FIGURES = {"deviance": DEVIANCE, "null_deviance": NULL, "pearson_chi2": CHI2}
@@ -140,10 +142,10 @@ class Descent:
         """Whether α is estimated with the coefficients."""
         return bool(self.glm.family == "negative_binomial" and self.glm.alpha is None)
 
-    def at(self, b: np.ndarray, alpha: float, bread: Any = None) -> Curve:
+    def at(self, b: np.ndarray, alpha: float, bread: Any = None, closing: bool = False) -> Curve:
         """The curve at b."""
-        bread = tensor([] if bread is None else upper(bread))
-        up = self.ask(Point(b=tensor(b), alpha=alpha, bread=bread, null=math.exp(self.alone.t), **self.point))
+        bread, null = tensor([] if bread is None else upper(bread)), math.exp(self.alone.t)
+        up = self.ask(Point(b=tensor(b), alpha=alpha, bread=bread, null=null, closing=closing, **self.point))
         if not self.alone.done:
             self.alone.read(*up.sums[ALONE : ALONE + 3].tolist())
         return up
@@ -176,12 +178,16 @@ class Descent:
             decrement = math.sqrt(max(float(g @ step), 0.0))
             if self.glm.family == "gaussian":  # the score is in units of the outcome
                 decrement /= math.sqrt(float(up.sums[CHI2]) / n) or math.inf
+            coarse = up.sums[GRID] > 0.5  # a score's grid is about a thousandth of its deviation
+            enough = max(enough, 1e-3 * math.sqrt(len(g))) if coarse else enough
             # The noise of masks ends the progress earlier, and so does rounding.
-            if shaped and (decrement <= enough or (1e-4 if self.noisy else 1e-7) > decrement > before / 3):
+            if shaped and (
+                decrement <= enough or (0.02 if coarse else 1e-4 if self.noisy else 1e-7) > decrement > before / 3
+            ):
                 return self._done(x, x + step, up, alpha, joint)
             self._watch(k, step, x)
             before = decrement
-            x, up, alpha = self._step(x, step, up, alpha, joint)
+            x, up, alpha = self._step(x, step, up, alpha, joint, decrement < 1e-3)
         self._refuse_edge()
         what, of = ("cox" if self.glm.family == "cox" else "glm"), ""
         if self.growing:
@@ -207,13 +213,14 @@ class Descent:
         return np.block([[A, np.array(cross)[:, None]], [np.array(cross)[None], np.array([[second]])]])
 
     def _step(
-        self, x: np.ndarray, step: np.ndarray, up: Curve, alpha: float, joint: bool
+        self, x: np.ndarray, step: np.ndarray, up: Curve, alpha: float, joint: bool, closing: bool
     ) -> tuple[np.ndarray, Curve, float]:
         """The point after the step, halved until the fit is no worse, with its curve and α."""
         loss: Any = lambda up: -2 * float(up.sums[LLF]) if self.free else float(up.sums[DEVIANCE])
         if joint and abs(step[-1]) > 2:
             step = step * (2 / abs(step[-1]))
         most = loss(up) + 1e-8 * ((self.glm.family != "gaussian") + abs(loss(up)))
+        most += 2e-3 * abs(loss(up)) * math.sqrt(float(up.sums[GRID]) / self.point["rows"])
         for half in range(12):
             y = x + step / 2**half
             a = math.exp(y[-1]) if joint else alpha
@@ -221,7 +228,7 @@ class Descent:
                 raise Stalled(
                     "glm: counts are no more dispersed than Poisson's, and α goes to 0; give family='poisson'"
                 )
-            new = self.at(y[:-1] if joint else y, a)
+            new = self.at(y[:-1] if joint else y, a, closing=closing)
             if not half:
                 self.blocked = self.blocked + 1 if new.sums[BAD] > 0.5 else 0
             if new.sums[BAD] < 0.5 and loss(new) <= most:
@@ -255,6 +262,7 @@ class Descent:
 
     def _done(self, x: np.ndarray, b: np.ndarray, up: Curve, alpha: float, joint: bool) -> Fitted:
         """The fit at b, from the curve at x, a negligible step before it."""
+        up = self.at(x[: len(self.names)], alpha, closing=True) if up.sums[OPEN] > 0.5 else up
         glm, p, n, sums = self.glm, len(self.names), self.point["rows"], up.sums.numpy()
         scale = float(sums[CHI2]) / (n - p) if glm.kind.dispersed else 1.0
         observed = self._observed(up, joint)

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from .rules import Rules, Withheld
 
 DOMINANT = 0.9
 """The largest share of a column's squared deviations that one row may have."""
+
+SHARE, APART = 1e-3, 6.0
+"""The step of a sum's grid as a share of its standard deviation, and how many deviations it may be from a guess."""
 
 FEW_DOMINANT = 0.995
 """The same for the least number of rows minus one, together."""
@@ -99,6 +103,60 @@ class Site:
     def may(self, key: str, rows: np.ndarray, kind: str = "rows") -> bool:
         """Whether a sum of ``key`` over these rows may leave; if so, record that it leaves."""
         return self.register.admit(key, [rows], getattr(self.rules, kind))
+
+    def rounded(
+        self, column: str, values: np.ndarray, spread: np.ndarray, keys: Sequence[str], most: float,
+        share: float | None = None, prior: float = 0.0,
+    ) -> np.ndarray:  # fmt: skip
+        """Sums [k] of a column on grids, powers of two of about a share of their standard deviations ``spread``.
+
+        The bits that they tell are in the register, by key; ``prior`` is how far apart the values of a sum may be, by
+        default six deviations. Raises Withheld if the column's bits are more than ``most``.
+        """
+        if self.rules.exact:
+            return values
+        wide = np.maximum(spread, 1e-300)
+        step = np.where(spread > 0, 2.0 ** np.ceil(np.log2((share or SHARE) * wide)), 0.0)
+        size = np.where(step > 0, step, 1.0)
+        bits = np.where(step > 0, np.log2(np.maximum(np.maximum(prior, APART * spread) / size, 1.0)), 0.0)
+        self.spend(column, dict(zip(keys, bits.tolist(), strict=True)), most)
+        out: np.ndarray = np.where(step > 0, np.rint(values / size) * step, values)
+        return out
+
+    def moments(self, column: str, x: np.ndarray, rows: np.ndarray, powers: Sequence[int], by: str = "") -> np.ndarray:
+        """Rounded sums of powers of x [n] over these rows; ``by`` is a column that decides which rows these are."""
+        terms = x[rows][:, None] ** np.array(powers)
+        n, of, binary = int(rows.sum()), self.digest(rows, np.ones(int(rows.sum()))), np.isin(x[rows], (0, 1)).all()
+        if self.rules.exact or not n:
+            return np.asarray(terms.sum(0))
+        if binary:  # a count
+            self.spend(column, {f"count {of}": float(np.log2(1 + APART * np.sqrt(n) * x[rows].std()))}, n)
+            return np.asarray(terms.sum(0))
+        keys = [f"{column} {k} {of}" for k in powers]
+        if by:
+            self.spend(by, dict.fromkeys(keys, float(np.log2(APART / SHARE))))
+        return self.rounded(column, terms.sum(0), np.sqrt(n) * terms.std(0), keys, np.inf)
+
+    def spend(self, column: str, bits: Mapping[str, float], most: float = np.inf) -> None:
+        """Enter bits that leave of a column in its account. Raises Withheld if all are more than ``most``."""
+        if not self.register.spend(column, bits, most):
+            raise Withheld(
+                f"{self.name} withholds: sums of {column} would tell more bits than it has rows, so that whoever knows "
+                f"the other columns could find {column} of each row; ask what has been asked before, or one question "
+                f"for all, or study.without({self.name!r})"
+            )
+
+    def spend_exact(self, column: str, key: str, numbers: int) -> None:
+        """Enter so many numbers with all their digits in a column's account."""
+        if not self.rules.exact:
+            self.spend(column, {blake2b(key.encode(), digest_size=8).hexdigest(): 52.0 * numbers})
+
+    def digest(self, used: np.ndarray, values: np.ndarray) -> str:
+        """A digest of the coefficients of a sum over these rows, in whatever order they are."""
+        rows = np.zeros(self.n)
+        rows[used] = values
+        size = float(np.abs(values).max(initial=0.0)) or 1.0
+        return blake2b(self.register.ordered(np.rint(rows / size * 1e8)).tobytes(), digest_size=8).hexdigest()
 
     def check_size(self, parameters: int, rows: int, everywhere: int) -> None:
         """Raise Withheld if a fit has too many parameters for the rows here, or for all sites' rows."""

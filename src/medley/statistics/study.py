@@ -37,6 +37,7 @@ from ..transports import Local
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
 from .analysis import Analysis
+from .cells import needed
 from .curves import Curves, KaplanMeier
 from .describe import Describe
 from .fit import Cost, GLMFit
@@ -168,7 +169,22 @@ class Study:
             cohort.settle()
         mine = [e for e in self.ledger if e.round == round]
         cost = Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
-        return RESULTS[type(analysis)](analysis, self.names, report.found, cost)
+        result = RESULTS[type(analysis)](analysis, self.names, report.found, cost)
+        result.disclosure = self.disclosure()
+        return result
+
+    def disclosure(self) -> Any:
+        """A frame of the bits that have left so far, by site and column, beside the site's rows: so many bits a
+        column of zeros and ones can have. Of sites on other machines their own registers have it.
+        """
+        lines = list[tuple[str, str, float, int]]()
+        for site in self.sites.values():
+            with site.register.reading():
+                columns = {key.rpartition(" bits ")[0] for key in site.register.notes if " bits " in key}
+            lines += [(site.name, c, round(site.register.spent(c), 1), site.n) for c in sorted(columns)]
+        return (
+            needed("pandas").DataFrame(lines, columns=["site", "column", "bits", "rows"]).set_index(["site", "column"])
+        )
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:

@@ -169,6 +169,7 @@ class Cox(Analysis):
             widest = names[int(np.ptp(Z * b, axis=0).argmax())]
             raise Withheld(f"{e}; {widest} does most of it: if it is skewed, take its logarithm") from None
         found, (null, *_) = (partial(Z, time, event, k * b, self.ties) for k in (1, 0))
+        site_of(me).spend_exact(self.event, f"{self!r} {b.tolist()}", 2 + len(b) * (len(b) + 3) // 2)
         return curve(found, null, len(X))
 
     @on_client
@@ -189,6 +190,8 @@ class Cox(Analysis):
         if not np.isfinite(s.leave).all():  # the site sends only this fact
             s = Steps._make(map(np.zeros_like, s))
         leave, tied = (tensor([upper(A) for A in sums]) for sums in (s.leave, s.tied))
+        told = leave.numel() + tied.numel() + s.dead.size
+        site_of(me).spend_exact(self.event, f"{self!r} {got.b.tolist()} {got.centre.tolist()}", told)
         tied = tied if self.ties == "efron" else tied[:0]
         return Leaving(leave, tied, tensor(np.stack([s.n, s.d], 1)), tensor(s.dead))
 
@@ -233,7 +236,7 @@ class Cox(Analysis):
 
 def curve(found: tuple[float, np.ndarray, np.ndarray], null: float, rows: float) -> Curve:
     """A likelihood, its gradient and minus its Hessian at β, and its value at 0, as the descent reads them."""
-    (value, g, H), sums, nothing = found, np.zeros(11), tensor([])
+    (value, g, H), sums, nothing = found, np.zeros(13), tensor([])
     if not np.isfinite(value) or not np.isfinite(H).all():
         value, g, H, sums[BAD] = 0.0, np.zeros_like(g), np.zeros_like(H), 1.0
     sums[0], sums[DEVIANCE], sums[LLF], sums[NULL + 1] = rows, -2 * value, value, null

@@ -1,0 +1,214 @@
+"""What leaves of an outcome is on a grid: exact sums are a knapsack, from which lattices find the outcome of each row.
+
+Who knows the other columns, and Xᵀy to the last digit, finds the only y of zeros and ones with that sum. So a site has
+orthonormal directions q of its design and rounds each qᵀy to a power of two, about a thousandth of its standard
+deviation; to a larger one if it has so few rows that these numbers would tell half of a whole-number outcome's bits.
+Under a canonical link score, likelihood and deviance are functions of these, so that all steps, and other
+fits within the same directions, tell nothing more. What depends on the outcome in another way is rounded each time. The
+site's account has the bits of each column: log₂ of six deviations over the grid's step for each number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .analysis import lower, tensor
+from .scoring import BAD, CHI2, DEVIANCE, GRID, LLF, NULL, OPEN, OVER, Curve, N, Point
+from .site import APART, SHARE, Site
+
+COARSE = 0.1
+"""The grid of a χ² that is only printed, as a share of its standard deviation."""
+
+WIDEST = 0.25
+"""The widest grid of a sum of an outcome, as a share of its standard deviation."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a site tells of an outcome, with n rows, design X and weights w, rounded.
+
+    Attributes:
+        site, column, used: whose outcome it is, and in which rows
+        a: by direction q of √w (1, X, offset): qᵀ √w y [k]
+        R: these columns by direction [k, p + 2]
+        sums: the squares of what the directions leave, for Gaussians; else Σ w y log y and Σ w log Γ(y + 1), or Σ log y
+            and Σ y², for Poisson and gamma
+    """
+
+    site: Site
+    column: str
+    used: np.ndarray
+    whole: bool
+    a: np.ndarray
+    R: np.ndarray
+    sums: np.ndarray
+
+    @classmethod
+    def of(cls, site: Site, column: str, used: np.ndarray, family: str, r: Any, shifted: bool) -> Told:
+        """The rounded sums of a fit's rows; ``shifted`` if the offset is subtracted from the outcome."""
+        from scipy.special import gammaln, xlogy
+
+        root, y, n = np.sqrt(r.w), r.y - r.offset * shifted, len(r.y)
+        Q, R = directions(root[:, None] * np.column_stack([np.ones(n), r.X, r.offset]))
+        whole, z = bool((r.y == np.rint(r.y)).all()), root * y
+        a = Q.T @ z
+        rest = z - Q @ a
+        spread = max(float(np.sqrt(rest @ rest / n)), 1e-4 * float(np.std(y)))
+        told = cls(site, column, used, whole, a, R, np.zeros(2))
+        keys = [site.digest(used, root * q) for q in Q.T]
+        share = SHARE
+        if whole:
+            share = min(max(share, APART / 2 ** (n / 2 / max(len(a), 1))), WIDEST)
+        a = told.rounded(a, np.full(len(a), spread), keys, share, prior=APART * float(np.std(z)))
+        terms = {
+            "gaussian": (rest**2, 0 * y),
+            "poisson": (r.w * xlogy(r.y, r.y), r.w * gammaln(r.y + 1)),
+            "gamma": (np.log(np.maximum(r.y, 1e-300)), r.y**2),
+        }.get(family, (0 * y, 0 * y))
+        V = np.array(terms).T
+        of = site.digest(used, r.w) if family != "gaussian" else "".join(sorted(keys))[:64]
+        sums = told.rounded(V.sum(0), np.sqrt(n) * V.std(0), [f"{family} {k} {of}" for k in range(2)])
+        return cls(site, column, used, whole, a, R, sums)
+
+    def rounded(
+        self, values: Any, spread: Any, keys: list[str], share: float | None = None, prior: float = 0.0
+    ) -> np.ndarray:
+        """These sums on their grids, in the account under their keys."""
+        most = float(self.used.sum()) if self.whole else np.inf
+        return self.site.rounded(self.column, np.atleast_1d(values), np.atleast_1d(spread), keys, most, share, prior)
+
+    @property
+    def total(self) -> float:
+        """Σ w y."""
+        return float(self.R[:, 0] @ self.a)
+
+    @property
+    def Xy(self) -> np.ndarray:
+        """Xᵀ W y [p]."""
+        out: np.ndarray = self.R[:, 1:-1].T @ self.a
+        return out
+
+    def events(self, X: np.ndarray, event: np.ndarray) -> np.ndarray:
+        """Rows with the event in each column of zeros and ones [p], exact and in the account; 0 for other columns."""
+        counts, bits = np.zeros(X.shape[1]), dict[str, float]()
+        for j, x in enumerate(X.T):
+            if np.isin(x, (0, 1)).all():
+                counts[j] = x @ event
+                bits["events " + self.site.digest(self.used, x)] = float(np.log2(1 + 3 * np.sqrt(x.sum())))
+        self.site.spend(self.column, bits, float(self.used.sum()) if self.whole else np.inf)
+        return counts
+
+    def start(self, family: Any, link: Any, r: Any, canonical: bool, alpha: float) -> tuple[np.ndarray, np.ndarray]:
+        """Weights [n] and right side [p] of the site's own weighted regression, from its rounded sums alone."""
+        if canonical and family.canonical == "identity":
+            return r.w, self.Xy
+        own = self.total / float(r.w.sum())
+        if not family.inside(np.array([own])).all():
+            own = (self.total + 0.5) / float(r.w.sum() + 1.0)
+        mu = np.full(len(r.y), own)
+        eta, weight, right = link.link(mu), r.w, 0 * self.Xy
+        for _ in range(8 if canonical else 1):
+            with np.errstate(all="ignore"):
+                V, slope = family.variance(mu, alpha), link.slope(mu)
+                new = r.w * slope**2 / V
+            if not np.isfinite(new).all() or new.sum() ** 2 < 0.1 * len(mu) * (new @ new):
+                break
+            weight = new
+            right = r.X.T @ (weight * (eta - r.offset)) + (slope / V)[0] * (self.Xy - r.X.T @ (r.w * mu))
+            b = np.linalg.lstsq(r.X.T @ (weight[:, None] * r.X), right, rcond=None)[0]
+            with np.errstate(all="ignore"):
+                eta = r.X @ b + r.offset
+                mu = link.mean(eta)
+            if not (family.inside(mu) & np.isfinite(mu)).all():
+                break
+        return weight, right
+
+    def figures(self, name: str, M: np.ndarray, b: np.ndarray, r: Any, mu: np.ndarray, mean: float) -> tuple[Any, ...]:
+        """Under a canonical link at β = M b: the score [p], and deviance and two parts of the likelihood, twice: of
+        these means and of one mean for all.
+        """
+        w, n, S, T = r.w, len(mu), self.sums, self.total
+        at, along = M @ b, float(self.R[:, 1:-1] @ (M @ b) @ self.a + self.R[:, -1] @ self.a)  # Σ w y η
+        if name == "gaussian":
+            e, e0 = self.a - self.R[:, 1:-1] @ at, self.a - mean * self.R[:, 0]
+            logs = float(np.log(np.where(w > 0, w, 1.0)).sum())
+            rss, rss0 = float(S[0] + e @ e), float(S[0] + e0 @ e0)
+            return (self.R[:, 1:-1] @ M).T @ e, (rss, rss, logs), (rss0, rss0, logs)
+        g = M.T @ (self.Xy - r.X.T @ (w * mu))
+        flat = np.full(n, mean)
+        if name == "binomial":
+            of = [along + w @ np.log1p(-mu), np.log(mean / (1 - mean)) * T + w @ np.log1p(-flat)]
+            return g, (-2 * of[0], of[0], 0.0), (-2 * of[1], of[1], 0.0)
+        if name == "poisson":
+            ends = [(along, float(w @ mu)), (np.log(mean) * T, float(w @ flat))]
+            return g, *[(2 * (S[0] - on - T + s), on - s - S[1], 0.0) for on, s in ends]
+        ends = [(along, float(np.log(mu).sum())), (T / mean, n * float(np.log(mean)))]
+        return -g, *[(2 * (s - S[0] + on - n), S[0] - s - on, S[0]) for on, s in ends]
+
+    def closing(self, mu: np.ndarray, terms: np.ndarray, share: float | None) -> np.ndarray:
+        """Sums of terms [n, k] that depend on the outcome in another way, at these means."""
+        of = self.site.digest(self.used, mu)
+        spread = np.sqrt(len(terms)) * terms.std(0)
+        return self.rounded(terms.sum(0), spread, [f"{share} {of} {k}" for k in range(terms.shape[1])], share)
+
+
+def directions(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Orthonormal columns Q [n, k] of A [n, p], in A's order, and R = Qᵀ A; columns that add nothing have none."""
+    Q = np.zeros((len(A), 0))
+    for column in A.T:
+        rest = column
+        for _ in range(3):
+            rest = rest - Q @ (Q.T @ rest)
+        if np.linalg.norm(rest) > 1e-12 * np.linalg.norm(column) > 0:
+            Q = np.column_stack([Q, rest / np.linalg.norm(rest)])
+    return Q, Q.T @ A
+
+
+def rounded(glm: Any, r: Any, got: Point, up: Curve, X: np.ndarray, mu: np.ndarray, squares: Any, scores: Any) -> Curve:
+    """A site's curve from its rounded sums, for all that depends on the outcome.
+
+    Args:
+        glm, r, got: the analysis, the site's rows, and the request
+        up, mu: the exact curve, and the means [n]
+        X, squares, scores: columns as they are summed, Pearson's squares and scores by row
+    """
+    told, sums, n = r.told, up.sums.numpy().copy(), len(mu)
+    if sums[BAD] > 0.5:  # the site sends only this fact
+        sums[LLF : NULL + 3] = 0.0
+        return Curve(up.g, up.H, up.O, up.meat, up.shape, tensor(sums))
+    if not glm.canonical:
+        return _each_time(told, up, mu, f"{got.alpha} {got.null}")
+    pairs, gaussian = np.triu_indices(scores.shape[1]), glm.family == "gaussian"
+    M = np.eye(X.shape[1])
+    if got.basis.numel():
+        M[np.triu_indices(len(M))] = got.basis.numpy()
+    g, of, null = told.figures(glm.family, M, got.b.numpy(), r, mu, got.mean)
+    sums[DEVIANCE], sums[LLF : LLF + 2], sums[NULL : NULL + 3] = of[0], of[1:], null
+    sums[OVER] = told.sums[1] / got.mean**2 - 2 * told.total / got.mean + n if glm.family == "gamma" else 0.0
+    meat, closing, robust = up.meat.numpy(), got.closing or bool(got.bread.numel()), glm.cov.startswith("HC")
+    sums[CHI2] = of[0] if gaussian else 0.0
+    if closing and not gaussian:
+        sums[CHI2] = told.closing(mu, squares[:, None], None if glm.kind.dispersed else COARSE)[0]
+    if robust:
+        meat = told.closing(mu, scores[:, pairs[0]] * scores[:, pairs[1]], None) if closing else 0 * meat
+    elif glm.cov == "cluster":
+        meat = np.outer(g, g)[np.triu_indices(len(g))]
+    sums[OPEN] = not closing and (robust or not gaussian)
+    return Curve(tensor(g), up.H, up.O, tensor(meat), up.shape, tensor(sums))
+
+
+def _each_time(told: Told, up: Curve, mu: np.ndarray, at: str) -> Curve:
+    """The same under a link that is not canonical, where each step tells more."""
+    fields = [v.numpy() for v in (up.g, up.O, up.meat, up.shape, up.sums)]
+    whole, start = np.concatenate(fields), sum(map(len, fields[:-1]))
+    spread = np.abs(whole) / np.sqrt(len(mu))
+    spread[: len(fields[0])] = np.sqrt(np.maximum(np.diag(lower(up.H)), 0.0))  # of a score, if the model is right
+    spread[start + np.array([N, BAD, OPEN, GRID])] = 0.0
+    of = told.site.digest(told.used, mu)
+    whole = told.rounded(whole, spread, [f"{of} {at} {k}" for k in range(len(whole))])
+    whole[start + GRID] = 1.0
+    g, O, meat, shaped, sums = map(tensor, np.split(whole, np.cumsum([len(v) for v in fields])[:-1]))
+    return Curve(g, up.H, O, meat, shaped, sums)
