@@ -34,7 +34,7 @@ def some(dtype: Any, value: Any, row: int = 2, column: int = 1) -> np.ndarray:
         (torch.tensor(some(complex, 1j)), (2, 1), "is complex"),
         (np.ma.masked_values(some(float, 7), 7), (2, 1), "is masked"),
         (some(np.uint64, 2**63), (2, 1), "above the largest int64"),
-        (some(object, "a"), (2, 1), "array of objects"),
+        (some(object, "a"), (2, 1), "is text"),
         (np.zeros((8, 3), object), (0, 0), "array of objects"),
         (np.zeros((8, 3), "M8[D]"), (0, 0), "is a date"),
         (np.zeros((8, 3), "m8[s]"), (0, 0), "is a duration"),

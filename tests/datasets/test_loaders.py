@@ -26,6 +26,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import medley as md
+from medley.contract import Place
 from medley.datasets.ingest.raw import column
 
 X = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
@@ -244,7 +245,7 @@ def test_random_labels_of_two_classes_are_refused_under_each_of_two_hundred_seed
         coins = Coins(False)
         coins.rng = np.random.default_rng(seed)
         with pytest.raises(md.BadData, match="an item must have the same target always"):
-            column(coins, 1, "client 0")
+            column(coins, 1, Place("client 0"))
 
 
 class Fixed(Drawn):

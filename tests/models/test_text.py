@@ -142,7 +142,7 @@ def test_ids_beyond_the_vocabulary_are_refused_before_round_1() -> None:
         md.run(md.FedAvg(), md.Federation(problem, clients=clients), rounds=1, progress=False)
     assert (caught.value.client, caught.value.row) == (1, 7)
     fed = md.Federation(problem, clients=[(X[:10], y[:10])], test=(X[10:], y[10:]))
-    with pytest.raises(BadData, match=r"the test set: .*cannot read ids 0..12") as caught:
+    with pytest.raises(BadData, match=r"the test set, row 7: .*cannot read ids 0..12") as caught:
         md.run(md.FedAvg(), fed, rounds=1, progress=False)
     assert caught.value.row == 7
     with pytest.raises(BadData, match=r"row 0: .*cannot read ids -1..\d+ "):
