@@ -32,7 +32,7 @@ import numpy as np
 import medley as md
 from medley.statistics import Rules, Study
 
-OPEN = Rules(rows=1, events=1, parameters=1.0, pooled=True)
+OPEN = Rules(rows=1, events=1, parameters=1.0, pooled=True, exact=True)
 
 LINKS = {
     "gaussian": ("identity",), "binomial": ("logit", "logit", "log"), "poisson": ("log",), "gamma": ("log", "inverse"),
