@@ -230,7 +230,7 @@ def test_a_row_that_fails_when_it_is_used_names_its_client(fails: bool, said: st
         ({"Basel": Torn(fails)}, "client 'Basel'", 7),
         ({"Basel": Torn(fails, 1)}, "client 'Basel'", 1),
     ):
-        with pytest.raises(md.BadData, match=f"^{name}, row {row} {said}") as e:
+        with pytest.raises(md.BadData, match=f"^{name}, row {row}: {said}") as e:
             md.run(md.FedAvg(), md.Federation(problem, clients=clients, pace=pace), 1, progress=False)
         assert e.value.row == row
 

@@ -243,7 +243,7 @@ def warn_of_unread(path: Path, names: Collection[str], call: str) -> None:
     with np.load(path, allow_pickle=False) as archive:
         if rest := [name for name in archive.files if name not in names]:
             log.warning(
-                "%s does not read %s; name a test set's arrays in X_test= and y_test=, and columns of clients in keys=",
+                "%s does not read %s; name a test set's arrays in X_test= and y_test=, and clients in client=",
                 call, ", ".join(rest),
             )  # fmt: skip
 

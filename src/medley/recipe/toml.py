@@ -20,7 +20,7 @@ DEEPEST = 30
 def load(path: Path) -> dict[str, Any]:
     """The tables in a file. Raises RecipeError, which names it, if it cannot be read or is not TOML."""
     try:
-        return read(path.read_text(encoding="utf-8"), path.name)
+        return read(path.read_text(encoding="utf-8-sig"), path.name)
     except OSError as e:
         near = nearest(path.name, (p.name for p in path.parent.glob("*.toml")))
         raise RecipeError(

@@ -54,12 +54,14 @@ def key_column(cells: np.ndarray | Sequence[Any], place: Place) -> np.ndarray:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biufM":
         out = cells
     else:
-        texts = [v.strip() if isinstance(v, str) else v for v in (decoded(v, place) for v in values)]
+        spelt = {v: v.strip() if isinstance(v, str) else decoded(v, place) for v in {*values}}
+        texts = [spelt[v] for v in values]
         out = np.empty(len(texts), object)
         out[:] = texts
         if all(isinstance(v, str) and v for v in texts):
             out = np.array(texts)
-    missing = [k for k, v in enumerate(values) if is_missing(v) or v in (np.inf, -np.inf)]
+    gone = {v for v in {*values} if is_missing(v) or (not isinstance(v, str) and v in (np.inf, -np.inf))}
+    missing = [k for k, v in enumerate(values) if v in gone or v != v] if gone else []
     if missing:
         said = "it is infinite" if values[missing[0]] in (np.inf, -np.inf) else "it is empty"
         raise BadData(

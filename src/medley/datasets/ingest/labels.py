@@ -99,6 +99,8 @@ def _typed(array: np.ndarray, place: Place) -> np.ndarray:
     """Objects as texts, or numbers. Raises BadData for a missing one, and for two kinds of them."""
     given = array.ravel().tolist()
     wide = array.size // max(1, len(array))
+    if {*map(type, given)} == {str} and all(map(str.strip, {*given})):
+        return array
     values: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in given]
     if missing := [k for k, v in enumerate(values) if is_missing(v)]:
         drop = f"drop the row, as frame.dropna(subset=[{place.column!r}]) does"

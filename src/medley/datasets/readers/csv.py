@@ -24,8 +24,8 @@ from .table import Raw
 
 log = logging.getLogger("medley")
 
-BLOCK = 4096
-"""Lines whose cells are converted together."""
+BLOCK = 128
+"""Lines whose cells are converted together; of more, Python's collector of garbage takes longer than the reading."""
 
 
 @checked("datasets")
@@ -138,27 +138,37 @@ class Lines:
         else:
             stream.seek(start)
         self.reader = csvfile.reader(stream, delimiter=self.delimiter, strict=True)
-        self.first = next(iter(self), [])
+        first = self._block(1)
+        while first == [[]]:
+            first = self._block(1)
+        self.first = first[0] if first else []
 
-    def __iter__(self) -> Iterator[list[str]]:
-        """Each line's cells. Raises BadData, naming the line, for a quote that is not closed in its line."""
-        while True:
-            before = self.reader.line_num
-            try:
-                cells = next(self.reader)
-            except StopIteration:
-                return
-            except csvfile.Error as e:
-                raise self._quoted(before + 1, str(e)) from None
-            if self.reader.line_num > before + 1 and any("\n" in c and self.delimiter in c for c in cells):
-                raise self._quoted(before + 1, f"its cell goes on to line {self.start + self.reader.line_num}")
-            if self.width and cells and len(cells) != self.width:
-                line = self.start + self.reader.line_num
+    def _block(self, size: int) -> list[list[str]]:
+        """The next lines. Raises BadData, naming the line, for a quote that is not closed in its line."""
+        before, block = self.reader.line_num, list[list[str]]()
+        try:
+            block.extend(islice(self.reader, size))
+        except csvfile.Error as e:
+            raise self._quoted(before + sum(map(_lines, block)) + 1, str(e)) from None
+        if self.reader.line_num != before + len(block):
+            for k, cells in enumerate(block):
+                if _lines(cells) > 1 and any("\n" in c and self.delimiter in c for c in cells):
+                    line = before + sum(map(_lines, block[:k])) + 1
+                    end = self.start + line + _lines(cells) - 1
+                    raise self._quoted(line, f"its cell goes on to line {end}")
+        if any(len(cells) != self.width for cells in block) and self.width:
+            self._refuse_width(block, before)
+        return block
+
+    def _refuse_width(self, block: list[list[str]], before: int) -> None:
+        """Raise BadData for the first line of a block with another number of cells; empty lines do not count."""
+        row = self.row
+        for k, cells in enumerate(block):
+            if cells and len(cells) != self.width:
+                line = self.start + before + sum(map(_lines, block[: k + 1]))
                 said = f"it has {len(cells)} cells, the header {self.width} (line {line})"
-                raise BadData(said, place=Place(self.call, row=self.row))
-            if cells:
-                yield cells
-                self.row += 1
+                raise BadData(said, place=Place(self.call, row=row))
+            row += bool(cells)
 
     def _quoted(self, line: int, said: str) -> BadData:
         return BadData(
@@ -178,14 +188,17 @@ class Lines:
         """
         values, texts, rows = array("d"), [list[str]() for _ in named], 0
         self.width, self.row = len(header), int(again)
-        lines = iter(self)
         block = [self.first] if again else []
-        while block := [*block, *islice(lines, BLOCK - len(block))]:
+        while block := block or self._block(BLOCK):
+            block = [cells for cells in block if cells]
+            if not block:
+                continue
             columns = [*zip(*block, strict=True)]
             values.frombytes(self._numbers(columns, numeric, header, rows).tobytes())
             for cells_of, j in zip(texts, named, strict=True):
                 cells_of += map(str.strip, columns[j])
-            rows, block = rows + len(block), []
+            rows += len(block)
+            self.row, block = rows, []
         return np.frombuffer(values, np.float64).reshape(rows, len(numeric)), texts
 
     def _numbers(
@@ -199,7 +212,7 @@ class Lines:
             try:
                 read: Any = (lambda c: FLAGS[c.strip()]) if j in self.flags else float
                 out[:, k] = np.fromiter(map(read, columns[j]), np.float64, len(out))
-                bad = not np.isfinite(out[:, k]).all() or any("_" in c for c in columns[j])
+                bad = not np.isfinite(out[:, k]).all() or "_" in "".join(columns[j])
             except (ValueError, KeyError):
                 bad = True
             odd = np.abs(out[:, k]) > 2**53 if not bad else np.zeros(0, bool)
@@ -214,6 +227,11 @@ class Lines:
                 raise BadData(f"{columns[j][row]} {ROUNDED}", place=place.at(first + row))
             raise no_number(cell, place, {header[i]: np.array(columns[i]) for i in numeric})
         return out
+
+
+def _lines(cells: Sequence[str]) -> int:
+    """How many lines of the file these cells are."""
+    return 1 + sum(c.count("\n") for c in cells)
 
 
 def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, call: str) -> list[str]:
