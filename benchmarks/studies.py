@@ -216,9 +216,11 @@ def _cox(d: Drawn, study: Study) -> float:
     from statsmodels.duration.hazard_regression import PHReg
 
     fit, X = study.cox(f"months ~ {d.formula}", "event"), d.X[:, 1:]
-    r = PHReg(
-        d.rows["months"], X, status=d.rows["event"], strata=d.rows["at"], ties="efron"
-    ).fit(method="newton", maxiter=200, tol=1e-14, disp=0)  # fmt: skip
+    start = fit.params.to_numpy() * _units(d)[1:]
+    if "a:b" in d.formula:  # of a column about its mean
+        start[1] += fit.params["a:b"] * d.rows["a"].mean()
+    model = PHReg(d.rows["months"], X, status=d.rows["event"], strata=d.rows["at"], ties="efron")
+    r = model.fit(method="newton", maxiter=200, tol=1e-14, disp=0, start_params=0.99 * start)
     unit, p = _units(d)[1:], X.shape[1]
     at = [k for k in range(p) if "a:b" not in d.formula or k in (0, p - 1)]
     errors = [_far(fit.llf, r.llf), _far(fit.bse.iloc[at] * unit[at], r.bse[at])]
