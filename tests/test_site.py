@@ -214,5 +214,5 @@ def test_the_reference_of_recipes_has_every_table_kind_and_key(tmp_path):
     for key in (*recipe.schema.COUNTS, *recipe.schema.RUN):
         assert f"| `{key}` |" in run, key
     assert "| `share` | a number in [0, 1) | needed | The share of clients that attack, rounded down." in page
-    assert "| `keys` | a list, each text | `[]` | Columns for natural clients; default none. |" in page
+    assert "| `client` | text |  | The column of each row's client; default none. |" in page
     assert "``" not in page

@@ -240,7 +240,7 @@ def test_rivals_on_bad_data(method, case):
 def test_nan_is_named(method):
     data = clients()
     data[2][0][5, 1] = torch.nan
-    with pytest.raises(md.BadData, match="client 2 has nan in row 5, column 1"):
+    with pytest.raises(md.BadData, match="client 2, row 5, column 1: nan is not finite"):
         md.run(method, md.Federation(md.problems.Logistic(mu=0.1), clients=data), 1, progress=False)
 
 

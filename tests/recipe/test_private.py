@@ -85,7 +85,8 @@ def test_a_tuned_method_is_written_and_read_again() -> None:
         ("methods.1.private.clip=0", r"methods.1.private.clip = 0 should be a finite number above 0, a table"),
         ("methods.1.private.nose=1", "Did you mean 'noise'"),
         ("methods.1.private=3", "methods.1.private = 3 should be a table"),
-        ("methods.1.private.unit=person", "methods.1.private.unit = .*'client' or 'row'"),
+        ("methods.1.private.unit=visit", "methods.1.private.unit = .*'client', 'row', or 'person'"),
+        ("methods.1.private.unit=person", "methods.1.private: Private.unit='person', by=''.: say by= which column"),
     ],
 )
 def test_wrong_tables(change: str, message: str) -> None:

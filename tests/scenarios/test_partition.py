@@ -374,9 +374,9 @@ def test_a_partition_of_other_data_is_refused_or_told_of(tmp_path: Path, caplog:
         ([np.arange(4) < 2, np.arange(4) >= 2], r"client 0 bool \[4\]; give the numbers of its rows"),
         ([np.array([0, 1]), np.array([2.5])], r"client 1 float64 \[1\]; give"),
         ([np.array([[0], [1]])], r"client 0 int64 \[2, 1\]; give"),
-        ([np.array([0, 1]), np.array([2, 1])], "client 1 row 1, but a client has it already"),
-        ([np.array([0, 1]), np.array([-1])], "client 1 row -1, but rows go from 0 to 3"),
-        ([np.array([0, 1]), np.array([2, 4])], "client 1 row 4, but rows go from 0 to 3"),
+        ([np.array([0, 1]), np.array([2, 1])], "client 1: the partition gives it row 1, but a client has it already"),
+        ([np.array([0, 1]), np.array([-1])], "client 1: the partition gives it row -1, but rows go from 0 to 3"),
+        ([np.array([0, 1]), np.array([2, 4])], "client 1: the partition gives it row 4, but rows go from 0 to 3"),
         ([], "the partition has no clients"),
     ],
 )

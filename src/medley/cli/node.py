@@ -281,7 +281,6 @@ def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | Non
     from ..flower import record
     from ..flower.owner import record_of
 
-    _check(recipe_file, None)
     if key is None:
         raise _missing(
             {"key": key}, "the owner signs an approval, and nodes with this key heed it, whatever their number"
@@ -297,6 +296,7 @@ def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | Non
     if day is not None and day < today:
         raise RecipeError(f"--approve --until {day}: this day is past (today is {today}, UTC); give a later one, or "
                           "--close to end the study now", "until")  # fmt: skip
+    _check(recipe_file, None)
     digest = record.digest(recipe_file)
     approvals = record_of({"memory": str(memory), "key": str(key)}, record.APPROVALS)
     approvals.keep(recipe_file.read_bytes())

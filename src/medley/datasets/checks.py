@@ -69,6 +69,8 @@ def check_kinds(data: Any) -> None:
         given: object = getattr(data, name)
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise RecipeError(f"{data.name}: {name} is {given!r}; give the names of the {what}", name)
+    if not isinstance(data.inferred, bool):
+        raise RecipeError(f"{data.name}: inferred is {data.inferred!r}; give True or False", "inferred")
     if data.scaling is not None and not isinstance(data.scaling, Scaling):
         raise RecipeError(f"{data.name}: scaling is {data.scaling!r}; leave it to standardise()", "scaling")
     take(data, integer, "classes")

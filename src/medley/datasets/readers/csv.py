@@ -276,7 +276,7 @@ def columns_of(header: Sequence[str], named: Sequence[str], call: str) -> list[i
         raise BadData(f"{call}: the header names {twice!r} twice.", column=header.index(twice, header.index(twice) + 1))
     for k, name in enumerate(named):
         if name not in header:
-            raise RecipeError.unknown(name, header, f"{call}: {'keys' if k else 'target'}=: the header")
+            raise RecipeError.unknown(name, header, f"{call}: {'client= or keys' if k else 'target'}=: the header")
     refuse_index([name for name in header if name not in named], Place(call), "write the file with index=False")
     return [j for j, name in enumerate(header) if name not in named]
 

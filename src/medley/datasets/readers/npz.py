@@ -40,7 +40,7 @@ def npz(  # noqa: PLR0913
     The log names arrays that are not used. Raises RecipeError if the file lacks a name, or one of ``X_test`` and
     ``y_test`` is missing, and BadData if the file is damaged or holds Python objects.
     """
-    call = called("npz", path, X=X, y=y, X_test=X_test, y_test=y_test)
+    call = called("npz", path, X=X, y=y, client=client, X_test=X_test, y_test=y_test)
     file, named = locate(path, folder, (), call), all_keys(y, client, keys, call)
     arrays = read_npz(file, [n for n in (X, y, X_test, y_test, *named) if n is not None], call)
     warn_of_unread(file, arrays, call)

@@ -170,7 +170,7 @@ def frame_of(
     """The data set of a file's columns by name; arguments and errors as of `frame`."""
     for k, wanted in enumerate((target, *keys)):
         if wanted not in columns:
-            raise RecipeError.unknown(wanted, columns, f"{call}: {'keys' if k else 'target'}=: the header")
+            raise RecipeError.unknown(wanted, columns, f"{call}: {'client= or keys' if k else 'target'}=: the header")
     inputs = {n: c for n, c in columns.items() if n not in (target, *keys)}
     refuse_index(inputs, Place(call), "write the file with index=False")
     place = Place(call)
