@@ -363,7 +363,7 @@ def test_predict(row: str, door: str, tmp_path: Path) -> None:
     compare(lambda: plain(result.predict(inputs_for(door, Rows(make(), KIND)))), want)
 
 
-RULES = md.statistics.Rules(rows=1, events=1, parameters=1)
+RULES = md.statistics.Rules(rows=1, events=1, parameters=1, exact=True)
 THIRD = [1 / 3]
 YES = ["no", "yes"]
 CALLS = ("describe", "glm", "standardise", "encode")

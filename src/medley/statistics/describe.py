@@ -210,7 +210,7 @@ class Describe(Analysis):
                 cells = [whole, *(whole & (values == v) for v in said["levels"][c])]
                 kept = [site.may(c, cell) for cell in cells]
                 for cell in [cell for cell, may in zip(cells[1:-1], kept[1:-1], strict=True) if may and cell.any()]:
-                    if not site.rules.exact and (not self.by or rows is not groups[0]):  # the others follow from these
+                    if site.rules.rounded and (not self.by or rows is not groups[0]):  # the others follow from these
                         of = site.digest(cell, np.ones(int(cell.sum())))
                         site.spend(c, {f"count {of}": float(np.log2(1 + 3 * np.sqrt(whole.sum())))})
                 for k, (cell, may) in enumerate(zip(cells, kept, strict=True)):

@@ -345,7 +345,7 @@ class GLM(Analysis):
             site.combinations(X)
         site.admit_fit(used, X, names, keys, event, robust, beside)
         rows = Rows(X, y, w, offset + np.log(exposure), None)
-        if not site.rules.exact:
+        if site.rules.rounded:
             shifted = self.canonical and self.family == "gaussian"
             rows = rows._replace(told=Told.of(site, f.response, used, self.family, rows, shifted))
         return rows

@@ -36,7 +36,8 @@ class Rules(Checked):
             rows are known by their content
         exact: whether figures leave with all their digits: sums of an outcome, from which whoever knows the other
             columns computes it for every row; and figures of a model on this site's rows and the gradient of its loss,
-            from which whoever chooses the models learns who is among the rows. Default False: rounded or coarse ones
+            from which whoever chooses the models learns who is among the rows. Default False: rounded or
+            coarse ones; with rows=1, which lets a single row's value leave, a study's sums are not rounded
     """
 
     rows: Annotated[int, at_least(1)] = 5
@@ -47,6 +48,11 @@ class Rules(Checked):
     scores: bool = False
     id: str = ""
     exact: bool = False
+
+    @property
+    def rounded(self) -> bool:
+        """Whether a study's sums leave rounded: not if a sum over a single row may leave, which tells its value."""
+        return not self.exact and self.rows > 1
 
 
 def recoverable(sets: Iterable[np.ndarray], least: int) -> bool:

@@ -113,7 +113,7 @@ class Site:
         The bits that they tell are in the register, by key; ``prior`` is how far apart the values of a sum may be, by
         default six deviations. Raises Withheld if the column's bits are more than ``most``.
         """
-        if self.rules.exact:
+        if not self.rules.rounded:
             return values
         wide = np.maximum(spread, 1e-300)
         step = np.where(spread > 0, 2.0 ** np.ceil(np.log2((share or SHARE) * wide)), 0.0)
@@ -127,7 +127,7 @@ class Site:
         """Rounded sums of powers of x [n] over these rows; ``by`` is a column that decides which rows these are."""
         terms = x[rows][:, None] ** np.array(powers)
         n, of, binary = int(rows.sum()), self.digest(rows, np.ones(int(rows.sum()))), np.isin(x[rows], (0, 1)).all()
-        if self.rules.exact or not n:
+        if not self.rules.rounded or not n:
             return np.asarray(terms.sum(0))
         if binary:  # a count
             self.spend(column, {f"count {of}": float(np.log2(1 + APART * np.sqrt(n) * x[rows].std()))}, n)
@@ -148,7 +148,7 @@ class Site:
 
     def spend_exact(self, column: str, key: str, numbers: int) -> None:
         """Enter so many numbers with all their digits in a column's account."""
-        if not self.rules.exact:
+        if self.rules.rounded:
             self.spend(column, {blake2b(key.encode(), digest_size=8).hexdigest(): 52.0 * numbers})
 
     def digest(self, used: np.ndarray, values: np.ndarray) -> str:
