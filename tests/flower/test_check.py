@@ -105,15 +105,17 @@ def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(t
         return got.exit_code, " ".join(got.output.split())
 
     code, said = check()
-    assert code == 0, said
-    assert "columns: age, sex labels: 'dead', 'home' the server compares" in said
+    assert code == 2
+    assert "name all classes in the server's and the nodes' recipe, [clients] labels = ['dead', 'home']" in said
     recipe.write_text(RECIPE + '[clients]\nfeatures = ["age", "sex"]\nlabels = ["dead", "home"]\n')
-    assert check()[0] == 0
+    code, said = check()
+    assert code == 0, said
+    assert "columns: age, sex labels: 'dead', 'home'" in said
     data.write_text(NAMED.replace("home", "went home"))
     code, said = check()
     assert code == 2
     assert said.startswith(
-        "Error: client 1 has as label 1 'went home', the recipe's [clients] 'home': write classes alike"
+        "Error: client 1, row 0: the label 'went home' is not among [clients] labels = ['dead', 'home']"
     )
     data.write_text(NAMED.replace("pandas.DataFrame(", "pandas.DataFrame(columns=['sex', 'age'], data="))
     assert check()[1].startswith(

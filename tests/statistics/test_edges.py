@@ -382,3 +382,18 @@ def test_a_curve_ends_at_until(unit: float, until: float) -> None:
             dead = np.isclose(up, time) & (part["d"] == 1) & (part["t"] <= until)
             survival *= 1 - dead.sum() / (up >= time - 1e-9).sum()
             assert row["survival"] == pytest.approx(survival, rel=1e-12)
+
+
+def test_small_numbers_are_printed_and_no_spread_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    x = np.arange(40.0)
+    sites = {s: pd.DataFrame({"x": 1e-5 * (x + k), "tiny": 1e-12 * (x + k), "z": 0.0 * x}) for k, s in enumerate("AB")}
+    study = Study(sites, rules=Rules(rows=1, events=1))
+    pooled = np.concatenate([f["x"] for f in sites.values()])
+    text = study.describe(["x", "z"]).summary()
+    assert f"{pooled.mean():.2g} ({pooled.std(ddof=1):.2g})" in text
+    assert "SD 0: in z," in text
+    masked = Study(sites, rules=Rules(rows=1, events=1), secure=md.SecureSum(bits=64, bound=2.0**40))
+    text = masked.describe(["tiny"]).summary()
+    assert "SD 0: in tiny," in text
+    study.prepare(["z: standardise"])
+    assert "prepare: z has no spread" in caplog.text

@@ -13,6 +13,7 @@ error. If a category has fewer rows at each site than the site's least number, i
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from ..storage.atomic import write
 from .cells import needed
 from .describe import Cell, Describe
 from .fit import Cost
+
+log = logging.getLogger("medley")
 
 STEPS = {
     "mean": 0, "median": 0, "mode": 0, "fill": 1, "indicator": 0, "clip": 2, "standardise": 0, "encode": 0,
@@ -136,6 +139,12 @@ class Preparation:
                 mean, n = cell.mean, cell.n or 1
                 spread = (cell.sd or 0.0) * math.sqrt((n - 1) / n)
                 deviation = spread if spread > 1e-10 * abs(mean) else 1.0
+                if deviation != spread:
+                    log.warning(
+                        "prepare: %s has no spread at all sites together, so it is not divided by one; if its values do "
+                        "differ, secure sums have masks too coarse for them: give the column in another unit",
+                        name,
+                    )
             k = len(made.features) - (made.levels is None)  # a column of numbers has one feature, and its indicator
             means += [*([mean] if made.levels is None else []), *[0.0] * k]
             deviations += [*([deviation] if made.levels is None else []), *[1.0] * k]

@@ -103,6 +103,11 @@ class Description:
                 f"{UNNAMED}: in {', '.join(vague)}, rows of categories that have too few rows at each site, as free "
                 "text has; merge categories, or leave the column out"
             )
+        if level := [name for name, by in self.cells.items() if any(c.sd == 0 and (c.n or 0) > 1 for c in by.values())]:
+            notes.append(
+                f"SD 0: in {', '.join(level)}, a group's values are all alike; or, under secure sums, they differ by "
+                "less than the masks' resolution: then give the column in another unit"
+            )
         notes += ["withheld: a site's rows are too few, or could be told from other figures"] if hidden else []
         return "\n".join([self.frame().to_string(), *notes])
 
@@ -111,12 +116,18 @@ class Description:
         return latex(self.frame(digits), digits)
 
 
+def _number(value: float, digits: int) -> str:
+    """A number with so many decimals, or with two significant digits if it would read as 0 and is not."""
+    text = f"{value:.{digits}f}"
+    return f"{value:.2g}" if value and not float(text) else text
+
+
 def _mean(c: Cell, digits: int) -> str:
     if c.n is None:
         return WITHHELD
     if c.mean is None:
         return "–"
-    return f"{c.mean:.{digits}f}" + (f" ({c.sd:.{digits}f})" if c.sd is not None else "")
+    return _number(c.mean, digits) + (f" ({_number(c.sd, digits)})" if c.sd is not None else "")
 
 
 def _median(c: Cell, digits: int) -> str:
@@ -124,7 +135,7 @@ def _median(c: Cell, digits: int) -> str:
         return "–"
     if c.quantiles is None:
         return WITHHELD
-    values = [f"{c.quantiles[q][0]:.{digits}f}" if q in c.quantiles else "" for q in (0.5, 0.25, 0.75)]
+    values = [_number(c.quantiles[q][0], digits) if q in c.quantiles else "" for q in (0.5, 0.25, 0.75)]
     return f"{values[0]} [{values[1]}, {values[2]}]"
 
 
