@@ -8,7 +8,9 @@ import logging
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -54,6 +56,37 @@ def test_the_table_of_a_study() -> None:
     assert harmless(text)
     assert r"\input" not in text
     assert text.count(r"\textbackslash{}input\{x\}") == 2
+
+
+@pytest.mark.parametrize("ask", ["glm", "describe", "cox", "kaplan_meier", "meta", "prepare"])
+def test_the_summary_of_a_study(ask: str) -> None:
+    name, column = "\x1b[2J\nforged\u202e", "c\x1b[1A\nforged"
+    g = np.random.default_rng(0)
+    sites = {
+        site: pd.DataFrame(
+            {
+                "y": np.r_[np.nan, g.normal(size=199)],
+                "t": g.integers(1, 20, 200) * 1.0,
+                "e": g.integers(0, 2, 200),
+                column: g.choice([name, "b"], 200),
+            }
+        )
+        for site in (name, "Bern", "Chur")
+    }
+    study = md.statistics.Study(sites, rules=md.statistics.Rules(1, 1))
+    of = f"C(`{column}`)"
+    asked: dict[str, Any] = {
+        "glm": lambda: study.glm(f"y ~ {of}"),
+        "describe": lambda: study.describe([column, "y"], by=column),
+        "cox": lambda: study.cox(f"t ~ {of}", "e"),
+        "kaplan_meier": lambda: study.kaplan_meier("t", "e", unit=1.0, until=20.0, by=column),
+        "meta": lambda: study.meta(f"y ~ {of}"),
+        "prepare": lambda: study.prepare([f"{column}: mode, encode"]),
+    }
+    text = asked[ask]().summary()
+    assert re.findall(r"forged", text)
+    assert not any(ord(c) in SIGNS for c in text)
+    assert not re.search(r"^\s*forged", text, re.MULTILINE)
 
 
 def test_lines_of_the_log() -> None:

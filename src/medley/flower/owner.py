@@ -62,7 +62,7 @@ def ledgers(config: Mapping[str, Any]) -> Path:
         return _plain(own_folder(config))
     key, folder = Path(str(config["key"])), _of_key(config)
     place = _place(key)
-    noted = Path(place.read_text(encoding="utf-8").strip()) if place.is_file() and not place.is_symlink() else None
+    noted = _noted(place) if place.is_file() and not place.is_symlink() else None
     if noted is not None and noted != folder.resolve() and (noted.exists() or not folder.exists()):
         raise RecipeError(
             f"the ledgers of {key} (record, approvals, account, register) are in {noted}"
@@ -96,6 +96,18 @@ def _of_key(config: Mapping[str, Any]) -> Path:
 def _place(key: Path) -> Path:
     """The file beside a key that notes where its ledgers are."""
     return key.with_name(f"{key.name.removesuffix('.pub')}.ledgers")
+
+
+def _noted(place: Path) -> Path:
+    """The folder of ledgers that a file beside a key notes. Raises RecipeError for a damaged one."""
+    text = place.read_text(encoding="utf-8", errors="replace").strip()
+    if not (folder := Path(text)).is_absolute() or {"\0", "\N{REPLACEMENT CHARACTER}"} & {*text}:
+        raise RecipeError(
+            f"{place} is damaged: it should name the folder of the key's ledgers (record, approvals, account, "
+            "register). Put back a copy of it, or write the path of that folder into it",
+            "memory",
+        )
+    return folder
 
 
 def fingerprint(key: Path) -> str:
@@ -190,15 +202,38 @@ def secret(config: Mapping[str, Any]) -> bytes:
     if place.is_symlink():
         raise RecipeError(f"{place} is a link to {place.readlink()}: put the file itself there", "memory")
     with FileLock(f"{place}.lock"):
-        if not place.exists():
+        if not place.exists() and not any(place.parent.glob(f"*/{ROWS}")):
             written(place, secrets.token_bytes(32), own=True)
-        return place.read_bytes()
+        key = place.read_bytes() if place.exists() else b""
+    if len(key) != 32:
+        raise RecipeError(
+            f"{place} is {'damaged' if place.exists() else 'missing'}, and without it nobody knows which rows belong "
+            f"to which ledgers: put back a copy of it. If it is lost, delete {place.parent}/*/{ROWS} too, and see to "
+            "it that each owner's rows are served with the key that their ledgers have",
+            "memory",
+        )
+    return key
 
 
 def _limits(folder: Path) -> bool:
     """Whether ledgers limit what else may leave: an approval or a closed recipe, spent ε, or sums of a study."""
-    account = json.loads((folder / ACCOUNT).read_text(encoding="utf-8")) if (folder / ACCOUNT).exists() else {}
-    return bool(account.get("spent")) or any((folder / name).exists() for name in (APPROVALS, REGISTER))
+    return bool(_read(folder / ACCOUNT, {}).get("spent")) or any((folder / n).exists() for n in (APPROVALS, REGISTER))
+
+
+def _read(file: Path, empty: Any) -> Any:
+    """The value of a file of JSON, of the kind of ``empty``, which it is if there is no file.
+
+    Raises RecipeError for a damaged file.
+    """
+    if not file.exists():
+        return empty
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+        if type(value) is type(empty) and all(isinstance(v, str) for v in value):
+            return value
+    except (ValueError, RecursionError):
+        pass
+    raise RecipeError(f"{file} is damaged: put back a copy of it, for it says what limits these rows", "memory")
 
 
 def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
@@ -212,7 +247,7 @@ def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
         seen = {blake2b(row, key=key, digest_size=8).hexdigest() for row in islice(rows, MOST_ROWS)}
         for other in sorted(root.glob(f"*/{ROWS}")):
             if other.parent != mine and _limits(other.parent):
-                theirs = set(json.loads(other.read_text(encoding="utf-8")))
+                theirs = set(_read(other, []))
                 few = set(sorted(seen | theirs)[:SKETCH])  # a sample of all rows of both
                 if 2 * len(few & seen & theirs) >= min(len(few & seen), len(few & theirs)) > 0:
                     raise RecipeError(
@@ -222,6 +257,6 @@ def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
                         "somebody else and only look alike, give this node its own --memory",
                         "key",
                     )
-        known = json.loads((mine / ROWS).read_text(encoding="utf-8")) if (mine / ROWS).exists() else []
+        known = _read(mine / ROWS, [])
         if (few_of := sorted(seen | set(known))[:SKETCH]) != known:
             written(mine / ROWS, json.dumps(few_of), own=True)

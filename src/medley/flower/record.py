@@ -83,7 +83,7 @@ class Record:
         tail = self.path.read_bytes().rpartition(b"\n")[2] if self.path.exists() else b""
         try:
             return bool(tail) and json.JSONDecoder().raw_decode(text := tail.decode(errors="replace"))[1] == len(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return True
 
     def is_of_key(self) -> bool:
@@ -114,7 +114,7 @@ class Record:
                     public.verify(raw, _bytes(said), ecdsa())
                     if raw.hex() != line["signature"] or (line.get("form", 1) >= FORM and not is_low(raw)):
                         raise ValueError
-            except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidSignature):
                 raise WireError(
                     f"{self.path}, line {n + 1}: this line was changed, or the line before it is missing; the "
                     f"{n} lines before are intact"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..contract import BadData, RecipeError
+from ..contract.text import shown
 from ..rows.coding import text
 from ..runtime.versions import install
 
@@ -145,6 +146,12 @@ def texts(frame: Any, name: str, site: str) -> np.ndarray:
     if column.dtype.kind == "f" and np.isinf(column.to_numpy(dtype=float, na_value=np.nan)).any():
         raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")
     return np.array([None if m else text(v) for m, v in zip(missing, column.tolist(), strict=True)], dtype=object)
+
+
+def printed(frame: Any, **how: Any) -> str:
+    """A frame as text; names of rows and columns, which other sites chose, command nothing in a terminal."""
+    name = lambda v: shown(v) if isinstance(v, str) else v
+    return str(frame.rename(index=name, columns=name).to_string(**how))
 
 
 def in_sequence(levels: Sequence[str]) -> list[str]:

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..contract import BadData, Client, Cohort, on_client, positive
+from ..contract.text import shown
 from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpacked
-from .cells import needed, texts
+from .cells import needed, printed, texts
 from .describe import Asked, curve_may, mergers
 from .fit import Cost, Test, probability
 from .rules import Withheld
@@ -139,7 +140,7 @@ class Curves:
     def summary(self) -> str:
         """The curves as text, with how far their times were moved, and the log-rank test."""
         said = [
-            f"{g or 'all'} (times moved by {self.moved[g]:.2g} on average)\n{self.frame(g).to_string()}"
+            f"{shown(g or 'all')} (times moved by {self.moved[g]:.2g} on average)\n{printed(self.frame(g))}"
             for g in self.groups
         ]
         if len(self.groups) > 1:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..contract import RecipeError
-from .cells import needed
+from ..contract.text import shown
+from .cells import needed, printed
 from .formulas import latex, parsed
 from .glm import GLM
 from .scoring import Fitted
@@ -112,7 +113,8 @@ class Coefficients:
 
     def _table(self, title: str, facts: list[tuple[str, str]]) -> str:
         """A text table as statsmodels prints it: facts in two columns, then the coefficients."""
-        body = self.frame().to_string(float_format=lambda v: f"{v:.4f}").split("\n")
+        body = printed(self.frame(), float_format=lambda v: f"{v:.4f}").split("\n")
+        facts = [(a, shown(b)) for a, b in facts]
         width, half = max(78, len(body[0])), (len(facts) + 1) // 2
         each = width // 2 - 1
         said = [
@@ -224,7 +226,9 @@ class GLMFit(Coefficients):
         facts += [("Log-Likelihood", f"{self.llf:.5g}"), ("Deviance", f"{self.deviance:.5g}")]
         facts += [("Pearson chi2", f"{self.pearson_chi2:.5g}")]
         gone = {s: int(n) for s, n in zip(self.sites, self.rows[:, 1] + self.rows[:, 2], strict=True) if n}
-        said = f"\nleft out for missing values: {', '.join(f'{n} at {s}' for s, n in gone.items())}" if gone else ""
+        said = (
+            f"\nleft out for missing values: {', '.join(f'{n} at {shown(s)}' for s, n in gone.items())}" if gone else ""
+        )
         return self._table("Generalized Linear Model Regression Results", facts) + said
 
 

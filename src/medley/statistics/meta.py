@@ -21,8 +21,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract import Client, Cohort, Diverged, Message, RecipeError, Stalled, on_client, positive
+from ..contract.text import shown
 from .analysis import Analysis, Report, packed, site_of, tensor, unpacked
-from .cells import in_sequence, needed, texts
+from .cells import in_sequence, needed, printed, texts
 from .fit import Coefficients, Cost
 from .formulas import design, parsed
 from .glm import GLM, FamilyName, design_names
@@ -249,5 +250,5 @@ class MetaFit:
         """Combined coefficients by random effects, and how far the sites differ, as text."""
         figures = self.random.frame().join(self.heterogeneity)
         said = [f"Meta-analysis of {int((self.rows > 0).sum())} sites, {self.rows.sum()} rows: random effects by REML"]
-        said += [figures.to_string(float_format=lambda v: f"{v:.4f}")]
-        return "\n".join(said + [f"left out: {name}: {why}" for name, why in self.left_out.items()])
+        said += [printed(figures, float_format=lambda v: f"{v:.4f}")]
+        return "\n".join(said + [f"left out: {shown(name)}: {shown(why)}" for name, why in self.left_out.items()])

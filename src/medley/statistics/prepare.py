@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from ..contract import BadData, RecipeError
+from ..contract.text import shown
 from ..numerics.scaling import Scaling
 from ..rows.coding import Coding, Column
 from ..rows.columns import columns_of
@@ -202,15 +203,17 @@ class Preparation:
         lines, at = list[str](), 0
         for c in self.scaling.coding.columns:
             mean, deviation = float(self.scaling.mean[0, at]), float(self.scaling.deviation[0, at])
-            said = f"categories {', '.join(c.levels)}, else 0 in each" if c.levels is not None else "a number"
+            said = (
+                f"categories {', '.join(map(shown, c.levels))}, else 0 in each" if c.levels is not None else "a number"
+            )
             said += "" if c.clip is None else f", within {c.clip[0]:g} and {c.clip[1]:g}"
             error = f" ± {self.errors[c.name]:.2g}" if c.name in self.errors else ""
             said += (
                 ""
                 if c.fill is None
-                else f", {c.fill if c.levels is not None else f'{c.fill:.6g}'}{error} where missing"
+                else f", {shown(c.fill) if c.levels is not None else f'{c.fill:.6g}'}{error} where missing"
             )
             said += f", less {mean:.6g}, by {deviation:.6g}" if (mean, deviation) != (0.0, 1.0) else ""
-            lines.append(f"{c.name}: {said}" + (", with an indicator" if c.indicator else ""))
+            lines.append(f"{shown(c.name)}: {said}" + (", with an indicator" if c.indicator else ""))
             at += len(c.features)
         return "\n".join(lines)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .cells import needed
+from ..contract.text import shown
+from .cells import needed, printed
 from .describe import Cell, Describe
 from .fit import Cost, Test, probability
 from .formulas import latex
@@ -95,13 +96,13 @@ class Description:
         for name, c in cells:
             for _, error in (c.quantiles or {}).values():
                 errors[name] = max(errors.get(name, 0.0), error)
-        said = ", ".join(f"{name} ±{e:.2g}" for name, e in errors.items())
+        said = ", ".join(f"{shown(name)} ±{e:.2g}" for name, e in errors.items())
         hidden = any(c.n is None or c.missing is None or None in (c.counts or {}).values() for _, c in cells)
         notes = [f"quantiles to within: {said}"] if said else []
         if vague := [name for name, by in self.cells.items() if any(c.unnamed for c in by.values())]:
             notes.append(
-                f"{UNNAMED}: in {', '.join(vague)}, rows of categories that have too few rows at each site, as free "
-                "text has; merge categories, or leave the column out"
+                f"{UNNAMED}: in {', '.join(map(shown, vague))}, rows of categories that have too few rows at "
+                "each site, as free text has; merge categories, or leave the column out"
             )
         if level := [name for name, by in self.cells.items() if any(c.sd == 0 and (c.n or 0) > 1 for c in by.values())]:
             notes.append(
@@ -109,7 +110,7 @@ class Description:
                 "less than the masks' resolution: then give the column in another unit"
             )
         notes += ["withheld: a site's rows are too few, or could be told from other figures"] if hidden else []
-        return "\n".join([self.frame().to_string(), *notes])
+        return "\n".join([printed(self.frame()), *notes])
 
     def latex(self, digits: int = 1) -> str:
         """The table in LaTeX, for booktabs."""
