@@ -142,8 +142,8 @@ class Preparation:
                 deviation = spread if spread > 1e-10 * abs(mean) else 1.0
                 if deviation != spread:
                     log.warning(
-                        "prepare: %s has no spread at all sites together, so it is not divided by one; if its values do "
-                        "differ, secure sums have masks too coarse for them: give the column in another unit",
+                        "prepare: %s has no spread at all sites together, so it is not divided by one; if its values "
+                        "do differ, secure sums have masks too coarse for them: give the column in another unit",
                         name,
                     )
             k = len(made.features) - (made.levels is None)  # a column of numbers has one feature, and its indicator
