@@ -274,7 +274,7 @@ def test_a_changed_constant_is_compared_on_the_same_seeds(
     runs[toys[0], 1.0, 0, "AHEAD", "4"] = constants.LOST
     text, p = constants.row(runs, "AHEAD", "4")
     # √(2 · 4) over federations; the lost run counts as the worst. All of six are worse: p = 2/2⁶. Of the toys
-    # none is worse beyond chance: of three seeds one that is lost says nothing, nor do three equal differences (p = 1/4).
+    # none is worse beyond chance: of three seeds one that is lost says nothing, nor do three equal ones (p = 1/4).
     assert text == "2.83 | 2.00 to 4.00 | 1, 0 of 6 | 0, 0 of 2"
     assert p == pytest.approx(2 / 64)
 
