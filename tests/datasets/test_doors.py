@@ -340,6 +340,34 @@ def test_values(row: str, door: str, tmp_path: Path) -> None:
     compare(lambda: plain(act()), [*map(float, want)] if isinstance(want, list) else want)
 
 
+COUNTS: dict[str, tuple[Any, Any]] = {
+    # 0, 1, 2 alone at the first client and in the test rows; all rows have a gap, so they cannot be class numbers.
+    "0, 1, 2 at one client": (of(0, 1, 2)[:12] + of(0, 1, 2, 7)[:12], "fits"),
+    "0, 1, 2": (of(0, 1, 2), Says(r"look like classes.*floats.*regression=True")),
+}
+TABLES = ("csv", "parquet", "npz", "svmlight", "frame", "data=frame", "clients=frame")
+"""Doors at which whole floats are whole numbers: pandas makes floats of a column of whole numbers with a gap."""
+
+
+@pytest.mark.parametrize(("row", "door"), slow_but(("pairs", "frames", "csv"), COUNTS, DOORS))
+def test_counts(row: str, door: str, tmp_path: Path) -> None:
+    if door == "dicts":
+        pytest.skip("a linear model has one input")
+    y, want = COUNTS[row]
+    X = {name: np.random.default_rng(k).normal(size=N) for k, name in enumerate(COLUMN)}
+    y = np.array(y)
+    fit = lambda y: trained(
+        door,
+        md.problems.LeastSquares(mu=1e-3),
+        Rows(X, y, Rows({name: x[:6] for name, x in X.items()}, y[:6])),
+        tmp_path,
+        md.Newton(),
+    )
+    compare(lambda: "fits" if fit(y) else "", want)
+    if door not in TABLES:  # the remedy for arrays; `test_remedies` has that for tables
+        assert fit(y.astype(float)).status.ok
+
+
 @pytest.mark.parametrize(("row", "door"), slow_but(("pairs", "frame"), INPUTS, DOORS))
 def test_inputs(row: str, door: str, tmp_path: Path) -> None:
     make, answer, but = INPUTS[row]
@@ -434,3 +462,24 @@ def test_a_gap_is_not_closed_where_the_network_is_trained(tmp_path: Path) -> Non
         loose = DOORS[door](md.problems.Network(torch.nn.Linear(3, 3)), rows, tmp_path)
         with pytest.raises(md.BadData, match=r"^run\(init=...\) begins at trained weights"):
             md.run(md.FedAvg(), loose, 1, init=result.state_dict())
+
+
+def test_a_node_fits_counts_as_values() -> None:
+    X = {name: np.random.default_rng(k).normal(size=N) for k, name in enumerate(COLUMN)}
+    assert reported(Rows(X, KIND), "LeastSquares") == []
+
+
+@pytest.mark.parametrize("kind", ["dok_matrix", "dok_array", "lil_matrix", "coo_array"])
+def test_every_sparse_form_is_a_matrix(kind: str) -> None:
+    dense = np.eye(3)[KIND]
+    X = getattr(sparse, kind)(dense)
+    fed = md.Federation(md.problems.Softmax(mu=1e-4), clients=[(X, KIND), (X, KIND)], test=(X, KIND))
+    assert plain(md.run(md.FedAvg(), fed, rounds=1, progress=False).predict(X)) == KIND.tolist()
+
+
+@pytest.mark.parametrize("door", ["pairs", "frames", "frame", "csv"])
+def test_a_label_that_looks_missing_is_said(door: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    y = objects(of("nan", "a"))
+    rows = Rows({"a": TWO.astype(float), "b": TWO * 2.0, "c": TWO * 3.0}, y)
+    trained(door, md.problems.Logistic(mu=1e-2), rows, tmp_path)
+    assert f"'nan' is taken for a class (its rows: {N // 2})" in caplog.text

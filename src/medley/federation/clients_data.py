@@ -15,7 +15,7 @@ from torch import Tensor
 from ..contract import BadData, Family, Place, RecipeError, name_clients
 from ..datasets import Dataset
 from ..datasets.checks import refuse_other_targets
-from ..datasets.ingest.labels import RawTargets, is_plain, raw
+from ..datasets.ingest.labels import RawTargets, is_plain, raw, warn_of_missing
 from ..datasets.ingest.raw import as_key, features_of, is_items, is_table, pair_of, target_of
 from ..datasets.readers.folders import refuse_parts
 from ..rows.columns import TARGETS, cells, columns_of, differ, in_order, names_of
@@ -121,6 +121,8 @@ def _targets(
         said = f"Of the {len(X.parts) + 1} tensors the last was taken as the label, the others as inputs; if it "
         said += "has weights of rows, pass the client as (X, y, weights)"
         raise BadData(f"{e.stands[1]}. {said}", place=e.stands[0]) from None
+    if labels:
+        warn_of_missing(labels, torch.cat([y.reshape(-1) for y in ys]), "Federation(clients=...)")
     is_labelled: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
     if not labels and (classes is not None or not is_labelled(ys[0])):
         return ys, classes, ()

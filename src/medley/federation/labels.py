@@ -40,7 +40,7 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None) 
     if kind == "values" and not text:
         for p in parts:
             refuse_inexact(p.values, p.place)
-        return Coded([as_values(problem, p.tensor()) for p in parts])
+        return Coded(as_values(problem, [p.tensor() for p in parts]))
     if kind == "loss" and plain and any(p.values.size and p.values.min() < 0 for p in parts):
         return Coded([p.tensor() for p in parts])  # its loss may ignore these
     padding = getattr(problem, "ignore_index", None)
@@ -59,8 +59,20 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None) 
     return coded
 
 
-def as_values(problem: Family, y: Tensor) -> Tensor:
-    """Numbers as the values that a problem fits."""
+def as_values(problem: Family, ys: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers of all parts, each [n] or [n, ...], as the values that a problem fits.
+
+    Whether whole numbers look like classes is for all rows together to say, since one client or the test rows may have
+    only some of them. Raises BadData if they do.
+    """
+    whole = [y for y in ys if y.ndim == 1 and not y.is_floating_point()]
+    if len(whole) == len(ys):
+        joined = _as_values(problem, torch.cat(whole))
+        return [y.clone() for y in torch.split(joined, [len(y) for y in ys])]
+    return [_as_values(problem, y) for y in ys]
+
+
+def _as_values(problem: Family, y: Tensor) -> Tensor:
     y = problem.canonical(y, None)
     return y if y.is_floating_point() else y.float()
 
@@ -90,7 +102,7 @@ def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
         for v in _targets(data):
             refuse_inexact(v, Place(data.name, column="y"))
         values = [torch.from_numpy(v).to(torch.int64) for v in _targets(data)]
-        return _with(data, [as_values(problem, y) for y in values], None, ())
+        return _with(data, as_values(problem, values), None, ())
     whole = kind == "classes" and data.classes is None and not bool((data.y != data.y.round()).any())
     kept = classes is not None and data.inferred and numbers
     if whole or kept or (again and kind == "loss" and data.y.min() >= 0 and float(names[0]) < 0):

@@ -30,5 +30,6 @@ def refuse_classes(y: Tensor, call: str) -> None:
     if 2 <= top < len(y) and not int(y.min()) and len(torch.unique(y)) == top + 1:
         raise BadData(
             f"{call} fits values, and the targets are the whole numbers 0 to {top}, which look like classes: for "
-            "classes use Softmax, or a Network; if they are values, such as counts, give floats, y.astype('float64')"
+            "classes use Softmax, or a Network; if they are values, such as counts, give arrays of floats, "
+            "y.astype('float64'), or regression=True to a reader or to datasets.frame"
         )

@@ -243,8 +243,10 @@ def as_tensor(value: Any, place: Place, what: str = "X") -> Tensor:
     rows = what.startswith("X")
     if isinstance(value, Lazy | Fields):
         return value if rows and value.ndim > 1 else in_memory(value)
-    if rows and (several := fields(value, lambda v, name: as_tensor(v, place, f"{what}[{name}]"))) is not None:
-        return several
+    if rows and not is_sparse(value):  # some sparse matrices are dicts
+        several = fields(value, lambda v, name: as_tensor(v, place, f"{what}[{name}]"))
+        if several is not None:
+            return several
     if isinstance(value, np.memmap) and value.dtype.kind == "f" and value.ndim > 1 and rows:
         return Lazy([Mapped(value)])
     if is_sparse(value):

@@ -145,7 +145,7 @@ class GLMFit(Coefficients):
         super().__init__(names, b, cov)
         self.glm, self.sites, self.rows, self.k, self.cov_type = glm, sites, rows, len(fitted.b), glm.cov
         self.exchanges, self.bytes_down, self.bytes_up = cost
-        self._mean, self._largest = figures["mean"], figures["largest"]
+        self._mean, self._largest, self._coarse = figures["mean"], figures["largest"], figures["coarse"]
         plain = not (glm.offset or glm.exposure) and "Intercept" in names
         figures |= {} if plain else {"null_deviance": math.nan, "llnull": math.nan}
         self.llf, self.llnull, self.scale, self.nobs = (figures[k] for k in ("llf", "llnull", "scale", "nobs"))
@@ -200,7 +200,8 @@ class GLMFit(Coefficients):
                 + ("; a study's complete=[...] drops rows with missing values from the start" * ("rows" in unlike))
             )
         statistic = 2 * (self._largest - smaller._largest)
-        if statistic < -(1e-7 + 2e-3 * self.nobs**-0.5) * (1 + abs(self.llf)):  # likelihoods may be on a grid
+        grid = 2e-3 * (max(self._coarse, smaller._coarse) / self.nobs) ** 0.5  # of the likelihoods, if sites round
+        if statistic < -(1e-7 + grid) * (1 + abs(self.llf)):
             raise RecipeError(
                 f"lr_test: {smaller.glm.formula!r} explains more than {self.glm.formula!r}, so that it is no special "
                 "case of it; compare fits of which one has all columns of the other"

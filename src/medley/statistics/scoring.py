@@ -70,7 +70,8 @@ FIGURES = {"deviance": DEVIANCE, "null_deviance": NULL, "pearson_chi2": CHI2}
 class Fitted(NamedTuple):
     """A fit's numbers, for `GLMFit`: coefficients, log α last if it was estimated, their covariance, and figures.
 
-    The figure "largest" is the likelihood at the most likely dispersion, as `GLMFit.lr_test` needs it.
+    The figure "largest" is the likelihood at the most likely dispersion, as `GLMFit.lr_test` needs it; "coarse" is the
+    number of sites whose sums are rounded.
     """
 
     names: list[str]
@@ -292,7 +293,7 @@ class Descent:
         likely, null = (llf(glm.family, sums[k : k + 2], n, s) for k, s in ((LLF, scale), (NULL + 1, null_scale)))
         figures = {name: float(sums[k]) for name, k in FIGURES.items()}
         figures |= {"llf": likely, "llnull": self.alone.value if self.free else null, "scale": scale, "nobs": n}
-        figures |= {"mean": self.point["mean"]}
+        figures |= {"mean": self.point["mean"], "coarse": float(sums[GRID])}
         figures["largest"] = most_likely(sums[LLF : LLF + 2], n) if glm.family == "gamma" else likely
         return Fitted(self.names, b, cov, figures, alpha if glm.family == "negative_binomial" else None)
 

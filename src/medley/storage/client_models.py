@@ -44,6 +44,10 @@ def client_model(
 
     Raises RecipeError if the client does not exist, or if its model was not kept.
     """
+    if isinstance(client, bool):
+        raise RecipeError(
+            f"client_model({client}): give a client's name as text, or its id as a whole number", "client"
+        )
     if isinstance(client, str):
         if client not in names:
             raise RecipeError.unknown(client, names, "client_model(...): the federation")

@@ -129,7 +129,8 @@ def _typed(array: np.ndarray, place: Place) -> np.ndarray:
         out = np.empty(len(values), object)
         out[:] = values
         return out.reshape(array.shape)
-    if all(isinstance(v, int) or v % 1 == 0 for v in values) and not any(isinstance(v, bool) for v in values):
+    some = any(isinstance(v, int) and not isinstance(v, bool) for v in values)  # floats alone are as in an array
+    if some and all(isinstance(v, int) or v % 1 == 0 for v in values):
         values = [int(v) for v in values]  # 1 is 1.0
         if big := [k for k, v in enumerate(values) if not -(2**63) <= v < 2**63]:
             said = f"{values[big[0]]} is no int64; give labels of a smaller size, or text"
