@@ -212,17 +212,17 @@ def as_row(value: Any, path: Sequence[str | int] = ()) -> Tensor:
         array = np.asarray(value.convert(PLAIN[value.mode])) if value.mode in PLAIN else array
         pixels = torch.from_numpy(array.astype(np.float32) / 255)
         return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
+    name = f" {path[-1]!r}" if path and isinstance(path[-1], str) else ""
+    remedy = f", or leave the column out, remove_columns([{path[-1]!r}])" if name else ""
+    what = f"an item's input{name} is a {type(value).__name__}"
     if array.dtype.kind in REMEDIES or (array.dtype.kind == "O" and array.size):
         bad, said = object_words(array) if array.dtype.kind == "O" else (None, REMEDIES[array.dtype.kind])
         first = array.flat[0 if bad is None or not bad.any() else int(bad.argmax())] if array.size else ""
+        first = str(first) if isinstance(first, str) else first
         special = kind_of_text(first) if isinstance(first, str) else ""
-        raise BadData(f"an item's input has {first!r:.60}, which {special or said}")
+        raise BadData(f"{what} with {first!r:.60}, which {special or said}{remedy}")
     if array.dtype.kind not in "fiub":
-        name = f" {path[-1]!r}" if path and isinstance(path[-1], str) else ""
-        remedy = f", or leave the column out, remove_columns([{path[-1]!r}])" if name else ""
-        raise BadData(
-            f"an item's input{name} is a {type(value).__name__}; give tensors, arrays, numbers or images{remedy}"
-        )
+        raise BadData(f"{what}; give tensors, arrays, numbers or images{remedy}")
     t = torch.from_numpy(native(array).copy()).reshape(array.shape)
     return t if t.is_floating_point() else t.to(torch.int64)
 
