@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import re
 import struct
 import sys
 from collections.abc import Callable
@@ -712,3 +713,33 @@ def test_cells_with_underscores_are_texts_and_commas_may_part_thousands(kind: st
     with pytest.raises(BadData, match=r"1,500.*commas between thousands, or with a decimal comma; .*thousands=','"):
         read(a=["1,500", "2,600"], y=[0, 1])
     assert read(a=[0.0, 1.0], y=["2024_02", "2024_01"]).labels == ("2024_01", "2024_02")
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("age;y\n50,5;0\n61,25;1\n", "utf-8"),
+        ("age\ty\n50,5\t0\n61,25\t1\n", "utf-8"),
+        ("age\tKöln\ty\n50.5\t1\t0\n61.25\t2\t1\n", "utf-16"),
+        ("age;Köln;y\n50.5;1;0\n61.25;2;1\n", "latin-1"),
+        ("sep=;\nage;Köln;y\n50.5;1;0\n61.25;2;1\n", "latin-1"),
+    ],
+)
+def test_the_remedy_for_a_file_reads_it(tmp_path: Path, text: str, encoding: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / "a.csv"
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(BadData) as e:
+        datasets.csv(path, "y", delimiter="\t" if "\t" in text else ";")
+    arguments = re.search(r"pandas\.read_csv\(path, ([^)]*)\)", str(e.value))
+    assert arguments
+    read = eval(f"read_csv(path, {arguments[1]})", {"read_csv": pandas.read_csv, "path": path})
+    assert datasets.frame(read, "y").X[:, 0].tolist() == [50.5, 61.25]
+
+
+@pytest.mark.parametrize("text", ["1 120", "1\u202f120", "1'120", "1.120,5", "1.120.300"])
+def test_signs_between_thousands_are_named(text: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": [text, "12"], "y": [0, 1]})
+    with pytest.raises(BadData, match="is a number with signs between thousands; take those out"):
+        datasets.frame(table, "y")

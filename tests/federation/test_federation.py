@@ -124,8 +124,12 @@ def test_rows_of_weight_two_are_two_rows_also_in_shares_and_losses(weights: Any)
 def test_weights_that_cannot_be_used():
     X, y = np.eye(4), np.array([0, 1, 0, 1])
     problem = md.problems.Logistic(mu=0.1)
-    for w in ([1, 1, 1], [1, 1, 1, -1], [1, 1, 1, np.nan]):
-        with pytest.raises(md.BadData, match="client 0: give one weight per row"):
+    for w, text in (
+        ([1, 1, 1], r"client 0: there are 4 rows and weights \[3\]; give one weight per row"),
+        ([1, 1, 1, -1], "client 0, row 3: its weight is -1.0; give finite weights of at least 0"),
+        ([1, 1, 1, np.nan], "client 0, row 3: its weight is nan; give finite weights of at least 0"),
+    ):
+        with pytest.raises(md.BadData, match=text):
             md.Federation(problem, clients=[(X, y, w)])
     with pytest.raises(md.BadData, match="some clients' rows have weights"):
         md.Federation(problem, clients=[(X, y, np.ones(4)), (X, y)])

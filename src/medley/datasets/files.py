@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ..contract.errors import BadData, RecipeError
+from ..rows.numbers import SEPARATED
 
 log = logging.getLogger("medley")
 
@@ -110,8 +111,10 @@ def called(reader: str, path: Place, **given: str | None) -> str:
 def reencode(file: Path) -> str:
     """Advice for a CSV file that is not in UTF-8: UTF-16 if it has that byte order mark, else Latin-1."""
     with file.open("rb") as stream:
-        code = "utf-16" if stream.read(2) in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
-    return f"Save it so, or read it by datasets.frame(pandas.read_csv(path, encoding={code!r}), target=...)."
+        start = stream.read(14)
+    code = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
+    how = f"encoding={code!r}, {SEPARATED}" + (", skiprows=1" if b"sep=" in start.replace(b"\0", b"") else "")
+    return f"Save it so, or read it by datasets.frame(pandas.read_csv(path, {how}), target=...)."
 
 
 PACKED = {

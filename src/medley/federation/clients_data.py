@@ -275,8 +275,12 @@ def _rows(place: Place, given: Any) -> ClientData:
     if len(given) in (2, 4):
         return ClientData(X, y, None, X_test, y_test)
     w = as_tensor(given[-1], place, "weights").double()
-    if w.shape != y.values.shape[:1] or not bool(((w >= 0) & w.isfinite()).all()):
-        raise BadData("give one weight per row, finite and at least 0", place=place)
+    if w.shape != y.values.shape[:1]:
+        said = f"there are {len(y.values)} rows and weights {list(w.shape)}; give one weight per row"
+        raise BadData(said, place=place)
+    if (bad := ~((w >= 0) & w.isfinite())).any():
+        row = int(bad.int().argmax())
+        raise BadData(f"its weight is {float(w[row])}; give finite weights of at least 0", place=place.at(row))
     return ClientData(X, y, w, X_test, y_test)
 
 

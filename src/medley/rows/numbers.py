@@ -145,6 +145,13 @@ def no_number(value: Any, place: Place, others: Mapping[str, np.ndarray] | str =
     return BadData(said, place=place)
 
 
+SEPARATED = "sep=None, engine='python'"
+"""Arguments of pandas.read_csv that find a file's separator, which beside decimal commas is seldom a comma."""
+
+GROUPED = re.compile(r"[-+]?\d{1,3}(?:(?:[ \u00a0\u202f'\u2019]\d{3})+(?:[.,]\d+)?|(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})")
+"""Numbers with spaces, apostrophes or points between thousands."""
+
+
 def kind_of_text(value: str) -> str:
     """The end of a sentence about a text that is a time, or a number in another form; empty for other texts."""
     text = value.strip()
@@ -153,10 +160,15 @@ def kind_of_text(value: str) -> str:
     if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?", text):
         return (
             "is a number with commas between thousands, or with a decimal comma; give datasets.frame("
-            "pandas.read_csv(path, thousands=',')), or decimal=',', or write it without"
+            f"pandas.read_csv(path, {SEPARATED}, thousands=',')), or decimal=',', or write it without"
         )
+    if GROUPED.fullmatch(text):
+        return "is a number with signs between thousands; take those out in every row of the column"
     if re.fullmatch(r"[-+]?\d+,\d+", text):
-        return "is a number with a decimal comma; write a point, or datasets.frame(pandas.read_csv(path, decimal=','))"
+        return (
+            "is a number with a decimal comma; write a point, or datasets.frame("
+            f"pandas.read_csv(path, {SEPARATED}, decimal=','))"
+        )
     if MEASURED.fullmatch(text) and any(c.isdigit() for c in text) and not is_number(text):
         return "is a number with a sign or a unit; take that off in every row of the column"
     return ""

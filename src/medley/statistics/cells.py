@@ -15,6 +15,7 @@ import numpy as np
 from ..contract import BadData, RecipeError
 from ..contract.text import shown
 from ..rows.coding import text
+from ..rows.numbers import SEPARATED
 from ..runtime.versions import install
 
 DATES = "(date - pandas.Timestamp('2024-01-01')).dt.days, from the same day at all sites"
@@ -116,7 +117,7 @@ def _numeric(column: Any) -> str:
         return ""
     comma = any("," in v for v in values)
     return "its texts are numbers" + (
-        " with a decimal comma; read the file there with pandas.read_csv(path, decimal=',')"
+        f" with a decimal comma; read the file there with pandas.read_csv(path, {SEPARATED}, decimal=',')"
         if comma
         else "; convert them in each site's data, pandas.to_numeric(column)"
     )
