@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..storage.result import Result
 from .targets import COLUMNS, cost_of_target
 from .units import Real
 
-Z = float(scipy.stats.norm.ppf(0.975))
+Z = NormalDist().inv_cdf(0.975)
 
 EQUAL = 1e-9
 """Figures are equal if their spread is at most this share of their size."""
