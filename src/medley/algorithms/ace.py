@@ -97,7 +97,8 @@ class ACE(Algorithm[Server]):
         replies = clients.ask(self.train, Model(s.x), late="deliver")
         new = {i: up.delta for i, up in replies.each().items()}
         asked = {i: replies.asked[i] for i in new}
-        s.latest, s.asked = s.latest | new, s.asked | asked
+        s.latest = s.latest | new
+        s.asked = s.asked | asked
         clients.note(staleness=sum(clients.round - t for t in asked.values()) / max(1, len(asked)))
         return new
 

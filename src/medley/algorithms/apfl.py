@@ -82,8 +82,10 @@ class APFL(Algorithm[Server, Memory]):
             g = me.gradient(a * v + (1 - a) * w, rows)
             if self.adaptive and k == 0:
                 a = min(1.0, max(0.0, a - lr * float(g @ (v - w))))
-            v, w = v - lr * a * g, w - lr * me.gradient(w, rows)
-        me.memory.v, me.memory.alpha = v, a
+            v = v - lr * a * g
+            w = w - lr * me.gradient(w, rows)
+        me.memory.v = v
+        me.memory.alpha = a
         return Step(w - got.x)
 
     def _own(self, memory: Memory, x: Vec) -> tuple[Vec, float]:

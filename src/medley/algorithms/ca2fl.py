@@ -76,7 +76,10 @@ class CA2FL(Algorithm[Server]):
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x + η v with v = h + Σ p̃_i (Δ_i − h_i) over the buffer; then h_i ← Δ_i, h ← Σ p_i h_i."""
         replies = clients.ask(self.train, Model(s.x), late="deliver")
-        v, h, h_i, total = s.h, s.h, dict(s.h_i), 0
+        v = s.h
+        h = s.h
+        h_i = dict(s.h_i)
+        total = 0
         for i, up in replies.each().items():
             change = up.delta - h_i[i] if i in h_i else up.delta
             v = v + clients.p[i] / replies.share * change
@@ -84,7 +87,9 @@ class CA2FL(Algorithm[Server]):
             h_i[i] = up.delta
             total += clients.round - replies.asked[i]
         if replies.ids:
-            s.x, s.h, s.h_i = s.x + self.server_lr * v, h, h_i
+            s.x = s.x + self.server_lr * v
+            s.h = h
+            s.h_i = h_i
         clients.note(staleness=total / max(1, len(replies.ids)))
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:

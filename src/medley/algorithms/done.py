@@ -122,7 +122,8 @@ class DONE(Algorithm[Server, Memory]):
         if not me.memory.rate:
             K = me.problem.smoothness()
             me.memory.rate = self.rate if not isinstance(self.rate, str) else 1 / K if K > 0 else 1.0
-        f, x = me.problem, me.memory.x
+        f = me.problem
+        x = me.memory.x
         return Direction(richardson(lambda v: f.hvp(x, v), got.g, self.steps, me.memory.rate))
 
     @on_client

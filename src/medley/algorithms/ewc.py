@@ -81,12 +81,15 @@ class EWC(Algorithm[Server]):
     def end_task(self, s: Server, clients: Cohort) -> None:
         """F ← F + Σ p_i F_i, x̄ ← x."""
         F = clients.ask(self.fisher, AnchoredModel(s.x)).mean().F
-        s.F, s.anchor = F if s.F is None else s.F + F, s.x
+        s.F = F if s.F is None else s.F + F
+        s.anchor = s.x
 
     @on_client
     def train(self, me: Client, got: AnchoredModel) -> Step:
         """Local descent on g_i(z) + ½ Σ_j M_j (z_j − x̄_j)²: the task's loss, and the penalty for leaving x̄."""
-        M, anchor, lr = got.M, got.anchor, me.pace.lr
+        M = got.M
+        anchor = got.anchor
+        lr = me.pace.lr
         if M is None or anchor is None:
             return Step(me.descend(got.x).step)
 

@@ -113,7 +113,10 @@ class FedAdamW(Algorithm[Server]):
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x + Σ p̃_i (y_i − x), v̄ ← Σ p̃_i v̄_i, Δ ← Σ p̃_i (y_i − x)/Σ p̃_i T_i."""
         up = clients.ask(self.train, Start(s.x, s.Delta, s.t, s.v)).mean()
-        s.x, s.Delta, s.v, s.t = s.x + up.delta, up.delta / up.T, up.v, s.t + up.steps
+        s.x = s.x + up.delta
+        s.Delta = up.delta / up.T
+        s.v = up.v
+        s.t = s.t + up.steps
 
     @on_client
     def train(self, me: Client, got: Start) -> Trained:
@@ -127,7 +130,8 @@ class FedAdamW(Algorithm[Server]):
             state |= {f"{j}.exp_avg_sq": v[j].expand(shape).clone()}
 
         def adamw(params: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-            params, betas = [*params], (self.beta1, self.beta2)
+            params = [*params]
+            betas = (self.beta1, self.beta2)
             made = torch.optim.AdamW(params, lr=lr, betas=betas, eps=self.eps, weight_decay=self.weight_decay)
 
             def lean(*given: Any) -> None:

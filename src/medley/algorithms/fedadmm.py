@@ -102,8 +102,12 @@ class FedADMM(Algorithm[Server, Memory]):
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: ModelAndPull) -> Change:
         """Local descent on f_i(w) + ⟨y_i, w − θ⟩ + (ρ_i/2)‖w − θ‖², then y_i ← y_i + ρ_i (w_i − θ)."""
-        rho_i, h_i, first = got.weight / me.p, me.memory.h, me.memory.first
+        rho_i = got.weight / me.p
+        h_i = me.memory.h
+        first = me.memory.first
         last = got.x if first else me.memory.w
         step = me.descend(got.x, pull=(rho_i, got.x), shift=rho_i * h_i).step
-        me.memory.w, me.memory.h, me.memory.first = got.x + step, h_i + step, False
+        me.memory.w = got.x + step
+        me.memory.h = h_i + step
+        me.memory.first = False
         return Change(got.x - last + 2 * step, float(first))

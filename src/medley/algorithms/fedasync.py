@@ -71,11 +71,13 @@ class FedAsync(Algorithm[Server]):
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← (1 − α_t) x + α_t x_new, with α_t = α (1 + τ)^−a for a reply of staleness τ."""
         replies = clients.ask(self.train, Model(s.x), late="deliver")
-        x, total = s.x, 0
+        x = s.x
+        total = 0
         for i, new in replies.each().items():
             tau = clients.round - replies.asked[i]
             alpha_t = self.alpha * (1 + tau) ** -self.power
-            x, total = x + clients.p[i] / replies.share * alpha_t * (new.x - s.x), total + tau
+            x = x + clients.p[i] / replies.share * alpha_t * (new.x - s.x)
+            total = total + tau
         s.x = x
         clients.note(staleness=total / max(1, len(replies.ids)))
 

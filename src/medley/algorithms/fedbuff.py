@@ -67,7 +67,8 @@ class FedBuff(Algorithm[Server]):
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x + η_g Σ p̃_i (1 + τ_i)^−½ (y_i − x_i), over the replies that the buffer holds."""
         replies = clients.ask(self.train, Model(s.x), late="deliver")
-        x, total = s.x, 0
+        x = s.x
+        total = 0
         for i, step in replies.each().items():
             tau = clients.round - replies.asked[i]
             x = x + self.server_lr * clients.p[i] / replies.share * (1 + tau) ** -self.power * step.delta

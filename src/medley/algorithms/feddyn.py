@@ -85,7 +85,8 @@ class FedDyn(Algorithm[Server, Memory]):
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: ModelAndPull) -> Step:
         """Local descent on f_i(θ) + α_i(⟨θ, h_i − x⟩ + ½‖θ‖²)."""
-        alpha_i, h_i = got.weight / me.p, me.memory.h
+        alpha_i = got.weight / me.p
+        h_i = me.memory.h
         step = me.descend(got.x, pull=(alpha_i, got.x), shift=alpha_i * h_i).step
         me.memory.h = h_i + step
         return Step(step)

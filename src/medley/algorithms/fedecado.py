@@ -175,7 +175,8 @@ class FedECADO(Algorithm[Server]):
 
     def sense(self, s: Server, clients: Cohort) -> None:
         """Ask each new client for its curvature, once."""
-        if new := tuple(i for i in clients.ids if i not in s.h):
+        new = tuple(i for i in clients.ids if i not in s.h)
+        if new:
             s.h = s.h | {i: up.h for i, up in clients.ask(self.curvature, Model(s.x), ids=new).each().items()}
 
     def window(self, s: Server, clients: Cohort, got: dict[int, TimedStep]) -> Window:

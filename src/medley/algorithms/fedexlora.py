@@ -142,8 +142,10 @@ class FedExLoRA(Algorithm[Server, Memory]):
             if not torch.equal(reply.layers, first.layers) or not torch.equal(reply.scale, first.scale):
                 raise WireError(f"client {i} has other adapters than client {next(iter(up))}: give all the same model")
         s.layers, s.have = first.layers, s.have | dict.fromkeys(up, s.moves)
-        total, free = sum(clients.p[i] for i in up), trained(s.layers, s.x)
-        share, deltas = [clients.p[i] / total for i in up], []
+        total = sum(clients.p[i] for i in up)
+        free = trained(s.layers, s.x)
+        share = [clients.p[i] / total for i in up]
+        deltas = []
         for i, reply in up.items():
             mine = trained(s.layers, s.x, self.rank(i))[free]
             if len(reply.delta) != int(mine.sum()):
@@ -154,7 +156,8 @@ class FedExLoRA(Algorithm[Server, Memory]):
         if len(up) > 1:
             left, right = factors(s.layers, first.scale, free, deltas, share, mean)
             s.x = moved(s.x, s.layers, left, right)
-            s.left, s.right = {**s.left, s.moves: left}, {**s.right, s.moves: right}
+            s.left = {**s.left, s.moves: left}
+            s.right = {**s.right, s.moves: right}
             s.moves += 1
             self.forget(s, len(s.x) - len(mean))
 
@@ -174,12 +177,14 @@ class FedExLoRA(Algorithm[Server, Memory]):
 
     def forget(self, s: Server, weights: int) -> None:
         """Drop the oldest factors, so that those kept are together smaller than the weights."""
-        size, kept = 0, []
+        size = 0
+        kept = []
         for t in sorted(s.left, reverse=True):
             size += s.left[t].numel() + s.right[t].numel()
             if size < weights:
                 kept.append(t)
-        s.left, s.right = {t: s.left[t] for t in kept}, {t: s.right[t] for t in kept}
+        s.left = {t: s.left[t] for t in kept}
+        s.right = {t: s.right[t] for t in kept}
 
     @on_client
     def train(self, me: Client[Memory], ask: Recall, got: Update) -> Trained:
@@ -189,7 +194,8 @@ class FedExLoRA(Algorithm[Server, Memory]):
         layers = torch.tensor([layer[:7] for layer in found])
         x = got.x
         if x is None:
-            if (x := me.memory.x) is None or not fits(layers, x, got):
+            x = me.memory.x
+            if x is None or not fits(layers, x, got):
                 why = f"client {me.id}: the server's update does not fit its model"
                 raise WireError(f"{why}; resume with readmit {me.id} to let it start again")
             assert got.trained is not None
@@ -238,7 +244,8 @@ def misfit(i: int, x: Vec) -> WireError:
 
 def apart(layers: Int[Tensor, "l 7"], d: int) -> bool:
     """Whether all layers lie within x [d], and no layer's weights overlap with anything else."""
-    taken, factored = torch.zeros(d, dtype=torch.bool), list[tuple[int, int]]()
+    taken = torch.zeros(d, dtype=torch.bool)
+    factored = list[tuple[int, int]]()
     for A, B, W, m, r, n, across, _ in parts(layers):
         spans = (W, W + m * n), (A, A + r * n), (B, B + m * r)
         if min(A, B, W) < 0 or min(m, r, n) < 1 or across not in (0, 1) or max(end for _, end in spans) > d:
@@ -254,13 +261,15 @@ def factors(
     layers: Tensor, scale: Tensor, free: Tensor, deltas: Sequence[Vec], share: Sequence[float], mean: Vec
 ) -> tuple[Float[Tensor, "m k"], Float[Tensor, "k n"]]:
     """s Σ_i p̃_i (B_i − B̄)(A_i − A_1) of each layer, as factors; a smaller rank is filled up with zeros."""
-    place, most, left, right = free.cumsum(0) - 1, int(layers[:, 4].max()), [], []
+    place = free.cumsum(0) - 1
+    most = int(layers[:, 4].max())
+    left = []
+    right = []
     for (A, B, _, m, r, n, across, _), c in zip(parts(layers), scale.tolist(), strict=True):
-        a, b = int(place[A]), int(place[B])
-        dA, dB = (
-            [delta[a:][: r * n].view(r, n) for delta in deltas],
-            [(d - mean)[b:][: m * r].view(m, r) for d in deltas],
-        )
+        a = int(place[A])
+        b = int(place[B])
+        dA = [delta[a:][: r * n].view(r, n) for delta in deltas]
+        dB = [(d - mean)[b:][: m * r].view(m, r) for d in deltas]
         U = torch.cat([c * w * pad(v, (0, most - r)) for w, v in zip(share, dB, strict=True)][1:], 1)
         V = torch.cat([pad(v - dA[0], (0, 0, 0, most - r)) for v in dA[1:]])
         left.append(V.T if across else U)
@@ -270,9 +279,12 @@ def factors(
 
 def moved(x: Vec, layers: Tensor, left: Float[Tensor, "m k"], right: Float[Tensor, "k n"]) -> Vec:
     """x with W + UV for each layer's weights W: U is the layer's rows of ``left``, V its columns of ``right``."""
-    x, row, column = x.clone(), 0, 0
+    x = x.clone()
+    row = 0
+    column = 0
     for _, _, W, m, _, n, across, _ in parts(layers):
         m, n = (n, m) if across else (m, n)
         x[W : W + m * n].view(m, n).addmm_(left[row : row + m], right[:, column : column + n])
-        row, column = row + m, column + n
+        row = row + m
+        column = column + n
     return x

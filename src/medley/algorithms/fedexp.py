@@ -75,7 +75,8 @@ class FedExP(Algorithm[Server]):
         eps = self.eps * self.decay ** (2 * clients.round)
         if self.rule == "official":
             up = replies.sum()
-            weight, eps = replies.share, eps * replies.count
+            weight = replies.share
+            eps = eps * replies.count
         else:
             up = replies.sum(dict.fromkeys(clients.p, 1.0))
             weight = replies.count

@@ -87,7 +87,8 @@ class FedGAMMA(Algorithm[Server, Memory]):
         def perturbed(y: Vec, g: Vec, rows: Rows) -> Vec:
             return me.gradient(y + stretched(g, self.rho), rows)
 
-        c_i, c = me.memory.c, got.c
+        c_i = me.memory.c
+        c = got.c
         went = me.descend(got.x, shift=c - c_i, correct=perturbed if self.rho else None)
         me.memory.c = c_i - c - went.step / went.T
         return StepAndVariate(went.step, me.memory.c - c_i)

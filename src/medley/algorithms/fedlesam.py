@@ -90,5 +90,6 @@ class FedLESAM(Algorithm[Server, Memory]):
         start = got.x
         if me.memory.met and self.rho:
             start = got.x + stretched(me.memory.x - got.x, self.rho)
-        me.memory.x, me.memory.met = got.x, True
+        me.memory.x = got.x
+        me.memory.met = True
         return Step(me.descend(start).step)

@@ -118,7 +118,8 @@ class FedNew(Algorithm[Server, Memory]):
     @on_client
     def direct(self, me: Client[Memory], got: Told) -> Direction:
         """λ_i ← λ_i + ρ(y_i − y), then y_i = (H_i + αI + ρI)⁻¹(g_i − λ_i + ρy)."""
-        m, rho = me.memory, self.rho
+        m = me.memory
+        rho = self.rho
         if m.round > 0 and m.round == me.round - 1:  # its last reply is in y
             m.dual = m.dual + rho * (m.y - got.y)
         damped = self._hessian(me, got.x).clone()
@@ -133,5 +134,6 @@ class FedNew(Algorithm[Server, Memory]):
         if self.period == 1:
             return me.problem.hessian(x)
         if m.H is None or (self.period and me.round - m.of >= self.period):
-            m.H, m.of = me.problem.hessian(x), me.round
+            m.H = me.problem.hessian(x)
+            m.of = me.round
         return m.H

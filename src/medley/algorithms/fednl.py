@@ -189,12 +189,15 @@ class FedNL(Algorithm[Server, Memory]):
         if self.mode == "pp":
             self._partial(s, clients)
             return
-        now, moved, ids = s.ahead, s.ahead is not None, clients.ids
+        now = s.ahead
+        moved = s.ahead is not None
+        ids = clients.ids
         s.ahead = None
         if now is None:
             replies = clients.ask(self.learn, Model(s.x))
             ups = replies.each()
-            now, ids = _learned(s.x, clients, ups), replies.ids
+            now = _learned(s.x, clients, ups)
+            ids = replies.ids
             s.H = _sum(clients, _whole(ups, len(s.x)), s.H)
         eta = 1.0
         if self.mode == "plain":
@@ -205,7 +208,8 @@ class FedNL(Algorithm[Server, Memory]):
             def losses(etas: Sequence[float]) -> Sequence[float]:
                 nonlocal moved
                 replies = clients.ask(self.losses, LineSearch(p, p.new_tensor(etas), moved), ids=ids)
-                ups, moved = replies.each(), False
+                ups = replies.each()
+                moved = False
                 # All or nothing: a client that has not answered does not know the next round's x.
                 if self.speculative and etas[1] == 1 and replies.ids == clients.ids:
                     s.ahead = _learned(s.x, clients, ups)
@@ -214,7 +218,8 @@ class FedNL(Algorithm[Server, Memory]):
 
             eta, _ = backtrack(losses, float(p @ now.g), self.alpha, self.beta, self.tries)
             s.ahead = s.ahead if eta == 1 else None
-        s.x, s.H = s.x - eta * p, s.H + now.S
+        s.x = s.x - eta * p
+        s.H = s.H + now.S
         clients.note(eta=eta)
 
     def _partial(self, s: Server, clients: Cohort) -> None:
@@ -231,14 +236,18 @@ class FedNL(Algorithm[Server, Memory]):
         got = _learned(s.x, clients, ups)
         s.H = _sum(clients, _whole(ups, len(s.x)), s.H + got.S)
         share = sum(clients.p[i] for i in ups)
-        s.g, s.l = s.g + share * got.g, s.l + share * got.l
+        s.g = s.g + share * got.g
+        s.l = s.l + share * got.l
 
     @on_client
     def learn(self, me: Client[Memory], got: Model) -> Lesson:
         """∇f_i(x), and H_i's lesson at x."""
-        m, H = me.memory, me.problem.hessian(got.x)
-        m.x, m.S = got.x, None
-        g, mu = me.problem.grad(got.x), me.problem.convexity()
+        m = me.memory
+        H = me.problem.hessian(got.x)
+        m.x = got.x
+        m.S = None
+        g = me.problem.grad(got.x)
+        mu = me.problem.convexity()
         if m.H is None:
             m.H = torch.zeros_like(H)
             lesson = Lesson(full=triangle(H)) if self.init == "full" else self._compress(H)
@@ -256,7 +265,8 @@ class FedNL(Algorithm[Server, Memory]):
         lesson = replace(lesson, g=dg, l=l - m.l)
         received_dg = me.as_received(lesson).g
         assert received_dg is not None
-        m.g, m.l = m.g + received_dg, l
+        m.g = m.g + received_dg
+        m.l = l
         return lesson
 
     @on_client
@@ -266,7 +276,8 @@ class FedNL(Algorithm[Server, Memory]):
         assert m.H is not None
         if got.moved:
             assert m.S is not None
-            m.H, m.x = m.H + m.S, m.trial
+            m.H = m.H + m.S
+            m.x = m.trial
         f = me.problem.losses_along(m.x, got.p, got.etas)
         if not self.speculative or float(got.etas[1]) != 1:
             return Lesson(f=f)

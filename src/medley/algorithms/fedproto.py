@@ -119,7 +119,8 @@ class FedProto(Algorithm[Server, Memory]):
         now = (total.n > 0).to(total.z.dtype)
         z = total.z / total.n.clamp(min=1)[:, None]
         if s.z is None or s.there is None:
-            s.z, s.there = z, now
+            s.z = z
+            s.there = now
         else:
             s.z, s.there = torch.where(now[:, None] > 0, z, s.z), torch.maximum(s.there, now)
 
@@ -153,12 +154,14 @@ class FedProto(Algorithm[Server, Memory]):
 
     def personal(self, me: Client[Memory], x: Vec) -> Vec:
         """y_i; under ``predict="prototype"`` its last layer holds the classes' prototypes, once it has any."""
-        y, seen = x if me.memory.y is None else me.memory.y, me.memory.seen
+        y = x if me.memory.y is None else me.memory.y
+        seen = me.memory.seen
         if seen is None or seen.z is None or seen.there is None:
             return y
         weight, bias = me.problem.last()
         assert bias is not None, "train() has looked"
-        z, known = seen.z, (seen.there > 0) & (me.problem.counts().to(seen.there) > 0)
+        z = seen.z
+        known = (seen.there > 0) & (me.problem.counts().to(seen.there) > 0)
         y = y.clone()
         y[weight:bias], y[bias:][: (bias - weight) // z.shape[1]] = 0.0, FAR  # outputs beyond the classes too
         y[weight:][: z.numel()] = 2 * (z * known[:, None]).reshape(-1)

@@ -78,7 +78,8 @@ class FedRS(Algorithm[Server]):
         scales = self.scales(me.problem.counts())
 
         def loss(batch: Batch) -> Tensor:
-            z, b = batch.outputs, batch.bias
+            z = batch.outputs
+            b = batch.bias
             if self.bias == "drop" and b is not None:
                 z = z - b
             if z.ndim == 1:

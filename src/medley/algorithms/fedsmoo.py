@@ -118,8 +118,10 @@ class FedSMOO(Algorithm[Server, Memory]):
             mu = mu + s_i - got.s
             return me.gradient(y + s_i, rows)
 
-        prox_i, h_i = got.prox / me.p, me.memory.h
+        prox_i = got.prox / me.p
+        h_i = me.memory.h
         correct = perturbed if self.rho else None
         step = me.descend(got.x, pull=(prox_i, got.x), shift=prox_i * h_i, correct=correct).step
-        me.memory.h, me.memory.mu = h_i + step, mu
+        me.memory.h = h_i + step
+        me.memory.mu = mu
         return Step(step, mu)

@@ -98,7 +98,8 @@ class FedSpeed(Algorithm[Server, Memory]):
         def merged(y: Vec, g: Vec, rows: Rows) -> Vec:
             return (1 - self.blend) * g + self.blend * me.gradient(y + stretched(g, self.rho), rows)
 
-        prox_i, h_i = got.weight / me.p, me.memory.h
+        prox_i = got.weight / me.p
+        h_i = me.memory.h
         perturbed = merged if self.rho and self.blend else None
         step = me.descend(got.x, pull=(prox_i, got.x), shift=prox_i * h_i, correct=perturbed).step
         me.memory.h = h_i + step

@@ -99,7 +99,8 @@ class FedTrack(Algorithm[Server, Memory]):
     @on_client
     def train(self, me: Client[Memory], got: Gradient) -> Step:
         """z ← z − lr·(∇g(x_t) − ∇g_i(x_t) + g'_i(z)), with g'_i(z) the estimate of ∇g_i(z) by ``form``."""
-        x, drift = me.memory.x, got.g - me.memory.g
+        x = me.memory.x
+        drift = got.g - me.memory.g
         if self.form == "iag":
             return Step(self.tabled(me, x, drift) - x)
         if me.full_batch:
@@ -112,7 +113,8 @@ class FedTrack(Algorithm[Server, Memory]):
 
     def tabled(self, me: Client[Memory], x: Vec, drift: Vec) -> Vec:
         """z after this round's steps, with g'_i the table's mean. Raises RecipeError unless the steps are plain SGD."""
-        pace, f = me.pace, me.problem
+        pace = me.pace
+        f = me.problem
         if pace.optimizer != "sgd" or pace.momentum or pace.weight_decay or pace.clip is not None:
             raise RecipeError(
                 'FedTrack(form="iag"): the table takes plain SGD steps; leave form= out for Adam, momentum, '

@@ -120,10 +120,13 @@ class GIANT(Algorithm[Server, Memory]):
 
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x − η p with p = Σ p_i H_i⁻¹g, the mean of the clients' Newton directions."""
-        moved, g, ids = s.g is not None, s.g, clients.ids
+        moved = s.g is not None
+        g = s.g
+        ids = clients.ids
         if g is None:
             first = clients.ask(self.gradient, Model(s.x))
-            g, ids = first.mean().g, first.ids
+            g = first.mean().g
+            ids = first.ids
         replies = clients.ask(self.solve, System(g, moved), ids=ids)
         p = replies.mean().p
         ahead: Vec | None = None
@@ -152,7 +155,8 @@ class GIANT(Algorithm[Server, Memory]):
         """The client's direction p_i, from H_i p_i = g."""
         if got.moved:
             me.memory.x = me.memory.trial
-        f, x = me.problem, me.memory.x
+        f = me.problem
+        x = me.memory.x
         if self.solver == "exact":
             return Direction(solve(f.hessian(x), got.g))
         return Direction(conjugate_gradients(lambda v: f.hvp(x, v), got.g, self.steps, tol=1e-10))

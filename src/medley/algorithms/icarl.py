@@ -140,7 +140,8 @@ class ICaRL(Algorithm[Server, Memory]):
 
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x + Σ p̃_i (y_i − x): the server adds the mean displacement."""
-        s.x, s.nearest = s.x + clients.ask(self.train, TaughtModel(s.x, s.teacher)).mean().delta, None
+        s.x = s.x + clients.ask(self.train, TaughtModel(s.x, s.teacher)).mean().delta
+        s.nearest = None
 
     def end_task(self, s: Server, clients: Cohort) -> None:
         """All clients choose exemplars at x, the next task's teacher. μ_c is the mean over all clients' exemplars."""
@@ -158,12 +159,14 @@ class ICaRL(Algorithm[Server, Memory]):
         """Local descent on new rows and exemplars together (Algorithm 3)."""
         if got.teacher is None:
             return Step(me.descend(got.x).step)
-        task, new = me.task, me.task.first + torch.arange(me.problem.n)
+        task = me.task
+        new = me.task.first + torch.arange(me.problem.n)
         both = me.recall(torch.cat([new, *me.memory.exemplars.values()]))
         told = both.outputs(got.teacher)
 
         def loss(batch: Batch) -> Tensor:
-            z, said = batch.outputs, told if batch.rows is None else told[batch.rows]
+            z = batch.outputs
+            said = told if batch.rows is None else told[batch.rows]
             z, said = z[:, : len(task.now)], said[:, : len(task.now)]  # a network may have more outputs than classes
             return batch.loss() + self.lam * sum(distillation(z[:, c], said[:, c], self.T) for c in task.kept)
 
@@ -172,7 +175,9 @@ class ICaRL(Algorithm[Server, Memory]):
     @on_client
     def choose(self, me: Client[Memory], got: Model) -> Exemplars:
         """Herd exemplars of new classes, and cut old classes' exemplars, to m each (Algorithms 2, 4, 5)."""
-        held, met, y = dict(me.memory.exemplars), dict(me.memory.met), me.problem.y
+        held = dict(me.memory.exemplars)
+        met = dict(me.memory.met)
+        y = me.problem.y
         new = me.problem.counts().nonzero()[:, 0].tolist()
         classes = len(held | dict.fromkeys(new))
         m = self.budget(me) // max(1, classes)
@@ -191,9 +196,11 @@ class ICaRL(Algorithm[Server, Memory]):
             stands[: len(old)] = met.get(c, 0) / max(1, len(old))
             held[c] = rows[herd(phi, m, stands / stands.sum()).cpu()]
             met[c] = met.get(c, 0) + len(came)
-        me.memory.exemplars, me.memory.met = (held := {c: rows[:m] for c, rows in held.items()}), met
+        me.memory.exemplars = (held := {c: rows[:m] for c, rows in held.items()})
+        me.memory.met = met
         kept = me.recall(torch.cat([torch.zeros(0, dtype=torch.int64), *held.values()]))
-        phi, one = F.normalize(kept.features(got.x)), F.one_hot(kept.y, len(me.task.now)).to(got.x)
+        phi = F.normalize(kept.features(got.x))
+        one = F.one_hot(kept.y, len(me.task.now)).to(got.x)
         return Exemplars(one.T @ phi, one.sum(0), *kept.last())
 
     def budget(self, me: Client[Memory]) -> int:

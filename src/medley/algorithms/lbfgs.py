@@ -84,7 +84,9 @@ class LBFGS(Algorithm[Server]):
         if s.g is None:
             replies = clients.ask(self.evaluate, Model(s.x))
             up = replies.mean()
-            s.f, s.g, s.ids = up.f, up.g, replies.ids
+            s.f = up.f
+            s.g = up.g
+            s.ids = replies.ids
         g, p = s.g, s.way.solve(s.g, lambda q: s.way.scale() * q)
         came: list[tuple[Value, tuple[int, ...]]] = []
 
@@ -96,7 +98,10 @@ class LBFGS(Algorithm[Server]):
         eta, _ = backtrack(losses, float(p @ g), self.alpha, self.beta, tries=1)
         up, ids = came[-1]
         s.way = s.way.after(-eta * p, up.g - g, self.pairs) if ids == s.ids else Curve.none(s.x)
-        s.x, s.f, s.g, s.ids = s.x - eta * p, up.f, up.g, ids
+        s.x = s.x - eta * p
+        s.f = up.f
+        s.g = up.g
+        s.ids = ids
         clients.note(eta=eta)
 
     @on_client

@@ -123,7 +123,8 @@ class MontDec(Algorithm[Server, Memory]):
     @on_client
     def report(self, me: Client[Memory], got: Model) -> Report:
         """∇f_i(θ), and the leading eigenpairs of ∇²f_i(θ)."""
-        f, none = me.problem, got.x.new_empty(0, len(got.x))
+        f = me.problem
+        none = got.x.new_empty(0, len(got.x))
         me.memory.x = got.x
         k = me.pace.pairs if self.pairs is None else self.pairs
         A, delta = f.factor(got.x)

@@ -62,7 +62,8 @@ class NCCL(Algorithm[Server]):
     @on_client
     def train(self, me: Client, got: Model) -> Step:
         """Local descent along the gradients of memory and task, each times its own rate."""
-        memory, alpha = me.replay, me.pace.lr
+        memory = me.replay
+        alpha = me.pace.lr
         if not memory:
             return Step(me.descend(got.x).step)
         draws = memory.batches()
@@ -76,7 +77,8 @@ class NCCL(Algorithm[Server]):
 
     def rates(self, alpha: float, f: Vec, g: Vec) -> tuple[float, float]:
         """The rates of the memory's gradient f and the task's gradient g."""
-        agree, size = float(f @ g), float(g @ g)
+        agree = float(f @ g)
+        size = float(g @ g)
         if agree > 0 and size > 0:  # of a gradient that has all but vanished the square may be zero
             return alpha, min(alpha, max(0.0, 1 - alpha * self.L) * agree / (self.L * size))
         norm = float(f @ f)

@@ -93,7 +93,8 @@ class Ringleader(Algorithm[Server]):
     def round(self, s: Server, clients: Cohort) -> None:
         """Put the replies into the tables. Make a step if they end phase 1 or, in phase 2, if their step is due."""
         replies = clients.ask(self.train, Model(s.x), late="deliver")
-        up, second = replies.each(), bool(s.left)
+        up = replies.each()
+        second = bool(s.left)
         now = {i: reply.delta for i, reply in up.items() if not second or i in s.left}
         s.next_G, s.next_b = added(s.next_G, s.next_b, {i: up[i].delta for i in up if i not in now})
         s.G, s.b = added(s.G, s.b, now)
@@ -104,7 +105,10 @@ class Ringleader(Algorithm[Server]):
             for i, G in s.G.items():
                 s.x = s.x + self.server_lr * clients.p[i] / share / s.b[i] * G
             if not s.left:
-                s.G, s.b, s.next_G, s.next_b = s.next_G, s.next_b, {}, {}
+                s.G = s.next_G
+                s.b = s.next_b
+                s.next_G = {}
+                s.next_b = {}
         old = sum(clients.round - replies.asked[i] for i in up)
         clients.note(stepped=float(steps), staleness=old / max(1, len(up)))
 

@@ -98,7 +98,8 @@ class SCAFFOLD(Algorithm[Server, Memory]):
     @on_client(vectorized=True)
     def train(self, me: Client[Memory], got: ModelAndVariate) -> StepAndVariate:
         """y ← y − lr·(∇f_i(y) − c_i + c), and a new c_i."""
-        c_i, c = me.memory.c, got.c
+        c_i = me.memory.c
+        c = got.c
         update = me.descend(got.x, shift=c - c_i)
         if self.option == "I":
             me.memory.c = me.problem.grad(got.x)

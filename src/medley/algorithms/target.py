@@ -174,16 +174,20 @@ class TARGET(Algorithm[Server, Memory]):
     @on_client
     def keep(self, me: Client[Memory], got: Dreams) -> Kept:
         """Made-up rows replace those held before, because the last teacher knows all classes."""
-        me.memory.rows, me.memory.said = got.rows, got.said
+        me.memory.rows = got.rows
+        me.memory.said = got.said
         return Kept()
 
     @on_client
     def train(self, me: Client[Memory], got: Model) -> Step:
         """Local descent on the loss among new classes + kd × the distillation on made-up rows."""
-        dreams, told, task = me.memory.rows, me.memory.said, me.task
+        dreams = me.memory.rows
+        told = me.memory.said
+        task = me.task
         if dreams is None or told is None:
             return Step(me.descend(got.x).step)
-        made, now = me.problem.like(dreams, torch.zeros(len(dreams)).to(me.problem.y)), task.now
+        made = me.problem.like(dreams, torch.zeros(len(dreams)).to(me.problem.y))
+        now = task.now
         size = -(-len(dreams) * (me.pace.batch or me.problem.n) // me.problem.n)
         draws = passes(len(dreams), size, me.rng("dreams"))
 
@@ -191,7 +195,8 @@ class TARGET(Algorithm[Server, Memory]):
             return batch.loss(batch.outputs[:, : len(now)].masked_fill(~now, -torch.inf))
 
         def old(batch: Batch) -> Tensor:
-            z, said = batch.outputs[:, : len(now)], told[batch.rows][:, : len(now)]
+            z = batch.outputs[:, : len(now)]
+            said = told[batch.rows][:, : len(now)]
             return self.kd * sum((distillation(z[:, c], said[:, c], 2.0) for c in task.kept), z.new_zeros(()))
 
         def both(z: Vec, g: Vec, rows: Rows) -> Vec:

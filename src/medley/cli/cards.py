@@ -74,12 +74,15 @@ def bibtex(reference: str) -> str:
     fields = {"author": " and ".join(f"{{{p}}}" if " " in p else p for p in people), "title": f"{{{found['title']}}}"}
     venue = re.sub(r"\([^)]*\)", "", found["venue"]).strip(" ,")
     kind = "misc"
-    if number := re.search(r"arXiv[: ](\d{4}\.\d{4,5})", re.split(r"[“\";]", reference[found.start("venue") :])[0]):
+    number = re.search(r"arXiv[: ](\d{4}\.\d{4,5})", re.split(r"[“\";]", reference[found.start("venue") :])[0])
+    if number:
         fields |= {"eprint": number[1], "archivePrefix": "arXiv"}
     elif venue in CONFERENCES:
-        kind, fields["booktitle"] = "inproceedings", CONFERENCES[venue]
+        kind = "inproceedings"
+        fields["booktitle"] = CONFERENCES[venue]
     elif journal := re.fullmatch(r"(\D+?)(?: (\d+))?", venue):
-        kind, fields["journal"] = "article", JOURNALS.get(journal[1], journal[1])
+        kind = "article"
+        fields["journal"] = JOURNALS.get(journal[1], journal[1])
         fields |= {"volume": journal[2]} if journal[2] else {}
     fields["year"] = found["year"]
     body = "\n".join(f"  {k} = {{{v}}},".replace("&", r"\&") for k, v in fields.items())

@@ -15,7 +15,9 @@ from typer.core import TyperGroup
 
 from ..runtime.terminals import on_terminal
 
-DIVERGED, REFUSED, INTERRUPTED = 1, 2, 130
+DIVERGED = 1
+REFUSED = 2
+INTERRUPTED = 130
 
 
 class Commands(TyperGroup):

@@ -120,7 +120,8 @@ def deploy_evaluate(
     given = [*(settings or []), "run.rounds=0", f"run.init={model.resolve()}"]
     deploy_run(project, folder, settings=given, timeout=timeout, superlink=superlink)
     result = Result.load(folder, model=False)
-    names, last = dict(enumerate(result.client_names)), [row for row in result.clients if row["round"] == 0]
+    names = dict(enumerate(result.client_names))
+    last = [row for row in result.clients if row["round"] == 0]
     told = [e["clients"] for e in events.read(folder) if e.get("event") == "data"]
     support: Mapping[str, Any] = told[-1] if told else {}
     rows = [(names.get(int(r["client"]), f"{r['client']:g}"), r, _classes(support, int(r["client"]))) for r in last]
@@ -147,7 +148,8 @@ def _figures(rows: Sequence[tuple[str, Row, str]], whole: Row) -> Any:
     def cell(row: Row, name: str) -> str:
         if name not in row:
             return ""
-        value, error = row[name], row.get(f"{name}_error")
+        value = row[name]
+        error = row.get(f"{name}_error")
         if name == "accuracy" and row.get("test_rows"):
             return "{:.4g} [{:.3g}, {:.3g}]".format(value, *wilson(value, row["test_rows"]))
         bins = f" ± {row[f'{name}_within']:.1g}" if f"{name}_within" in row else ""

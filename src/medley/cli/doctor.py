@@ -23,7 +23,8 @@ def doctor(debug: Debug = False) -> None:
     sets = ", ".join(installation.data_sets()) or "none; medley list datasets says where each is expected"
     show(pairs("data sets", {"here": sets, "folders": ", ".join(map(str, files.places()))}))
     lost = "Medley is not installed, it is only on PYTHONPATH, so its requirements are not known here; pip install it"
-    if problems := [*([] if is_installed() else [lost]), *installation.problems(wanted)]:
+    problems = [*([] if is_installed() else [lost]), *installation.problems(wanted)]
+    if problems:
         for problem in problems:
             say(f"! {problem}")
         raise typer.Exit(REFUSED)
@@ -43,7 +44,8 @@ def _here() -> dict[str, Any]:
     rows = {k: v for k, v in environment().items() if k != "threads"}
     rows["cores"] = f"{cores()} for this process; torch uses {torch.get_num_threads()} thread(s)"
     rows["devices"] = ", ".join(["cpu", *devices])
-    if (free := installation.shared_memory()) is not None:
+    free = installation.shared_memory()
+    if free is not None:
         rows["shared memory"] = f"{free:,.0f} MiB free in {installation.SHARED}"
     rows["tricks"] = "on" if tricks.ON else "off (MEDLEY_TRICKS=0)"
     return rows

@@ -65,9 +65,11 @@ def _loaded(folders: Iterable[Path]) -> list[Result]:
         for folder in folders
         for path, r in zip(sorted(folder.glob("**/result.json")), Board.load(folder).results, strict=True)
     ]
-    results, places = [r for _, r in found], dict[tuple[str, int], Path]()
+    results = [r for _, r in found]
+    places = dict[tuple[str, int], Path]()
     for here, r in found:
-        if (other := places.setdefault((r.method, r.seed), here)) is not here:
+        other = places.setdefault((r.method, r.seed), here)
+        if other is not here:
             raise RecipeError(
                 f"{other} and {here} both hold {r.method!r} with seed {r.seed}: report them separately, or give "
                 "them different names in Python (Result.method)",
@@ -140,7 +142,8 @@ def _one(name: str, thing: Any) -> None:
     from ..scenarios import Attack
 
     show(Text(f"{name}: {_sentence(thing, name)}"))
-    if said := status(thing):
+    said = status(thing)
+    if said:
         show(Text(f"{name} is {said}: {STATUSES[said]}."))
     rows = [
         (a.name, a.values, a.default, a.text) for a in recipe.arguments(Attack if isinstance(thing, str) else thing)
@@ -156,7 +159,8 @@ def _reads(make: Any) -> str:
         method = make()
         needs = method.requires()
     except TypeError:  # a setting without a default
-        method, needs = make, make.needs
+        method = make
+        needs = make.needs
     if Need.REPLIES not in needs:
         return "sums"
     return f"replies; sums as {method.sums_as}" if method.sums_as else "replies"
@@ -194,7 +198,8 @@ def cite(
     kinds = recipe.constructors()
     by_name = {spelled(name): name for name in kinds}
     for wanted in methods:
-        if (name := by_name.get(spelled(wanted))) is None:
+        name = by_name.get(spelled(wanted))
+        if name is None:
             raise RecipeError.unknown(wanted, kinds, "medley cite: this version")
         reference = card(kinds[name], "Reference") or card(kinds[name.partition(".")[0]], "Reference")
         if not reference:
@@ -202,7 +207,8 @@ def cite(
         show(Text(f"{name}: {reference}"))
         for form in (name, *(n for n in kinds if n.startswith(f"{name}."))):
             show(Text(f"{form} is {(said := status(kinds[form]))}: {STATUSES[said]}."))
-        if entry := bibtex(reference):
+        entry = bibtex(reference)
+        if entry:
             show(Text(f"\n{entry}\n"))
 
 

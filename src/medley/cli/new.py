@@ -93,7 +93,8 @@ def _patients() -> str:
     for k in range(CLIENTS):
         n = int(rng.integers(20, 201))
         age = rng.normal(rng.uniform(35, 70), 12, n).clip(18, 95)
-        pressure, sugar = rng.normal(105 + 0.5 * age, 12), rng.normal(80 + 0.4 * age, 15)
+        pressure = rng.normal(105 + 0.5 * age, 12)
+        sugar = rng.normal(80 + 0.4 * age, 15)
         weight = rng.normal(75, 13, n)
         risk = 0.05 * (age - 55) + 0.04 * (pressure - 132) + 0.03 * (sugar - 102) + 0.0004 * (weight - 75) ** 2
         ill = np.where(risk + rng.normal(0, 0.7, n) > rng.normal(0, 0.5), "yes", "no")

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,7 +97,8 @@ def node(
     from ..flower.owner import ledgers
 
     os.umask(0o077)  # only this user may read its memories
-    age, code = None if keep is None else cleaning.seconds(keep), allow_code.replace(",", " ").split()
+    age = None if keep is None else cleaning.seconds(keep)
+    code = allow_code.replace(",", " ").split()
     if clean:
         return _clean(memory, age or 0.0)
     if leave:
@@ -118,8 +120,8 @@ def node(
     given = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None}
     config |= {k: str(v) for k, v in given.items() if v is not None}
     ledgers(config)
-    tidy = (lambda: None) if age is None else (lambda: cleaning.clean(memory, age))
-    Resident(FleetNode(superlink, key, ca), app, config, memory / f"client{client}", tidy).run()
+    tidy = [] if age is None else [partial(cleaning.clean, memory, age)]
+    Resident(FleetNode(superlink, key, ca), app, config, memory / f"client{client}", *tidy).run()
 
 
 def _app(recipe_file: Path, data: Path | None, code: list[str]) -> Any:
@@ -145,7 +147,8 @@ def _begin(recipe_file: Path, keyring: Path | None, key: Path, verbose: bool, cl
     """Begin the log, check the files, and warn of a key that others can read. Returns the client's number."""
     from ..logs import TextLines
 
-    (handler := logging.StreamHandler()).setFormatter(TextLines("%(asctime)s %(levelname)s %(message)s"))
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextLines("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("medley").setLevel(logging.DEBUG if verbose else logging.INFO)
     _check(recipe_file, keyring)
@@ -177,7 +180,8 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
     found = report(lots, client)
     scenario = side.recipe.scenario(tuple(found.X.shape), found.classes)
     scenario.problem.ready(found.X.example(), found.y.example(), found.classes, None, "cpu")
-    if said := agreed(found, side.recipe.limits()):
+    said = agreed(found, side.recipe.limits())
+    if said:
         raise BadData(said, client=client)
     kind = "regression" if found.classes is None else f"{found.classes} classes"
     typer.echo(f"client {client}: rows of shape {tuple(found.X.shape)}, {kind}; {recipe_file} fits")
@@ -217,7 +221,8 @@ def _report_site(recipe_file: Path, data: Path | None, client: int) -> None:
     if data is None:
         raise _missing({"data": None}, "a study uses your rows: a file whose data(context) returns a frame")
     r = recipe.load(recipe_file)
-    analyses, context = r.analyses(), SimpleNamespace(run_config={}, node_config={"partition-id": client})
+    analyses = r.analyses()
+    context = SimpleNamespace(run_config={}, node_config={"partition-id": client})
     site = Site.of(f"client {client}", data_function(data)(context), r.rules(), r.complete(), None)
     typer.echo(
         f"client {client}: {site.n} rows; {site.dropped} are left out because a column in complete is missing there"
@@ -285,7 +290,8 @@ def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | Non
         raise _missing(
             {"key": key}, "the owner signs an approval, and nodes with this key heed it, whatever their number"
         )
-    today, day = datetime.datetime.now(datetime.UTC).date(), None
+    today = datetime.datetime.now(datetime.UTC).date()
+    day = None
     try:
         day = None if not approve else datetime.date.fromisoformat(until or "")
     except ValueError:
@@ -329,9 +335,12 @@ def _log(memory: Path, client: int | None, key: Path | None, what: str) -> None:
     config = {"memory": str(memory), "partition-id": at, **({} if key is None else {"key": str(key)})}
     folder = ledgers_to_read(config)
     for name in (record.LEFT, record.APPROVALS):
-        kept, n, gone = record.Record(folder / name, key), 0, 0
+        kept = record.Record(folder / name, key)
+        n = 0
+        gone = 0
         for line in kept.lines():
-            n, answer = n + 1, kept.kept(line)
+            n = n + 1
+            answer = kept.kept(line)
             gone += bool(line.get("kept")) and answer is None
             if what == "show" or (answer is not None and what == "sent"):
                 typer.echo("  ".join(f"{k} {shown(v)}" for k, v in line.items() if k != "before"))

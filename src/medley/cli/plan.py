@@ -29,7 +29,8 @@ def plan(
     named = dict(zip(names(methods), methods, strict=True))
     chosen = r.seeds if seeds is None else seeds_in(seeds)
     count = chosen if isinstance(chosen, int) else len(chosen)
-    rounds, found = r.rounds if rounds is None else rounds, list[Estimate]()
+    rounds = r.rounds if rounds is None else rounds
+    found = list[Estimate]()
     options = {k: v for k, v in r.options().items() if k != "transport"}
     for each in estimates(named, r.federation(), rounds, count, seed=r.seed, **options):
         say(f"{each.name}: {duration(each.seconds)} a round")
@@ -45,12 +46,14 @@ def plan(
         "in all": column("seconds", [e.total for e in found]),
     }
     show(table([*columns], zip(*columns.values(), strict=True), right=[*columns][1:]))
-    first, total = found[0], sum(e.total for e in found)
+    first = found[0]
+    total = sum(e.total for e in found)
     show(
         f"{first.parameters:,} parameters; {first.clients:.4g} clients a round with {first.rows:,.0f} row gradients of "
         f"local steps, {1e-9 * first.flops:.3g} GFLOP if computed as plain steps"
     )
-    made, evaluation = plural(first.rounds, "round"), duration(first.evaluation)
+    made = plural(first.rounds, "round")
+    evaluation = duration(first.evaluation)
     runs = f"{plural(count, 'seed')}, {plural(len(found), 'method')}"
     where = f"{plural(torch.get_num_threads(), 'thread')} on {plural(os.cpu_count() or 1, 'core')}"
     show(

@@ -71,7 +71,8 @@ def run(
     r = r.with_settings([*(settings or []), *given]).only(only)
     (method,) = r.methods()
     options = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
-    if (place := _transport(on, workers, options.get("transport"), profile)) is not None:
+    place = _transport(on, workers, options.get("transport"), profile)
+    if place is not None:
         options["transport"] = place
     if log is not None:
         logs.lines(log)
@@ -98,7 +99,8 @@ def _federation(r: Recipe, tell: Callable[[str], object] = say) -> Federation:
     fed = r.federation()
     said = f"{r.source}: {fed.data!r}"
     if fed.data.features:
-        first, more = fed.data.features[:SHOWN], len(fed.data.features) - SHOWN
+        first = fed.data.features[:SHOWN]
+        more = len(fed.data.features) - SHOWN
         said += f" with {', '.join(first)}" + (f" and {more} columns more" if more > 0 else "")
     if fed.data.X_test is None and fed.sizes is None:
         said += "; no test rows, so figures are for the training rows"

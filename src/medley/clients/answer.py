@@ -47,7 +47,8 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
     Raises ClientFailed, with the traceback, for an error that is not one of Medley's, and for an error in the user's
     loss.
     """
-    exchange, i = request.exchange, me.id
+    exchange = request.exchange
+    i = me.id
     if exchange.buffers is not None:
         problem.load_buffers(exchange.buffers)
     if isinstance(problem, PartlyShared):
@@ -71,7 +72,8 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
 
 def answer_stack(request: Request, me: ClientStack[Any], *, copy: bool) -> list[Answer]:
     """The answers of a stack of clients, from one call. Without ``copy`` they are views of the stacked reply."""
-    members, like = me.members, me.like
+    members = me.members
+    like = me.like
     ids = tuple(client.id for client in members)
     own = stack([request.own[i] for i in ids], like) if request.own else None
     memory = stack([request.memories[i] for i in ids], like) if request.algorithm.remembers else None

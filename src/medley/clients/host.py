@@ -104,7 +104,8 @@ class ClientHost:
             except (ClientFailed, Diverged, WireError) as e:
                 return Fold(block, failed=dict.fromkeys(exchange.blocks[block], str(e))), {}
         request = self._decoded(exchange, exchange.blocks[block], memories)
-        fold, pending = Fold(block), dict[int, Any]()
+        fold = Fold(block)
+        pending = dict[int, Any]()
         for ids in self._calls(request):
             with stopwatch.doing("clients outside their steps"):
                 answers = self._answers(request, ids, fold)
@@ -118,12 +119,15 @@ class ClientHost:
 
     def _decoded(self, exchange: Exchange, ids: tuple[int, ...], memories: Mapping[int, Any]) -> Request:
         """Decode the request and check its messages; a client's first memory is the algorithm's `remember`."""
-        codec, types = downlink(self.codec), self.algorithm.message_types[exchange.method]
-        dtype, d = self.problem.dtype, self.problem.d
+        codec = downlink(self.codec)
+        types = self.algorithm.message_types[exchange.method]
+        dtype = self.problem.dtype
+        d = self.problem.d
         asked = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
         # Do not wait for an accelerator: the reply to numbers that are not finite will raise an error.
         finite = self.device == "cpu"
-        common, own = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, asked, finite), {}
+        common = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, asked, finite)
+        own = {}
         if types.each is not None:
             each = {i: codec.decode(exchange.each[i], {}, dtype) for i in ids}
             own = {i: types.each.unpack(m, d, f"client {i}, {asked}", finite) for i, m in each.items()}
@@ -131,7 +135,8 @@ class ClientHost:
 
     def parts(self, held: Mapping[int, Any]) -> MemoryParts:
         """The parts of clients' memories; the algorithm's memory starts as its `remember`."""
-        kept, optimizers = dict[int, dict[str, Kept]](), dict[int, OptimizerState]()
+        kept = dict[int, dict[str, Kept]]()
+        optimizers = dict[int, OptimizerState]()
         owns = dict[int, OwnState | None]()
         if self._keeps:
             there = {i: m for i, m in held.items() if m is not None}
@@ -194,8 +199,11 @@ class ClientHost:
 
     def _deliver(self, request: Request, answers: Iterable[Answer], fold: Fold) -> Iterator[tuple[int, Any]]:
         """Send the answers of one call through the codec and aggregate them. Yields (client, pending memory)."""
-        exchange, size = request.exchange, -1
-        plain, keeps, owns = self._plain, self._keeps, self._owns
+        exchange = request.exchange
+        size = -1
+        plain = self._plain
+        keeps = self._keeps
+        owns = self._owns
         kept: Kept = {}
         for i, packed, buffers, rows, memory, optimizer, own in answers:
             if not plain:

@@ -47,7 +47,9 @@ def personal_models(host: PersonalHost, exchange: Exchange, block: int, memories
 
 def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Packed:
     """Client i's model. Raises ClientFailed or Diverged if its method does not return one."""
-    algorithm, problem, x = host.algorithm, host.problem, exchange.common["x"]
+    algorithm = host.algorithm
+    problem = host.problem
+    x = exchange.common["x"]
     assert isinstance(x, torch.Tensor)
     parts = host.parts({i: memory})
     me = host.client(i, exchange.round)
@@ -65,7 +67,8 @@ def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Pa
         raise
     except Exception as e:
         raise ClientFailed(client=i, round=exchange.round, method="personal", traceback=repr(e)) from e
-    if changed := [name for name, t, version in given if t._version != version]:
+    changed = [name for name, t, version in given if t._version != version]
+    if changed:
         raise MedleyError(f"{where} changed {changed[0]} in place; write m.c = m.c + step")
     if not isinstance(mine, torch.Tensor) or mine.shape != x.shape:
         found = list(mine.shape) if isinstance(mine, torch.Tensor) else type(mine).__name__

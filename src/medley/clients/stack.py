@@ -31,7 +31,8 @@ class ClientStack(Client[M]):
     """
 
     def __init__(self, members: Sequence[Client[M]], like: Vec) -> None:
-        self._members, self.like = tuple(members), like
+        self._members = tuple(members)
+        self.like = like
         self.p = cast(float, like.new_tensor([me.p for me in members])[:, None])
         self.pace = cast(Pace, StackedPace([me.pace for me in members], like))
         self.problem = cast(Objective, StackedObjective([me.problem for me in members]))
@@ -58,7 +59,8 @@ class StackedPace:
     """The paces of a stack: each number is a column [k, 1]; other values must agree."""
 
     def __init__(self, paces: Sequence[Pace], like: Vec) -> None:
-        self.paces, self.like = paces, like
+        self.paces = paces
+        self.like = like
 
     def __getattr__(self, name: str) -> Any:
         values = [getattr(pace, name) for pace in self.paces]
@@ -75,7 +77,8 @@ class StackedObjective:
     """The objectives f_i of a stack, evaluated one after the other."""
 
     def __init__(self, each: Sequence[Objective]) -> None:
-        self.each, self.d = each, each[0].d
+        self.each = each
+        self.d = each[0].d
 
     def grad(self, x: Vec, rows: Sequence[Rows] | None = None) -> Vec:
         """∇f_i(x_i) [k, d] of x [d] or [k, d], on all rows or on each client's ``rows``."""

@@ -83,7 +83,8 @@ def _by_name(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Meth
     if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in given):
         raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
     named = dict(methods) if isinstance(methods, Mapping) else dict(zip(names(methods), methods, strict=True))
-    if unnamed := [name for name in named if not isinstance(name, str) or not name.isprintable()]:
+    unnamed = [name for name in named if not isinstance(name, str) or not name.isprintable()]
+    if unnamed:
         raise RecipeError(f"compare({{{unnamed[0]!r}: ...}}): the name of a method is text on one line", "methods")
     if not named:
         raise RecipeError("compare([]): give at least one method", "methods")
@@ -116,7 +117,8 @@ def names(methods: Sequence[Method]) -> list[str]:
 
     ``lr`` is the factor on the clients' lr.
     """
-    own, usual = [], []
+    own = []
+    usual = []
     for m in methods:
         algorithm, lr = split(m)
         own.append(_named(algorithm.settings(), lr))

@@ -93,7 +93,8 @@ def estimates(
     drawn: dict[object, tuple[Population, Shared]] = {}
     for name, method in methods.items():
         algorithm = split(method)[0]
-        if (key := algorithm.shares()) not in drawn:
+        key = algorithm.shares()
+        if key not in drawn:
             drawn.clear()  # one draw at a time, as in a run
             mine = sharing(fed, algorithm)
             drawn[key] = mine, prepared(mine, rounds, options)
@@ -118,22 +119,26 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) ->
     work on a client's rows is assumed to grow with them. If a round is cheap, whole rounds are run and the estimate is
     their median. Raises what `medley.run` raises before its first round.
     """
-    draw, o = shared.draw, shared.options
+    draw = shared.draw
+    o = shared.options
     memory.restart()
     trial = tried(method, fed, o, Small(draw))
-    tasks, length = draw.task_count, draw.rounds_per_task or o.rounds
+    tasks = draw.task_count
+    length = draw.rounds_per_task or o.rounds
     mean = [_mean(draw, s, length) for s in range(tasks)]
     fits = [_fit(trial.rounds[s * ROUNDS : (s + 1) * ROUNDS]) for s in range(len(trial.rounds) // ROUNDS)]
     by_task = [fits[min(s, len(fits) - 1)] for s in range(tasks)]
     seconds = statistics.fmean(a * k + b * n for (a, b), (k, n) in zip(by_task, mean, strict=True))
     whole = False
     if draw.rounds_per_task is None and seconds < CHEAP:
-        trial, whole = tried(method, fed, o, Small(draw, cut=False)), True
+        trial = tried(method, fed, o, Small(draw, cut=False))
+        whole = True
         seconds = statistics.median(r.wall for r in trial.rounds[1:])
     last = trial.rounds[-1]
     clients = statistics.fmean(m[0] for m in mean)
     scale = clients / last.clients
-    rows, total = statistics.fmean(m[1] for m in mean), tasks * length
+    rows = statistics.fmean(m[1] for m in mean)
+    total = tasks * length
     return Estimate(
         split(method)[0].name,
         str(trial.result.settings["engine"]),
@@ -158,7 +163,8 @@ def _mean(draw: Simulation, s: int, length: int) -> tuple[float, float]:
     rounds = range(s * length + 1, s * length + 1 + max(1, min(length, LOOKED_AT)))
     clients = rows = 0
     for t in rounds:
-        cohort, sizes = draw.cohort(t), draw.task(t).sizes
+        cohort = draw.cohort(t)
+        sizes = draw.task(t).sizes
         clients += len(cohort)
         rows += sum(local(draw.scenario.pace.of(draw.seed, i, t), int(sizes[i])) for i in cohort)
     return clients / len(rounds), rows / len(rounds)
@@ -185,11 +191,13 @@ def _memory(trial: Trial, shared: Shared, rounds: int) -> int:
 
 def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> float:
     """Seconds of one evaluation: a forward pass over part of the first task's rows, scaled up to all its rows."""
-    rows, data = draw.clients.rows, draw.tasks[0]
+    rows = draw.clients.rows
+    data = draw.tasks[0]
     mine = rows.layout.step(0)
     n = len(rows.y[mine]) if eval_rows is None else len(RowSample(rows, 0, eval_rows).drawn(0, data).places)
     n += 0 if data.held is None else len(data.held[1])
-    X, y = rows.X[mine], rows.y[mine]
+    X = rows.X[mine]
+    y = rows.y[mine]
     size = min(len(y), rows_at_once(X))
     best = float("inf")
     for attempt in range(3):

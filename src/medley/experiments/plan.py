@@ -55,7 +55,8 @@ class PlannedRun:
             return None
         result = Result.load(self.folder, model=False)
         theirs = {key: result.settings[key] for key in self.settings if key in result.settings}
-        if why := difference(theirs, self.settings):
+        why = difference(theirs, self.settings)
+        if why:
             raise WireError(f"{self.folder} holds another run: {why}; choose another folder, or delete that one")
         if result.status.outcome == "interrupted":
             return None
@@ -79,7 +80,8 @@ def as_json(settings: dict[str, Any]) -> dict[str, Any]:
 
 def seeds_of(seeds: int | Sequence[int], call: str) -> list[int]:
     """A list of seeds; 5 means 0, 1, ..., 4. Raises RecipeError for an empty list and for repeated seeds."""
-    out, many = list[int](), integer(seeds)
+    out = list[int]()
+    many = integer(seeds)
     if many is not None:
         out = list(range(many))
     elif isinstance(seeds, Iterable):

@@ -73,7 +73,8 @@ class Profile:
             lines.append(f"{part:28}{s:9.3f}{s / total:8.1%}{1e3 * s / max(1, self.rounds):12.2f}   {why}")
         lines.append(f"{'all':28}{total:9.3f}{1:8.1%}{1e3 * total / max(1, self.rounds):12.2f}")
         if self.seconds.get("local steps") and self.flops:
-            speed, best = 1e-9 * self.flops / self.seconds["local steps"], self.limits.gemm
+            speed = 1e-9 * self.flops / self.seconds["local steps"]
+            best = self.limits.gemm
             lines.append(
                 f"local steps: {1e-9 * self.flops:.3g} GFLOP, as plain steps take them, at {speed:.3g} GFLOP/s, "
                 f"{speed / best:.0%} of the {best:.0f} GFLOP/s of a matrix product of 1024×1024 here"

@@ -95,7 +95,8 @@ class Small:
 
     def sizes(self, round: int) -> dict[int, int]:
         """Rows of each client of the cohort in this round, by id."""
-        ids, t = self.cohort(round), self.real(round)
+        ids = self.cohort(round)
+        t = self.real(round)
         whole = {i: int(self.draw.task(t).sizes[i]) for i in ids}
         if not self.cut:
             return whole

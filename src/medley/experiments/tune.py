@@ -80,7 +80,8 @@ def tune(
     candidates = {_name(algorithm, p): variant(algorithm, p, lr) for p in points}
     if len(candidates) < len(points):
         raise RecipeError(f"tune(grid={dict(grid)!r}): the same value occurs twice", "grid")
-    progress, folder = options.pop("progress", None), None if save is None else Path(save)
+    progress = options.pop("progress", None)
+    folder = None if save is None else Path(save)
     options = {**options, "evaluate_on": "validation", "on_round": _checking(metric, options.get("on_round"))}
     sweep = Sweep(candidates, fed, rounds, seeds_of(seeds, "tune"), "tune", jobs, folder, progress, options)
     results, status = sweep.run()
@@ -96,10 +97,15 @@ def tune(
     best = _best(algorithm, results, record, metric)
     record[best]["chosen"] = True
     _note_idle(algorithm, grid, points, results)
-    if edge := _edges(points[best], grid):
-        record[best]["note"] = edge
-        log.warning("tune: %s, %s", algorithm.name, edge)
+    _note_edge(algorithm, record[best], _edges(points[best], grid))
     return dataclasses.replace(candidates[_name(algorithm, points[best])], record=tuple(record))
+
+
+def _note_edge(algorithm: Algorithm[Any, Any], best: Point, edge: str) -> None:
+    """Note in the record of the chosen point, and in the log, that it lies at an edge of its grid, if it does."""
+    if edge:
+        best["note"] = edge
+        log.warning("tune: %s, %s", algorithm.name, edge)
 
 
 def points_of(algorithm: Algorithm[Any, Any], grid: Grid) -> list[Point]:
@@ -162,7 +168,8 @@ def _best(algorithm: Algorithm[Any, Any], results: list[Result], record: list[Po
                 "metric",
             )
         raise Diverged(f"tune: {algorithm.name} diverged at all {len(record)} points; try smaller values", results)
-    if blind := [row for row in record if math.isnan(row["score"]) and row["status"] == "finished"]:
+    blind = [row for row in record if math.isnan(row["score"]) and row["status"] == "finished"]
+    if blind:
         log.warning("tune: %s is nan at %d of %d points, which can't be chosen", metric, len(blind), len(record))
     sign = 1.0 if higher_is_better(metric, directions(results)) else -1.0
     return max(ranked, key=lambda k: sign * record[k]["score"])
@@ -175,7 +182,8 @@ def _check(method: object, grid: object, metric: object, options: Mapping[str, A
         raise RecipeError(f"tune(grid={grid!r}): give values by setting, such as {{'lr': [0.1, 1.0]}}", "grid")
     if metric is not None and not isinstance(metric, str):
         raise RecipeError(f"tune(metric={metric!r}): give the name of a figure, such as 'accuracy'", "metric")
-    if metric in (own := directions_of(options.get("metrics"))):
+    own = directions_of(options.get("metrics"))
+    if metric in own:
         higher_is_better(metric, own)
     if options.get("best") is not None and options.get("patience") is None:
         raise RecipeError(

@@ -68,7 +68,8 @@ class Pool:
     """Forked processes that make runs: numbers of runs go in, rows and the ends of runs come out."""
 
     def __init__(self, runs: PlannedRuns, make: Make) -> None:
-        self.runs, self.make = runs, make
+        self.runs = runs
+        self.make = make
         self.waiting = list(runs)[::-1]
         self.busy: dict[pipes.Connection, int] = {}
         self.ends: list[pipes.Connection] = []

@@ -45,7 +45,8 @@ class Between(nn.Module):
 
     def __init__(self, low: float, high: float) -> None:
         super().__init__()
-        self.low, self.high = low, high
+        self.low = low
+        self.high = high
 
     def forward(self, x: Tensor) -> Tensor:
         """``low`` + (``high`` − ``low``) σ(x), of any shape."""

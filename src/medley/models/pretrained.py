@@ -69,14 +69,17 @@ def _per_tensor(state: Mapping[str, Tensor], places: Mapping[str, str]) -> dict[
 
 
 def _resnet_names(model: nn.Sequential) -> dict[str, str]:
-    names, stage, number = {"0": "conv1", "1": "bn1"}, 1, 0
+    names = {"0": "conv1", "1": "bn1"}
+    stage = 1
+    number = 0
     for i, layer in enumerate(model):
         if isinstance(layer, nn.Linear):
             names[str(i)] = "fc"
         if not isinstance(layer, Block):
             continue
         if layer.stride > 1:
-            stage, number = stage + 1, 0
+            stage = stage + 1
+            number = 0
         theirs = f"layer{stage}.{number}"
         for k in range(0, len(layer.way), 3):
             names[f"{i}.way.{k}"] = f"{theirs}.conv{k // 3 + 1}"
@@ -87,7 +90,8 @@ def _resnet_names(model: nn.Sequential) -> dict[str, str]:
 
 
 def _vgg_names(model: nn.Sequential) -> dict[str, str]:
-    names, linear = {}, 0
+    names = {}
+    linear = 0
     for i, layer in enumerate(model):
         if isinstance(layer, nn.Linear):
             # In torchvision, ReLU and Dropout stand between two linear layers.

@@ -105,7 +105,8 @@ class Block(nn.Module):
 
     def __init__(self, c: int, channels: int, stride: int, norm: Norm, bottleneck: bool = False) -> None:
         super().__init__()
-        self.stride, self.out = stride, 4 * channels if bottleneck else channels
+        self.stride = stride
+        self.out = 4 * channels if bottleneck else channels
         kernels = [(c, channels, 1), (channels, channels, 3), (channels, self.out, 1)]
         if not bottleneck:
             kernels = [(c, channels, 3), (channels, channels, 3)]

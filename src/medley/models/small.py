@@ -68,8 +68,11 @@ def cnn(
                 f"models.cnn(kernel={kernel}) does not fit the {h}×{w} map that remains of {shape}.", "kernel"
             )
         layers += [nn.Conv2d(c, out, kernel), nn.ReLU()]
-        c, h, w = out, h - kernel + 1, w - kernel + 1
+        c = out
+        h = h - kernel + 1
+        w = w - kernel + 1
         if min(h, w) // 2 >= 4:
             layers.append(nn.MaxPool2d(2))
-            h, w = h // 2, w // 2
+            h = h // 2
+            w = w // 2
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(c * h * w, hidden), nn.ReLU(), nn.Linear(hidden, classes))

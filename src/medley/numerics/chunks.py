@@ -16,7 +16,8 @@ ActiveVecs = Float[Tensor, "a d"]
 Stack = ActiveVecs | Sequence[Vec]
 """One vector per active client: stacked [a, d], or a list of a vectors [d] as they arrived."""
 
-CPU, GPU = 1 << 17, 1 << 22
+CPU = 1 << 17
+GPU = 1 << 22
 """Coordinates of a piece. 512 KiB of float32 per row are long enough to hide a call, and short enough for the cache."""
 
 

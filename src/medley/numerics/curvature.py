@@ -31,7 +31,8 @@ Vectors = Float[Tensor, "q d"]
 Values = Float[Tensor, " q"]
 """Their eigenvalues."""
 
-LARGE, FEW = 1000, 20
+LARGE = 1000
+FEW = 20
 """From order ``LARGE`` on, Lanczos finds one in ``FEW`` of the eigenpairs sooner than LAPACK finds all of them."""
 
 
@@ -89,7 +90,8 @@ def decompose(A: Factor, W: Vectors, c: Values, few: int | None = None) -> Spect
         W, c: rows [q, d] and their weights [q]; may be empty.
         few: if this is few enough of many, Lanczos finds them, and the list is partial.
     """
-    d, rows = A.shape[1], len(A) + len(W)
+    d = A.shape[1]
+    rows = len(A) + len(W)
     order = min(d, rows)
     if few is not None and order >= LARGE and few * FEW <= order and (found := _lanczos(A, W, c, few)) is not None:
         return found
@@ -120,7 +122,8 @@ def _by_gram(A: Factor, W: Vectors, c: Values) -> tuple[Float[Tensor, " r"], Flo
     Z = _stack(A, W, c)
     theta, U = torch.linalg.eigh(Z @ Z.T)
     keep = theta > len(Z) * sys.float_info.epsilon * theta[-1]
-    theta, U = theta[keep], U[:, keep]
+    theta = theta[keep]
+    U = U[:, keep]
     if not len(W):
         return theta, (U / theta.sqrt()).T
     signs = torch.cat([A.new_ones(len(A)), -c.sign()])
@@ -144,7 +147,8 @@ def _lanczos(A: Factor, W: Vectors, c: Values, few: int) -> Spectrum | None:
     except ArpackNoConvergence:
         return None
     trace = float(A.square().sum() - c @ W.square().sum(1))
-    found, basis = torch.from_numpy(values).to(A), torch.from_numpy(U.T.copy()).to(A)
+    found = torch.from_numpy(values).to(A)
+    basis = torch.from_numpy(U.T.copy()).to(A)
     first = torch.argsort(found.abs(), descending=True)
     return Spectrum(d, found[first], basis[first], 0.0, trace, partial=True)
 
@@ -169,7 +173,8 @@ class Sketch:
     @classmethod
     def none(cls, x: Vec) -> Sketch:
         """Nothing held; ``x`` gives shape, dtype and device."""
-        V, owner = x.new_empty(0, len(x)), torch.empty(0, dtype=torch.int64, device=x.device)
+        V = x.new_empty(0, len(x))
+        owner = torch.empty(0, dtype=torch.int64, device=x.device)
         return cls(V, V[:, 0], owner, owner > 0, V @ V.T)
 
     def count(self, agent: int) -> int:
@@ -236,7 +241,8 @@ class Sketch:
             told: losses at every η, from the agents that answered; at least one.
         """
         rest = {i: w for i, w in p.items() if i not in told}
-        down, bend = sum(w * float(v @ g[i]) for i, w in rest.items()), self.bend(rest, rho, v)
+        down = sum(w * float(v @ g[i]) for i, w in rest.items())
+        bend = self.bend(rest, rho, v)
         f = torch.stack([p[i] * told[i] for i in sorted(told)]).sum(0).tolist()
         return [f_k - eta * down + eta**2 / 2 * bend for eta, f_k in zip(etas, f, strict=True)]
 
@@ -264,7 +270,8 @@ class Sketch:
         it is positive iff ρI − U₋(I − U₊ᵀ(ρI + U₊U₊ᵀ)⁻¹U₊)U₋ᵀ is.
         """
         assert self.gram is not None
-        root, plus = c.abs().sqrt(), c >= 0
+        root = c.abs().sqrt()
+        plus = c >= 0
         G = root[:, None] * self.gram * root
         eye = torch.eye(len(c)).to(g)
         L, failed = torch.linalg.cholesky_ex((G + rho * eye)[plus][:, plus])

@@ -25,7 +25,8 @@ def solve(H: Matrix, g: Vec) -> Vec:
     """
     scale = H.diagonal().clamp(min=0).sqrt()
     inverse = torch.where(scale > 0, 1 / scale, 0.0)
-    A, b = H * inverse * inverse[:, None], g * inverse
+    A = H * inverse * inverse[:, None]
+    b = g * inverse
     null = len(g) * sys.float_info.epsilon
     L, failed = torch.linalg.cholesky_ex(A)
     if not int(failed) and float(L.diagonal().min()) ** 2 > null:

@@ -66,7 +66,9 @@ class Dreamer:
             getattr(m, "reset_parameters", lambda: None)()
         teacher, student, maker = (copy.deepcopy(m).to(x).train() for m in (self.network, student, self.generator))
         load(teacher.eval().requires_grad_(False), x, buffers)
-        classes, C, pool = seen.nonzero()[:, 0], len(seen), torch.empty(0, device=x.device)
+        classes = seen.nonzero()[:, 0]
+        C = len(seen)
+        pool = torch.empty(0, device=x.device)
         learning = torch.optim.Adam(student.parameters(), 1e-3)
         while len(pool) < self.rows:
             y = classes[torch.randperm(self.batch).to(x.device) % len(classes)]

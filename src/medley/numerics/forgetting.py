@@ -20,7 +20,8 @@ def figures(matrix: Sequence[Sequence[float]], first: Sequence[int] = ()) -> dic
     S = len(matrix)
     if S == 0:
         return {}
-    last, right_after = matrix[-1][:S], [matrix[j][j] for j in range(S)]
+    last = matrix[-1][:S]
+    right_after = [matrix[j][j] for j in range(S)]
     since = [min(j, first[j]) if j < len(first) else j for j in range(S)]
     best = [max(row[j] for row in matrix[since[j] :]) for j in range(S)]
     old = max(S - 1, 1)

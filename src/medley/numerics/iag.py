@@ -21,7 +21,8 @@ class Table:
     """
 
     def __init__(self, components: Sequence[Callable[[Vec], Vec]], weights: Sequence[float], x: Vec) -> None:
-        self.components, self.weights = components, weights
+        self.components = components
+        self.weights = weights
         self.parts = [w * component(x) for component, w in zip(components, weights, strict=True)]
         self.total = sum(self.parts[1:], self.parts[0])
 

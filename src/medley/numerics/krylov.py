@@ -25,8 +25,10 @@ def conjugate_gradients(product: Product, g: Vec, steps: int, tol: float = 0.0) 
 
     Also stops if H is singular in the search direction; the p from before that is still a descent direction.
     """
-    p, r = torch.zeros_like(g), g
-    v, rr = r, float(r @ r)
+    p = torch.zeros_like(g)
+    r = g
+    v = r
+    rr = float(r @ r)
     goal = tol * math.sqrt(rr)
     for _ in range(steps):
         if math.sqrt(rr) <= goal:
@@ -36,7 +38,8 @@ def conjugate_gradients(product: Product, g: Vec, steps: int, tol: float = 0.0) 
         if vHv <= 1e-12 * float(v.norm() * Hv.norm()):  # 0 up to rounding
             break
         a = rr / vHv
-        p, r = p + a * v, r - a * Hv
+        p = p + a * v
+        r = r - a * Hv
         rr, before = float(r @ r), rr
         v = r + (rr / before) * v
     return p
@@ -62,7 +65,8 @@ def hutchinson(product: Product, like: Vec, probes: int, seed: int) -> Vec:
 
     Hutchinson, "A Stochastic Estimator of the Trace of the Influence Matrix", Comm. Stat. Simul. Comput. 1989.
     """
-    total, rng = torch.zeros_like(like), generator(seed, "hutchinson")
+    total = torch.zeros_like(like)
+    rng = generator(seed, "hutchinson")
     for _ in range(probes):
         v = torch.randint(0, 2, like.shape, generator=rng).to(like) * 2 - 1
         total = total + v * product(v)

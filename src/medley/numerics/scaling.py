@@ -57,7 +57,8 @@ class Scaling:
         """The scaling that applies ``first``, if given, and then this one."""
         if first is None:
             return self
-        mean, deviation = first.mean + first.deviation * self.mean, first.deviation * self.deviation
+        mean = first.mean + first.deviation * self.mean
+        deviation = first.deviation * self.deviation
         return Scaling(mean, deviation, self.shared and first.shared, first.coding)
 
     def picked(self, columns: Sequence[int]) -> Scaling:

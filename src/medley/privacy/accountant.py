@@ -116,7 +116,8 @@ def within(releases: Iterable[Release], target: float, delta: float, rounds: int
     counted = [r for r in releases if r.rounds and r.noise < math.inf]
     if not counted:
         return True
-    law, length = dataclasses.replace(counted[0], noise=0.0, rounds=1), sum(r.rounds for r in releases)
+    law = dataclasses.replace(counted[0], noise=0.0, rounds=1)
+    length = sum(r.rounds for r in releases)
     if any(dataclasses.replace(r, noise=0.0, rounds=1) != law for r in counted):
         return False
     worst = dataclasses.replace(law, noise=min(r.noise for r in counted))
@@ -131,7 +132,8 @@ def _turns(releases: tuple[Release, ...]) -> set[tuple[Release, ...]]:
     """
     counts = list[dict[Release, int]]()
     for group in range(max((r.period for r in releases), default=0)):
-        own, round = dict[Release, int](), 0
+        own = dict[Release, int]()
+        round = 0
         for r in releases:
             first, last = (-((group - t) // r.period) for t in (round, round + r.rounds))
             if r.noise < math.inf and last > first:
@@ -216,11 +218,13 @@ def noise_for(sampling: Sampling, target: float, delta: float, rounds: int, exch
         return epsilon([release(sampling, z / math.sqrt(exchanges), rounds)], delta)
 
     # From 1 on, since losses under little noise take long to compose.
-    low, high = 0.5, 1.0
+    low = 0.5
+    high = 1.0
     while low > 0.05 and spent(low) <= target:
         low, high = low / 2, low
     while spent(high) > target:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
         if high > 1e4:
             raise RecipeError(
                 f"no noise gives ε = {target:g} at δ = {delta:g} over {rounds} rounds: raise epsilon, or delta",

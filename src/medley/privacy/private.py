@@ -284,7 +284,10 @@ class Round:
     """
 
     def __init__(self, private: Private, s: PrivateServer, clients: Cohort, sampling: Sampling) -> None:
-        self.private, self.s, self.clients, self.sampling = private, s, clients, sampling
+        self.private = private
+        self.s = s
+        self.clients = clients
+        self.sampling = sampling
         self.released: list[float] = []
         self._drawn: set[str] = set()
         if private.mechanism is not None and private.mechanism.bands > sampling.period:
@@ -303,10 +306,13 @@ class Round:
 
     def sum(self, replies: Replies[Any], up: type[Message], exchange: str, weight: float) -> Packed:
         """``weight`` times the sum of the bounded replies, with noise. Raises BudgetSpent before taking it."""
-        p, x = self.private, self.private.model(self.s)
+        p = self.private
+        x = self.private.model(self.s)
         if p.noise_at == "clients":
             return self._sum_in_shares(replies, up.zeros(x), weight)
-        whole, clip, number = p.z(self.sampling), p.clip, len(self.released)
+        whole = p.z(self.sampling)
+        clip = p.clip
+        number = len(self.released)
         adaptive = clip if isinstance(clip, Quantile) else None
         expected = self.sampling.rate * sum(share > 0 for share in self.clients.p.values())
         z = whole if adaptive is None else adaptive.beside_count(whole, expected)
@@ -321,7 +327,8 @@ class Round:
             noise = adaptive.count_noise * expected * float(rng("count").normal(()))
             noisy = within - came / 2 + expected / 2 + noise
             self.s.bounds = {**self.s.bounds, exchange: adaptive.after(bound, noisy / expected)}
-        out, plain = Packed(), up.zeros(x) if total is None else total
+        out = Packed()
+        plain = up.zeros(x) if total is None else total
         self._refuse_optional(plain)
         for name, value in plain.items():
             assert value is not None

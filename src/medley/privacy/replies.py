@@ -36,7 +36,8 @@ class Hidden:
     """
 
     def __init__(self, refuses: Refuses, reason: str) -> None:
-        self._refuses, self._reason = refuses, reason
+        self._refuses = refuses
+        self._reason = reason
 
     def _used(self, *args: Any) -> NoReturn:
         self._refuses.refuse(self._reason)
@@ -48,7 +49,10 @@ class PrivateReplies(Generic[U]):
     """The replies to one `ask`: only their noisy sum, neither single replies nor the ids of clients that answered."""
 
     def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: PrivateCohort) -> None:
-        self._replies, self._up, self._exchange, self._clients = replies, up, exchange, clients
+        self._replies = replies
+        self._up = up
+        self._exchange = exchange
+        self._clients = clients
 
     @property
     def count(self) -> float:
@@ -105,8 +109,12 @@ class PrivateCohort:
     population, rng, secret, note = handed("_clients", "population", "rng", "secret", "note")
 
     def __init__(self, clients: Cohort, noisy: Noisy, method: Algorithm[Any, Any]) -> None:
-        self._clients, self.noisy, self._method = clients, noisy, method
-        self.p, self.round, self.task = clients.p, clients.round, clients.task
+        self._clients = clients
+        self.noisy = noisy
+        self._method = method
+        self.p = clients.p
+        self.round = clients.round
+        self.task = clients.task
         self.members = sum(p > 0 for p in clients.p.values())
         if not noisy.sampling.rate:
             raise RecipeError(
@@ -121,7 +129,8 @@ class PrivateCohort:
 
     def refuse(self, what: str) -> NoReturn:
         """Raise Unsupported with the reason why the method cannot be private."""
-        method, other = self._method, self._method.sums_as
+        method = self._method
+        other = self._method.sums_as
         remedy = f"; use {other}, whose server reads only sums" if other else ""
         raise Unsupported(f"{method.name} cannot be private: it {what}{remedy}", method=method.name, need="sums")
 

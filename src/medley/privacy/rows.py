@@ -53,7 +53,8 @@ class RowNoise:
 
     def refuse(self, what: str) -> NoReturn:
         """Raise Unsupported with the reason why the method's rows cannot be private."""
-        name, other = self.method.name, self.method.instead.get(Need.HESSIAN)
+        name = self.method.name
+        other = self.method.instead.get(Need.HESSIAN)
         remedy = f"; use {other}, which does not need it" if other else ""
         raise Unsupported(f"{name} cannot be private by {self.unit}: {what}{remedy}", method=name, need="rows")
 
@@ -74,7 +75,8 @@ class RowNoise:
         rows: Any = GuardedRows(of, self)
         guarded: Client[Any] = dataclasses.replace(me, problem=rows, engine=engine, replay=None, memory=me.memory)
         reply: Message = getattr(self.method, name)(guarded, *messages)
-        me.memory, me.optimizer_state = guarded.memory, guarded.optimizer_state
+        me.memory = guarded.memory
+        me.optimizer_state = guarded.optimizer_state
         return reply
 
 
@@ -85,8 +87,10 @@ class GuardedRows:
     """They depend only on the model, the regulariser and public numbers."""
 
     def __init__(self, of: Objective, by: RowNoise) -> None:
-        self._of, self._by = of, by
-        self.n, self.d = of.n, of.d
+        self._of = of
+        self._by = by
+        self.n = of.n
+        self.d = of.d
         self.y = Hidden(by, _READ.format("y"))
 
     def workspace(self, x: Vec) -> Vec:
@@ -141,7 +145,8 @@ class NoisySteps(Seq):
         if self.ran:
             self.by.refuse("its clients descend twice in one exchange, but the account has one descent")
         self.ran.append(self.exchange)
-        law, before = Local.of(me.pace, self.of.n), self.of.work
+        law = Local.of(me.pace, self.of.n)
+        before = self.of.work
         out = super().descend(me, x, how._replace(first=False))
         # The number of drawn rows is not public, and work is reported: in the ledger, and as time on the clock.
         self.of.work = before + law.steps * law.rate * law.rows

@@ -63,7 +63,10 @@ def quadratics(
     fewest, most = rows or (2 * d, 6 * d)
     if most < max(fewest, d):
         raise RecipeError(f"quadratics(rows={rows}, d={d}): the most rows must be at least the fewest, and d", "rows")
-    made, H, b, total = [], np.zeros((d, d)), np.zeros(d), 0
+    made = []
+    H = np.zeros((d, d))
+    b = np.zeros(d)
+    total = 0
     for _ in range(clients):
         n = int(rng.integers(max(fewest, d), most + 1))
         V, _ = np.linalg.qr(rng.normal(size=(d, d)))
@@ -72,7 +75,9 @@ def quadratics(
         X = np.sqrt(n) * (Q * np.sqrt(lam)) @ V.T
         c = rng.normal(0, spread, d)
         made.append((torch.from_numpy(X), torch.from_numpy(X @ c)))
-        H, b, total = H + X.T @ X, b + X.T @ X @ c, total + n
+        H = H + X.T @ X
+        b = b + X.T @ X @ c
+        total = total + n
     x = np.linalg.solve(H, b)
     f = sum(float(((X.numpy() @ x - y.numpy()) ** 2).sum()) / 2 for X, y in made) / total
     return Synthetic(LeastSquares(), made, torch.from_numpy(x), f)
@@ -109,7 +114,8 @@ def logistic(
         y = np.where(X @ rule + 0.3 * rng.normal(size=n) > 0, 1.0, -1.0)
         made.append((torch.from_numpy(X), torch.from_numpy(y)))
     problem = Logistic(mu=mu)
-    X_all, y_all = torch.cat([X for X, _ in made]), torch.cat([y for _, y in made])
+    X_all = torch.cat([X for X, _ in made])
+    y_all = torch.cat([y for _, y in made])
     f = problem.ready(X_all, y_all, None, None, "cpu").bind(X_all, y_all)
     x = torch.zeros(d, dtype=torch.float64)
     for _ in range(100):

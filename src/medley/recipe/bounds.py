@@ -9,7 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..contract import LIMIT, RecipeError
 
-NUMBERS, TENSORS = LIMIT // 4, 10_000
+NUMBERS = LIMIT // 4
+TENSORS = 10_000
 """The most numbers in a network, which is as many as one message carries in float32, and the most tensors."""
 
 

@@ -109,7 +109,8 @@ class Recipe:
         for key, said in SIMULATED.items():
             if key in self.tables:
                 raise RecipeError(f"{self.source}: [{key}] {said}, or run the recipe here", key)
-        problem, rest = self._problem(), self._rest()
+        problem = self._problem()
+        rest = self._rest()
         rest.pop("classes", None)
         given = {"problem": self._family(problem, shape, classes, "the clients' data"), **rest}
         return cast(Scenario, self._build.call("federation", Scenario.of, given))
@@ -141,7 +142,8 @@ class Recipe:
 
     def _places(self, name: str, made: Sequence[Algorithm[Any, Any] | Tuned]) -> list[int]:
         """The [[methods]] that a name means: of this kind; else with this name, as "DP-FedAvg"; else wrapped ones."""
-        tables, said = self.tables.get("methods", []), name.lower()
+        tables = self.tables.get("methods", [])
+        said = name.lower()
         kinds = [str(m.get("kind", "")).lower() for m in tables]
         bare = [k for k, kind in enumerate(kinds) if kind == said and not tables[k].keys() & {*WRAPPING}]
         named = [k for k, m in enumerate(made) if m.name.lower() == said]
@@ -219,7 +221,8 @@ class Recipe:
         if "sink" not in self.tables:
             yield None
             return
-        kinds = schema.sink_kinds(schema.asked((table := self._table("sink")).get("kind")))
+        table = self._table("sink")
+        kinds = schema.sink_kinds(schema.asked(table.get("kind")))
         with closing(self._build.kind("sink", table, kinds)) as sink:
             sink.settings(filed(self.tables))
             yield sink
@@ -317,7 +320,8 @@ class Recipe:
         """The arguments of `Federation` other than problem, data and partition."""
         out: dict[str, Any] = {"pace": self._pace(), "participation": self._participation(), "devices": self._devices()}
         for key in ("stream", "replay"):
-            if table := self._table(key):
+            table = self._table(key)
+            if table:
                 out[key] = self._build.kind(key, table, KINDS[key])
         if "membership" in self.tables:
             table = {k: by_id(v) for k, v in self._table("membership").items()}

@@ -48,7 +48,8 @@ def having(module: Any, protocol: Any) -> dict[str, Any]:
     def takes(cls: Any, name: str) -> list[str]:
         return [*inspect.signature(getattr(cls, name)).parameters]
 
-    members, found = get_protocol_members(protocol), {}
+    members = get_protocol_members(protocol)
+    found = {}
     functions = [name for name in members if inspect.isfunction(getattr(protocol, name))]
     for name, thing in sorted(vars(module).items()):
         mine = inspect.isclass(thing) and thing.__module__.startswith(module.__name__)
@@ -227,7 +228,9 @@ class Argument(NamedTuple):
 
 def arguments(f: Callable[..., Any]) -> list[Argument]:
     """The arguments of a function or a class, from their annotations and docstrings."""
-    known, texts, out = hints(f), _texts(f), []
+    known = hints(f)
+    texts = _texts(f)
+    out = []
     for name, p in inspect.signature(f).parameters.items():
         plain = isinstance(p.default, bool | int | float | str | tuple | list)
         default = "needed" if p.default is p.empty else inline(p.default) if plain else ""

@@ -27,7 +27,9 @@ def in_terms(message: str) -> str:
     """A message with calls such as ``Federation(validation=0.1)`` in a recipe's terms: "data.validation = 0.1"."""
 
     def said(found: re.Match[str]) -> str:
-        call, key, value = found["call"], found["key"], found["value"]
+        call = found["call"]
+        key = found["key"]
+        value = found["value"]
         if call in ("compare", "tune") and key in OPTIONS:
             return f"--{key}" if value == "..." else f"--{key} {value}"
         if call == "Federation":

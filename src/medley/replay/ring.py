@@ -52,7 +52,8 @@ class Ring(Settings):
         classes, counts = torch.unique(labels, return_counts=True)
         # Classes in random order, so that the odd rows do not always go to the first.
         turn = torch.randperm(len(classes), generator=generator).tolist()
-        room, quota = min(self.capacity, len(came)), [0] * len(classes)
+        room = min(self.capacity, len(came))
+        quota = [0] * len(classes)
         while room:
             for k in turn:
                 if room and quota[k] < counts[k]:

@@ -41,7 +41,8 @@ class FLTrust(Fold):
             raise TooFewReplies(f"{self!r}: client {self.root}, which holds the root set, did not reply")
         g0 = rows[told.root]
         others = torch.cat([rows[: told.root], rows[told.root + 1 :]])
-        norms, norm0 = distances(others, torch.zeros_like(g0)), float(g0.double().norm())
+        norms = distances(others, torch.zeros_like(g0))
+        norm0 = float(g0.double().norm())
         tiny = torch.finfo(torch.float64).tiny
         cosines = products(others, g0) / (norms * norm0).clamp(min=tiny)
         trust = cosines.clamp(min=0)

@@ -49,10 +49,12 @@ class GeometricMedian(Fold):
                 break
             beta = (1 / away).masked_fill(at, 0)
             new = (beta / beta.sum()).to(rows.dtype) @ rows
-            if held := int(at.sum()):
+            held = int(at.sum())
+            if held:
                 pull = float(beta.sum() * (new - v).norm())
                 new = v + max(0.0, 1 - held / pull) * (new - v) if pull > 0 else v
-            moved, v = float((new - v).norm()), new
+            moved = float((new - v).norm())
+            v = new
             if moved <= min(self.tolerance * middle, float(away[~at].min()) / 1000) and step:
                 break
         return v

@@ -28,7 +28,8 @@ def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
     could be Byzantine, and their distance has no bound.
     """
     nearest = squared_distances(rows).sort(1).values
-    near, s = nearest[:, : len(rows) - f].sum(1), nearest[:, 1 : len(rows) - f - 1].sum(1)
+    near = nearest[:, : len(rows) - f].sum(1)
+    s = nearest[:, 1 : len(rows) - f - 1].sum(1)
     unit = (1e-9 * near.median()).clamp(min=torch.finfo(torch.float64).tiny)
     order = (near / unit).round().sort(stable=True).indices
     return order[(s / unit).round()[order].sort(stable=True).indices]

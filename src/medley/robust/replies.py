@@ -25,7 +25,11 @@ class RobustReplies(Generic[U]):
     ids, count, share, asked = handed("_replies", "ids", "count", "share", "asked")
 
     def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: RobustCohort, of: int) -> None:
-        self._replies, self._up, self._exchange, self._clients, self._of = replies, up, exchange, clients, of
+        self._replies = replies
+        self._up = up
+        self._exchange = exchange
+        self._clients = clients
+        self._of = of
 
     def mean(self) -> U:
         """The rule's result. Raises TooFewReplies if the rule needs more replies."""
@@ -52,7 +56,8 @@ class RobustReplies(Generic[U]):
 
     def _read(self) -> dict[int, U]:
         got = self._replies.each()
-        rule, where = self._clients.fold, f"round {self._clients.round}, {self._exchange}"
+        rule = self._clients.fold
+        where = f"round {self._clients.round}, {self._exchange}"
         if not got:
             raise TooFewReplies(f"{where}: no client answered, so {rule!r} has nothing to aggregate")
         if rule.root_client is not None and rule.root_client not in got:
@@ -106,7 +111,8 @@ class RobustCohort:
 
     def __init__(self, clients: Cohort, fold: Fold, before: Mapping[str, Tensor], method: Algorithm[Any, Any]) -> None:
         self._clients, self.fold, self.before, self._method = clients, fold, dict(before), method
-        self.p, self.round = clients.p, clients.round
+        self.p = clients.p
+        self.round = clients.round
         if clients.buffers is not None:
             self.refuse("has a model with buffers, such as BatchNorm's, whose mean one Byzantine client can set")
         root = fold.root_client
@@ -132,7 +138,8 @@ class RobustCohort:
         from scipy.stats import hypergeom
 
         a, n = (len({*ids} - {self.fold.root_client}) for ids in (self.ids, (i for i, p in self.p.items() if p)))
-        f, all_of_them = liars_among(self.fold, a), liars_among(self.fold, n)
+        f = liars_among(self.fold, a)
+        all_of_them = liars_among(self.fold, n)
         if a and (more := float(hypergeom.sf(f, n, all_of_them, a))) > 0:
             log.warning(
                 "%r tolerates %d Byzantine clients of the %d drawn in a round; if %d of all %d clients are Byzantine, "
@@ -146,7 +153,8 @@ class RobustCohort:
 
     def refuse(self, what: str) -> NoReturn:
         """Raise Unsupported with the reason why the method cannot be aggregated robustly."""
-        method, other = self._method, self._method.sums_as
+        method = self._method
+        other = self._method.sums_as
         remedy = f"; use {other}, whose server reads only sums" if other and "one by one" in what else ""
         raise Unsupported(f"{method.name} cannot be robust: it {what}{remedy}", method=method.name, need="sums")
 

@@ -72,7 +72,8 @@ class Fold(Checked, ABC):
     def check(self, a: int, told: Told = NOTHING) -> int:
         """f, the number of Byzantine clients among ``a`` replies. Raises TooFewReplies if ``a`` is too small for it."""
         asked = max(a, told.asked or 0)
-        f, least = liars_among(self, asked), self.least(asked)
+        f = liars_among(self, asked)
+        least = self.least(asked)
         if a < least:
             raise TooFewReplies(
                 f"{self!r} needs {least} replies to tolerate {f} Byzantine clients of the {asked} asked, but got {a}: "

@@ -79,7 +79,8 @@ class Attack(Checked):
         """Ids of the Byzantine clients, ascending. Raises RecipeError if a share above 0 rounds down to none."""
         count = most_of(self.share, clients)
         order = [i for i in rng(seed, "attack").permutation(clients).tolist() if i not in self.honest]
-        if unknown := [i for i in self.honest if not 0 <= i < clients]:
+        unknown = [i for i in self.honest if not 0 <= i < clients]
+        if unknown:
             raise RecipeError(
                 f"Attack(honest={[*self.honest]}): there is no client {unknown[0]}; there are 0 to {clients - 1}",
                 "honest",
@@ -123,10 +124,12 @@ class Attack(Checked):
             for mine in rows.values():
                 y[mine] = classes - 1 - y[mine]  # type: ignore[operator]
             return X, y
-        value, X = self.trigger_value(X), X.clone()
+        value = self.trigger_value(X)
+        X = X.clone()
         for i, mine in rows.items():
             took = np.sort(rng(seed, i, "attack").permutation(mine)[: max(1, round(self.poisoned * len(mine)))])
-            X[took], y[took] = self.triggered(X[took], value), self.target
+            X[took] = self.triggered(X[took], value)
+            y[took] = self.target
         return X, y
 
     def check_data(self, X: Tensor, y: Tensor, classes: int | None) -> None:
@@ -154,7 +157,8 @@ class Attack(Checked):
 
     def triggered(self, X: Tensor, value: float) -> Tensor:
         """A copy of these rows [n, ...] with the trigger."""
-        X, k = X.clone(), self.patch
+        X = X.clone()
+        k = self.patch
         if X.ndim > 2:
             X[..., -k:, -k:] = value
         else:

@@ -24,7 +24,8 @@ class Parts(Sequence[Rows]):
     """
 
     def __init__(self, rows: Rows, starts: Rows) -> None:
-        self.rows, self.starts = rows, starts
+        self.rows = rows
+        self.starts = starts
 
     @classmethod
     def of(cls, parts: Iterable[Rows], n: int | None = None) -> Parts:
@@ -56,9 +57,11 @@ class Parts(Sequence[Rows]):
         """Raise BadData unless there are clients, each row is one of n, and no row occurs twice."""
         if not len(self):
             raise BadData("the partition has no clients; give it at least one")
-        odd, said = (self.rows < 0) | (self.rows >= n), f"but rows go from 0 to {n - 1}"
+        odd = (self.rows < 0) | (self.rows >= n)
+        said = f"but rows go from 0 to {n - 1}"
         if not odd.any():
-            odd, said = np.ones(len(self.rows), dtype=bool), "but a client has it already: each row may occur once"
+            odd = np.ones(len(self.rows), dtype=bool)
+            said = "but a client has it already: each row may occur once"
             odd[np.unique(self.rows, return_index=True)[1]] = False
         if odd.any():
             at = int(odd.argmax())
@@ -161,7 +164,8 @@ def top_up(
     if not short:
         return owner
     # By bisection: the highest level with enough rows above it.
-    low, high = minimum, int(sizes.max())
+    low = minimum
+    high = int(sizes.max())
     while low < high:
         level = (low + high + 1) // 2
         low, high = (level, high) if np.maximum(sizes - level, 0).sum() >= short else (low, level - 1)
@@ -185,7 +189,8 @@ def dealt_alike(training: Parts, y: Column | None, y_test: Column | None, m: int
         y: Labels of the training rows [n]; None if there are none; all rows then count as alike.
     """
     label = np.zeros(m, dtype=np.int64) if y_test is None else np.asarray(y_test)
-    rows, owner = shuffled_by(label, g), np.full(m, -1, dtype=np.int64)
+    rows = shuffled_by(label, g)
+    owner = np.full(m, -1, dtype=np.int64)
     for c in np.unique(label):
         held = np.array([len(p) if y is None else np.count_nonzero(np.asarray(y)[p] == c) for p in training])
         if held.sum():

@@ -208,7 +208,8 @@ class Normal(Settings):
         """A float in [low, high]."""
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
-        a, b = (low - self.mean) / self.std, (high - self.mean) / self.std
+        a = (low - self.mean) / self.std
+        b = (high - self.mean) / self.std
         sign = 1.0
         if a > 0:
             # In the upper tail the distribution function has no digits left: draw from the mirror image.

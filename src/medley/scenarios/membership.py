@@ -61,7 +61,8 @@ class Membership(Settings):
         return tuple(i for i in range(clients) if self._is_member(i, max(round, 1)))
 
     def _is_member(self, i: int, round: int) -> bool:
-        came, went = self.joins.get(i), self.leaves.get(i)
+        came = self.joins.get(i)
+        went = self.leaves.get(i)
         if came is None or went is None:
             return (came is None or round >= came) and (went is None or round < went)
         return came <= round < went if came < went else round < went or round >= came
@@ -69,7 +70,8 @@ class Membership(Settings):
     def check(self, clients: int) -> None:
         """Raise RecipeError for a client that does not exist, and for a round without members."""
         for key in ("joins", "leaves"):
-            if over := [i for i in getattr(self, key) if i >= clients]:
+            over = [i for i in getattr(self, key) if i >= clients]
+            if over:
                 raise RecipeError(f"Membership({key}=...): there is no client {over[0]}; ids end at {clients - 1}", key)
         for round in sorted({1, *self.joins.values(), *self.leaves.values()}):
             if not self.at(round, clients):

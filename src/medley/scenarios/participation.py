@@ -40,7 +40,8 @@ def drawn(rule: Participation, round: int, sizes: Sizes, seed: int) -> Ids:
     Raises RecipeError, naming the rule, for anything else, for a client that occurs twice, and for one that does not
     exist.
     """
-    got, n = np.asarray(rule.draw(round, sizes, seed)), len(sizes)
+    got = np.asarray(rule.draw(round, sizes, seed))
+    n = len(sizes)
     where = f"{type(rule).__name__}.draw() of round {round}"
     if got.ndim != 1 or (got.size and got.dtype.kind not in "iu"):
         raise RecipeError(
@@ -49,9 +50,11 @@ def drawn(rule: Participation, round: int, sizes: Sizes, seed: int) -> Ids:
             "participation",
         )
     ids, times = np.unique(got.astype(np.int64), return_counts=True)
-    if odd := [*ids[(ids < 0) | (ids >= n)].tolist()]:
+    odd = [*ids[(ids < 0) | (ids >= n)].tolist()]
+    if odd:
         raise RecipeError(f"{where} names client {odd[0]}, but ids go from 0 to {n - 1}", "participation")
-    if twice := ids[times > 1].tolist():
+    twice = ids[times > 1].tolist()
+    if twice:
         raise RecipeError(f"{where} names client {twice[0]} more than once; name each client once", "participation")
     return ids
 
@@ -113,7 +116,8 @@ class Fraction(Settings):
 
     def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
         """The cohort of ``round``."""
-        g, n = rng(seed, round, "cohort"), len(sizes)
+        g = rng(seed, round, "cohort")
+        n = len(sizes)
         a = _cohort_size(self.fraction, n)
         if not self.weighted:
             return np.sort(g.choice(n, size=a, replace=False)).astype(np.int64)

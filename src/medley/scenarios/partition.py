@@ -193,7 +193,8 @@ class Labels(Checked):
                 )
             if holders[c]:
                 owner[rows] = np.resize(holders[c], len(rows))
-        if out := int((owner < 0).sum()):
+        out = int((owner < 0).sum())
+        if out:
             why = "no client takes their labels; use more clients or a larger per_client"
             log.warning("%r leaves out %d of the %d rows: %s", self, out, n, why)
         return parts(owner, self.clients)

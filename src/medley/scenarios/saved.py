@@ -66,7 +66,8 @@ def _read(path: str | Path) -> tuple[list[Rows], int | None]:
     if isinstance(content, dict) and ("format" in content or not all(map(str.isdigit, content))):
         if content.get("format") != _FORMAT or not isinstance(content.get("clients"), list):
             raise WireError(f"{str(path)!r} is no partition file: it lacks 'format': {_FORMAT!r} or a list 'clients'.")
-        rows, content = content.get("rows"), content["clients"]
+        rows = content.get("rows")
+        content = content["clients"]
         if rows is not None and type(rows) is not int:
             raise WireError(f"The partition file {str(path)!r} is damaged: its rows are {rows!r}, not a whole number.")
     try:

@@ -114,7 +114,8 @@ class Split(Settings):
         """Rows by their class."""
         if not classes:
             raise RecipeError("Split: the data has no classes; use TimeOrder, Permuted or Rotated", "stream")
-        C, groups = classes, self._groups()
+        C = classes
+        groups = self._groups()
         if groups is None:
             order = streams.rng(seed, "tasks").permutation(C) if self.classes is None else np.array(self.classes)
             groups = [g.tolist() for g in np.array_split(order, self.tasks)]
@@ -299,7 +300,8 @@ class Tasks(Settings):
                     raise BadData(
                         f"Tasks: {what} rows of task {s} are {list(rows.shape[1:])}, others {list(first.shape[1:])}"
                     )
-            y, y_test = y.long(), y_test.long()
+            y = y.long()
+            y_test = y_test.long()
             came = torch.unique(y if self.mode == "task" else torch.cat([*(part[1] for part in parts), y]))
             if self.mode == "task" and len(came) < 2:
                 raise BadData(f"Tasks(mode='task'): task {s} has only one class, so any model has accuracy 1")
@@ -348,7 +350,8 @@ def _permuted(order: Tensor, X: Tensor) -> Tensor:
 
 
 def _turned(angle: float, X: Tensor) -> Tensor:
-    c, s = math.cos(angle), math.sin(angle)
+    c = math.cos(angle)
+    s = math.sin(angle)
     turn = torch.tensor([[c, -s, 0.0], [s, c, 0.0]], dtype=X.dtype)
     blocks = []
     for block in torch.split(X, 4096):

@@ -64,7 +64,9 @@ class SecureConnection:
 
     def __init__(self, settings: SecureSum, inner: Connection, host: Host) -> None:
         check_installed()
-        self.settings, self.inner, self.host = settings, inner, host
+        self.settings = settings
+        self.inner = inner
+        self.host = host
         self.rounding = Rounding() if host.algorithm.fixed_scale else None
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
@@ -104,7 +106,8 @@ class SecureConnection:
         circle = (
             streams.rng(self.host.seed, "server", *exchange.tag, "secure graph").permutation(sorted(asked)).tolist()
         )
-        weights, how = {i: exchange.weights[i] for i in asked}, self.settings
+        weights = {i: exchange.weights[i] for i in asked}
+        how = self.settings
         about = how.least(len(asked)), self.rounding, exchange.round == 1
         ring = Ring(how.bits, how.bound, weights, exchange.clip, *about)
         clients: Clients = (

@@ -25,7 +25,9 @@ class Party:
     """
 
     def __init__(self, i: int, session: bytes, least: int = 2) -> None:
-        self.i, self.session, self.least = i, session, least
+        self.i = i
+        self.session = session
+        self.least = least
         self._seed, self._key_seed = secret(), secret()
         self._channel_seed = secret()
         self._channel, self._masks = key_pair(self._channel_seed), key_pair(self._key_seed)
@@ -82,7 +84,8 @@ class Party:
                 f"client {self.i} was asked to share its secrets among {len(members)} with a threshold of {threshold}: "
                 f"it accepts only a majority, and at least {self.least}"
             )
-        self._roster, self._threshold = roster, threshold
+        self._roster = roster
+        self._threshold = threshold
         pairs = dict(
             zip(
                 members,

@@ -194,7 +194,8 @@ class Ring:
         """
         if self.layout(packed) != layout:
             raise WireError(f"client {i}'s reply has other fields or shapes than the other clients' replies")
-        weight, parts = self.weights[i], list[np.ndarray]()
+        weight = self.weights[i]
+        parts = list[np.ndarray]()
         if self.clip is not None:
             norm = self.clip.norm(packed)
             weight /= max(1.0, norm)
@@ -229,7 +230,8 @@ class Ring:
     def decoded(self, total: np.ndarray, layout: tuple[Field, ...], device: torch.device | str = "cpu") -> Packed:
         """The sum of clients' elements, as a message; under a `Clip` with the count under `WITHIN`."""
         out: Packed = {}
-        start, signed = 0, total.view(np.dtype(f"int{self.bits}"))
+        start = 0
+        signed = total.view(np.dtype(f"int{self.bits}"))
         for f in layout:
             if f.scale == 0:
                 out[f.name] = None

@@ -76,7 +76,8 @@ class Session:
         self._neighbours({i: len(sealed[i]) + 1 for i in sealed}, least)
         self._book("secure shares", rosters, _sizes(rosters), _sizes(shares))
 
-        total, came = None, list[int]()
+        total = None
+        came = list[int]()
         for i, vector in parties.masked(sealed):
             came.append(i)
             if total is None:

@@ -101,7 +101,8 @@ class SecureSum(Checked):
             )
         top = max(weights, key=lambda j: weights[j])
         others = math.fsum(sorted(w for j, w in weights.items() if j != top)[: least - 1])
-        if (share := weights[top] / (weights[top] + others)) > self.share:
+        share = weights[top] / (weights[top] + others)
+        if share > self.share:
             raise WireError(
                 f"client {i} refuses: with the server's {name} client {top} may have a share of {share:.4g} in a "
                 f"sum of {least} clients, so the sum is nearly its reply; [secure] has share = {self.share:g}: "
@@ -135,7 +136,8 @@ class SecureSum(Checked):
 
     def neighbourhoods(self, circle: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Each client's neighbours: the nearest in a circle, half of them on either side; ascending."""
-        n, k = len(circle), self.degree(len(circle))
+        n = len(circle)
+        k = self.degree(len(circle))
         if k >= n - 1:
             return {i: tuple(sorted(set(circle) - {i})) for i in circle}
         steps = [s for h in range(1, k // 2 + 1) for s in (h, -h)]

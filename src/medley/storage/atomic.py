@@ -128,7 +128,8 @@ def locked(folder: Path) -> Iterator[None]:
 
     A forked child does not inherit it. Raises RecipeError if the folder is locked already, and for links in it.
     """
-    path, writer = made(folder) / ".lock", folder / ".writer"
+    path = made(folder) / ".lock"
+    writer = folder / ".writer"
     refuse_links(folder)
     with writing(path):
         path.touch()

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from ..contract.errors import WireError
 from .checksum import checksum
 
-BASE, STILL = "_base_of_medley", "_still_in_medley"
+BASE = "_base_of_medley"
+STILL = "_still_in_medley"
 """Attributes of a run's module: the name of its base, and the buffers that training does not change."""
 
 LAYERS = ("torch.nn.modules.", "medley.models.", "medley.problems.linear.layer.")
@@ -25,7 +26,8 @@ LAYERS = ("torch.nn.modules.", "medley.models.", "medley.problems.linear.layer."
 
 def base_name(module: nn.Module) -> str | None:
     """The name of a module's base: as `Network(base=...)` gave it, or peft's; None if a folder holds all numbers."""
-    if (given := vars(module).get(BASE)) is not None:
+    given = vars(module).get(BASE)
+    if given is not None:
         return str(given)
     configs = getattr(module, "peft_config", None)
     if not isinstance(configs, Mapping) or not configs:
@@ -61,7 +63,8 @@ def digest(module: nn.Module, still: Collection[str]) -> str:
 
 def refuse_other(module: nn.Module, said: Mapping[str, str], still: Collection[str]) -> None:
     """Raise WireError unless a module's base has this name and digest."""
-    if (found := digest(module, still)) != said["digest"]:
+    found = digest(module, still)
+    if found != said["digest"]:
         raise WireError(
             f"the result's adapter belongs to the base {said['name']} with the digest {said['digest'][:12]}, and this "
             f"module's has {found[:12]}: load the same weights, in the same dtype, into the module first"

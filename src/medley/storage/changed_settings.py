@@ -12,7 +12,8 @@ from .identity import PREFIX
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """A clause on the first setting that differs, readable settings first; empty if all are equal."""
     for key in sorted({**ours, **theirs}, key=lambda k: k.startswith(PREFIX)):
-        was, now = theirs.get(key), ours.get(key)
+        was = theirs.get(key)
+        now = ours.get(key)
         if was == now:
             continue
         if not key.startswith(PREFIX):

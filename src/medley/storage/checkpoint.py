@@ -52,12 +52,15 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
             the checkpoint. Each file's name holds its checksum, so the files of the previous checkpoint stay until the
             new checkpoint is complete.
     """
-    parts, last, size = list[str](), dict[int, Any](), 0
+    parts = list[str]()
+    last = dict[int, Any]()
+    size = 0
     for i, m in state.get("memories", {}).items():
         more = sum(t.numel() * t.element_size() for _, t in pytree.tensors(m))
         if last and size + more > PART:
             parts.append(_save_part(atomic.made(folder), last))
-            last, size = {}, 0
+            last = {}
+            size = 0
         last[i] = m
         size += more
     if "memories" in state:
@@ -132,7 +135,8 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
             "or start over"
         ) from None
     if "parts" in kept:
-        parts, last = kept.pop("parts"), kept["memories"]
+        parts = kept.pop("parts")
+        last = kept["memories"]
         kept["memories"] = LazyMapping(partial(_load_memories, folder, parts, last, classes))
     return dict(kept)
 
@@ -146,7 +150,8 @@ def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]
     ours = json.loads(json.dumps(settings, default=plain))
     left = DESCRIBING | {"device"} | (set() if device_of(theirs) == device_of(ours) else {"engine"})
     was, now = ({k: v for k, v in some.items() if k not in left} for some in (theirs, ours))
-    if why := difference(was, now):
+    why = difference(was, now)
+    if why:
         raise WireError(
             f"the checkpoint in {folder} is from another run: {why}; resume with the data, model and settings that it "
             "was started with"

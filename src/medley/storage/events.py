@@ -19,7 +19,8 @@ from typing import Any
 
 from .as_json import plain
 
-FILE, EARLIER = "events.jsonl", "events.earlier.jsonl"
+FILE = "events.jsonl"
+EARLIER = "events.earlier.jsonl"
 
 SIZE = 1 << 24
 """Size limit of the file in bytes; a second file keeps the events before it."""

@@ -78,7 +78,8 @@ def fingerprint(value: Any) -> str:
 
 def identity(parts: Mapping[str, Any]) -> dict[str, str]:
     """Fingerprints of named values, under the keys that settings use for them. Raises RecipeError, naming the part."""
-    out, digester = {}, Digester()
+    out = {}
+    digester = Digester()
     for name, value in parts.items():
         try:
             out[PREFIX + name] = digester.of(value).hex()
@@ -294,14 +295,17 @@ KINDS: tuple[tuple[Any, Callable[[Digester, Any], bytes]], ...] = (
 
 def globals_read(code: types.CodeType, where: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Global values that a piece of code reads, by name; from a user's own modules, the attributes that it reads."""
-    found, value = [], None
+    found = []
+    value = None
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            name, value = step.argval, where.get(step.argval)
+            name = step.argval
+            value = where.get(step.argval)
             if name in where and not isinstance(value, types.ModuleType):
                 found.append((name, value))
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and _is_own_module(value):
-            name, value = f"{name}.{step.argval}", getattr(value, step.argval, None)
+            name = f"{name}.{step.argval}"
+            value = getattr(value, step.argval, None)
             if not isinstance(value, types.ModuleType):
                 found.append((name, value))
         elif step.opname not in ("CACHE", "PUSH_NULL"):

@@ -28,7 +28,8 @@ from . import atomic
 from .base import BASE, LAYERS, STILL, base_name, digest, placed, refuse_other, still_buffers
 from .checksum import checksum, refuse_damage
 
-STRUCTURE, NUMBERS = "model.json", "model.safetensors"
+STRUCTURE = "model.json"
+NUMBERS = "model.safetensors"
 """Files of a folder: the structure of its network, and the parameters that x lacks or has in another order."""
 
 MARK = "_trained_by_medley"
@@ -92,7 +93,8 @@ def written(module: nn.Module) -> dict[str, Any]:
             raise Unwritten(f"{path or 'the module'} has {hooks[0].strip('_').replace('_', ' ')}")
         settings = {k: v for k, v in vars(m).items() if k not in OWN and k not in REMADE}
         name = _name(type(m), path or "the module", type(m).__module__)
-        if odd := [k for k in settings if not _is_setting(type(m), k)]:
+        odd = [k for k in settings if not _is_setting(type(m), k)]
+        if odd:
             raise Unwritten(f"{path or 'the module'} has {odd[0]}, which is not a setting of {type(m).__name__}")
         out[path] = {
             "class": name,
@@ -122,7 +124,8 @@ def rebuilt(structure: Mapping[str, Any]) -> nn.Module:
 def fill(module: nn.Module, x: Tensor, buffers: State | None) -> nn.Module:
     """The module with trainable parameters x [d] and buffers, in place. Raises WireError if they do not fit."""
     params = [p for p in module.parameters() if p.requires_grad]
-    if (d := sum(p.numel() for p in params)) != len(x):
+    d = sum(p.numel() for p in params)
+    if d != len(x):
         raise WireError(f"the module has {d} trainable parameters, but the result has {len(x)}: it is another network")
     moving = [b for name, b in module.named_buffers() if name not in still_buffers(module)]
     floats = [b for b in moving if b.is_floating_point()]
@@ -147,7 +150,9 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
     for stale in (STRUCTURE, NUMBERS):  # of an earlier result
         (folder / stale).unlink(missing_ok=True)
     trained = [p.detach().cpu().reshape(-1) for p in module.parameters() if p.requires_grad]
-    other, base, still = not torch.equal(torch.cat(trained), x), base_name(module), still_buffers(module)
+    other = not torch.equal(torch.cat(trained), x)
+    base = base_name(module)
+    still = still_buffers(module)
     lacking: dict[str, Tensor] = {
         k: p for k, p in module.named_parameters() if (other if p.requires_grad else base is None)
     }
@@ -159,7 +164,8 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
     try:
         structure = None if base is not None else json.loads(json.dumps(written(module)))
     except (Unwritten, ValueError) as e:
-        structure, why = None, str(e)
+        structure = None
+        why = str(e)
     else:
         why = "" if base is None else f"its base, {base}, lies elsewhere"
     if base is None and structure is None and not still:
@@ -184,7 +190,9 @@ def _said(folder: Path, x: Tensor) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as e:
         raise WireError(f"{folder / STRUCTURE} cannot be read: {e}") from None
     try:
-        said, names, base = kept.pop("sum"), kept.setdefault("still", []), kept.get("base")
+        said = kept.pop("sum")
+        names = kept.setdefault("still", [])
+        base = kept.get("base")
         refuse_damage(folder / STRUCTURE, said, _sum(kept, x))
         whole = base is None or (isinstance(base["name"], str) and isinstance(base["digest"], str))
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or not whole:
@@ -209,12 +217,14 @@ def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
             f"the folder holds what was trained, but not its base {said['base']['name']}: pass the module that the run "
             "had, Result.load(folder, module=...)"
         )
-    if (structure := said["structure"]) is None:
+    structure = said["structure"]
+    if structure is None:
         return None
     try:
         kept = _numbers(folder)
         known = sum(t.numel() for t in (x, *kept.values(), *(buffers or ())))
-        if (size := _size(structure)) > known:
+        size = _size(structure)
+        if size > known:
             raise WireError(f"{folder / STRUCTURE} describes a network of {size} numbers, but the folder has {known}")
         return _filled(rebuilt(structure), said, kept, x, buffers)
     except WireError:
@@ -245,7 +255,8 @@ def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: Sta
     its base is another network than the folder's.
     """
     if module is not None:
-        named = "base" in (said := _said(folder, x))
+        said = _said(folder, x)
+        named = "base" in said
         out = placed(module if named else copy.deepcopy(module), x.dtype)  # without a name it gets the folder's base
         if named:
             refuse_other(out, said["base"], said["still"])
@@ -272,7 +283,8 @@ def _numbers(folder: Path) -> dict[str, Tensor]:
 
 
 def _module(part: Mapping[str, Any], path: str, tensors: dict[str, Tensor]) -> nn.Module:
-    cls, home = _class(part["class"]), part["class"].partition(":")[0]
+    cls = _class(part["class"])
+    home = part["class"].partition(":")[0]
     m: nn.Module = cls.__new__(cls)
     nn.Module.__init__(m)
     for name, value in part["settings"].items():

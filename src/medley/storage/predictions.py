@@ -54,7 +54,8 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
         columns = {n: c for n, c in columns.items() if n in features or (not features and n not in TARGETS)}
     elif features:
         _refuse_others([*columns], features)
-    if missing := [name for name in features if name not in columns]:
+    missing = [name for name in features if name not in columns]
+    if missing:
         raise BadData(f"predict(X): the data set has no {_listed(missing)}, which the training data had")
     return _scaled(X, {name: columns[name] for name in features or columns}, scaling)
 
@@ -79,7 +80,8 @@ def _refuse_pairs(X: Any) -> None:
 def _refuse_others(names: Sequence[str], features: Sequence[str]) -> None:
     """Raise BadData if a frame has columns that training lacked, or lacks some that training had."""
     more = [name for name in names if name not in features]
-    if missing := [name for name in features if name not in names]:
+    missing = [name for name in features if name not in names]
+    if missing:
         own = f", and has {_listed(more)}, which training did not have" if more else ""
         raise BadData(
             f"predict(X): the frame has no {_listed(missing)}, which training had{own}; if these columns come "
@@ -233,7 +235,8 @@ def predicted(
         return outputs.numpy()
     if labels is None:
         return found.numpy()
-    if bool((beyond := found >= len(labels)).any()):
+    beyond = found >= len(labels)
+    if bool(beyond.any()):
         row = int(beyond.nonzero()[0, 0])
         raise BadData(
             f"predict(X): of the model's {outputs.shape[1]} outputs, number {int(found[beyond][0])} (from 0) is the "

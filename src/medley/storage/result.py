@@ -38,7 +38,9 @@ from .predictions import outputs_of, predicted, rows_of
 FORMAT = 4
 """The format of result.json and the files next to it."""
 
-RUN, HISTORY, CLIENTS = "run.json", "history.jsonl", "clients.jsonl"
+RUN = "run.json"
+HISTORY = "history.jsonl"
+CLIENTS = "clients.jsonl"
 
 NO_MODEL = (
     "results of a comparison keep x only, so run the method with md.run, or save it and load it with "
@@ -239,7 +241,8 @@ class Result:
 
         Raises RecipeError without a model, and for a path with another format's ending.
         """
-        state, path = self.state_dict(), Path(path)
+        state = self.state_dict()
+        path = Path(path)
         if path.suffix not in ("", ".safetensors"):
             raise RecipeError(
                 f"save_weights({str(path)!r}) writes safetensors: name the file {path.stem}.safetensors; for torch's "
@@ -257,9 +260,11 @@ class Result:
         A peft or transformers model is written by its own ``save_pretrained``; for any other the weights are
         model.safetensors. The card states data, method, rounds, ε and figures. Raises RecipeError without a model.
         """
-        folder, model = atomic.made(Path(folder)), self._model()
+        folder = atomic.made(Path(folder))
+        model = self._model()
         library = "pytorch"
-        if callable(own := getattr(model, "save_pretrained", None)):
+        own = getattr(model, "save_pretrained", None)
+        if callable(own):
             own(folder)
             library = "peft" if hasattr(model, "peft_config") else "transformers"
         else:
@@ -302,7 +307,8 @@ class Result:
         Labels look as they did in the data: numbers, booleans or text, and 0 or 1 under binary cross-entropy. Arguments
         and errors are the same as for `outputs`.
         """
-        outputs, names = self.outputs(X, batch, client), self.settings.get("labels")
+        outputs = self.outputs(X, batch, client)
+        names = self.settings.get("labels")
         return predicted(outputs, self.settings.get("classes"), names, self.settings.get("decision", "argmax"))
 
     def client_model(self, client: int | str) -> nn.Module:
@@ -311,7 +317,8 @@ class Result:
         ``client`` is its id or its name. Raises RecipeError without a model, if the client does not exist, and if own
         models were not kept.
         """
-        model, count = self._model(), self.settings.get("clients")
+        model = self._model()
+        count = self.settings.get("clients")
         return client_model(model, self.personal, client, self.clients, self.client_names, count)
 
     @property
@@ -343,18 +350,21 @@ class Result:
             head = json.loads((folder / "result.json").read_text())
             if not isinstance(head, dict):
                 raise TypeError("result.json is not a table")
-            if (found := head["format"]) != FORMAT:
+            found = head["format"]
+            if found != FORMAT:
                 raise other_format(folder, found, FORMAT, head.get("medley"), use="read")
             history = history_of((folder / HISTORY).read_text(encoding="utf-8"))
             of_clients = (folder / CLIENTS).read_text(encoding="utf-8") if (folder / CLIENTS).exists() else ""
             clients = history_of(of_clients)
             kept = load_file(folder / "x.safetensors")
-            x, buffers = kept["x"], (kept["floats"], kept["ints"]) if "floats" in kept else None
+            x = kept["x"]
+            buffers = (kept["floats"], kept["ints"]) if "floats" in kept else None
             said = head.pop("checksum", None)
             check_kinds(head, KINDS)
             check_kinds(dict(zip(("outcome", "message"), head["status"], strict=True)), STATUS_KINDS)
             method, seed, summary, settings = (head[k] for k in ("method", "seed", "summary", "settings"))
-            status, ledger = Status(*head["status"]), Ledger.of((folder / "ledger.csv").read_text())
+            status = Status(*head["status"])
+            ledger = Ledger.of((folder / "ledger.csv").read_text())
         except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as e:
             raise WireError(f"{folder} holds no readable result: {type(e).__name__}: {e}") from None
         result = cls(

@@ -40,7 +40,9 @@ from .result import CLIENTS, HISTORY, RUN
 FORMAT = 3
 """The format of run.json and of the folder's layout."""
 
-LEDGER, RECIPE, RESULT = "ledger.csv", "recipe.toml", "result.json"
+LEDGER = "ledger.csv"
+RECIPE = "recipe.toml"
+RESULT = "result.json"
 
 COMMAND = "medley run --resume"
 """The command that resumes the run in a folder, if the folder has a recipe."""
@@ -238,7 +240,8 @@ def described(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     try:
         about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        found, starts = about["format"], about["starts"]
+        found = about["format"]
+        starts = about["starts"]
         if not isinstance(starts, list) or not starts or not all(isinstance(start, dict) for start in starts):
             raise TypeError("starts is not a list of tables")
         if found != FORMAT:

@@ -125,16 +125,20 @@ def _view(folder: Path, now: float | None) -> RunView:
         if (folder / events.FILE).exists():
             raise WireError(f"the run in {folder} has not begun: {_last(folder)}")
         raise WireError(f"there is no run in {folder}: pass the folder of a run, as in md.run(..., checkpoint=folder)")
-    about, now = described(folder), time.time() if now is None else now
+    about = described(folder)
+    now = time.time() if now is None else now
     seen = events.read(folder)
     settings = about.get("settings", {})
-    rows, seed = _history(folder), shown_seed(int(settings.get("seed", 0)), settings)
+    rows = _history(folder)
+    seed = shown_seed(int(settings.get("seed", 0)), settings)
     v = RunView(str(folder), str(settings.get("method", "?")), seed, "stopped", at=now)
     v.history = rows
     if rows:
         v.round = int(rows[-1]["round"])
         v.bytes_down, v.bytes_up = int(rows[-1].get("bytes_down", 0)), int(rows[-1].get("bytes_up", 0))
-    pid, ended, born = None, None, None
+    pid = None
+    ended = None
+    born = None
     for e in seen:
         match e.get("event"):
             case "start":
@@ -215,8 +219,12 @@ def birth(pid: int) -> str | None:
 
 def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientState]:
     """The clients, from the end of the ledger and the times of its exchanges."""
-    ends, n, excluded, gone = dict[tuple[int, int], Mapping[str, Any]](), 0, dict[int, str](), set[int]()
-    awaited, since = set[int](), 0.0
+    ends = dict[tuple[int, int], Mapping[str, Any]]()
+    n = 0
+    excluded = dict[int, str]()
+    gone = set[int]()
+    awaited = set[int]()
+    since = 0.0
     for e in seen:
         if e.get("event") == "exchange":
             ends[int(e["round"]), int(e["exchange"])] = e
@@ -226,7 +234,8 @@ def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientStat
         elif e.get("event") == "members":
             gone = gone.difference(e["joined"]).union(e["left"])
         elif e.get("event") == "awaited":
-            awaited, since = {*map(int, e["clients"])}, float(e["since"])
+            awaited = {*map(int, e["clients"])}
+            since = float(e["since"])
         elif e.get("event") == "refused":
             excluded = {int(i): str(why) for i, why in e.get("clients", {}).items()}
     found = {i: ClientState(i) for i in range(min(n, 1 << 16))}
@@ -234,12 +243,16 @@ def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientStat
         if len(line) != 7 or not line[0].isdigit():
             continue
         round, number, i, down, up = (int(line[k]) for k in (0, 1, 3, 4, 5))
-        c, end = found.setdefault(i, ClientState(i)), ends.get((round, number), {})
+        c = found.setdefault(i, ClientState(i))
+        end = ends.get((round, number), {})
         c.total += up
         if i in end.get("lost", ()):
-            c.standing, c.why = "lost", ""
-            if why := end.get("refused", {}).get(str(i)):
-                c.standing, c.why = "refused", why
+            c.standing = "lost"
+            c.why = ""
+            why = end.get("refused", {}).get(str(i))
+            if why:
+                c.standing = "refused"
+                c.why = why
         elif i in end.get("late", ()):
             c.standing = "late"
         else:

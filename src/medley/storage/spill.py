@@ -64,7 +64,8 @@ class Spill(MutableMapping[int, Any]):
     def __init__(
         self, classes: Mapping[str, type] | None = None, budget: int | None = None, device: str = "cpu"
     ) -> None:
-        self.classes, self.device = classes or {}, device
+        self.classes = classes or {}
+        self.device = device
         self.budget = BUDGET if budget is None else budget
         self.size = 0
         """Bytes of tensors in memory."""
@@ -136,7 +137,8 @@ class Spill(MutableMapping[int, Any]):
             self._file.seek(at)
             done = self._file.write(raw) or 0
         except OSError as e:
-            done, why = 0, str(e)
+            done = 0
+            why = str(e)
         else:
             why = "no room left"
         if done < len(raw):

@@ -77,7 +77,8 @@ def resume(t: Subject) -> None:
     there: dict[str, Any] = {}
     whole = t.plain
     if not isinstance(t.transport, Local):
-        there, whole = {"transport": Rewired(t.transport, one_by_one)}, t.single
+        there = {"transport": Rewired(t.transport, one_by_one)}
+        whole = t.single
     for place in t.places:
         with tempfile.TemporaryDirectory() as folder:
             t.run(place.federation(), 1, checkpoint=folder, **there)

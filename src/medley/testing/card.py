@@ -65,7 +65,8 @@ class Line(NamedTuple):
             if not free:
                 return least == [down, up]
             for k in range(max(down, up) + 1):
-                if (found := search(free[1:], {**fixed, free[0]: k})) is not False:
+                found = search(free[1:], {**fixed, free[0]: k})
+                if found is not False:
                     return found is True
             return False
 

@@ -50,7 +50,8 @@ def server_by_assignment(t: Subject) -> None:
         engine = engines.choose("auto", sim.problem, "cpu")
         method = t.method.suited(sim.problem.gives)
         host = ClientHost(method, sim.problem, lambda i, r, sim=sim, e=engine: sim.client(i, r, e))  # type: ignore[misc]
-        s, b = method.start(sim.problem.initial(streams.generator(0, "init"))), Bookkeeping()
+        s = method.start(sim.problem.initial(streams.generator(0, "init")))
+        b = Bookkeeping()
         with closing(Local().open(host)) as connection:
             for r in range(1, place.rounds):
                 view = sim.view(r)
@@ -74,14 +75,16 @@ def secure_sums(t: Subject) -> None:
     Sums are taken in 64 bits, so that they differ from plain ones only by rounding.
     """
     place = t.places[0]
-    fed, how = place.federation(), SecureSum(bits=64, bound=1e6)
+    fed = place.federation()
+    how = SecureSum(bits=64, bound=1e6)
     if Need.REPLIES in t.method.suited(place.gives).requires():
         try:
             t.run(fed, 1, secure=how)
         except Unsupported:
             return
         raise AssertionError(f"{t.method.name} says it needs replies one by one, but ran without")
-    x, y = t.run(fed, secure=how).x.double(), t.plain(place).x.double()
+    x = t.run(fed, secure=how).x.double()
+    y = t.plain(place).x.double()
     gap = float((x - y).norm() / y.norm().clamp(min=1e-12))
     tolerance = 1e-3 if isinstance(place.problem, Network) else 1e-6
     expect(gap <= tolerance, f"{place.name}: under secure aggregation the model differs by {gap:.2g} of its norm")
@@ -109,7 +112,8 @@ def members(t: Subject) -> None:
 
     A method whose state cannot follow declares `Need.FIXED`, and then must raise an error.
     """
-    changes, never = Membership(joins={4: 2}, leaves={1: 3}), Membership(joins={4: 999})
+    changes = Membership(joins={4: 2}, leaves={1: 3})
+    never = Membership(joins={4: 999})
     for place in t.places:
         fed = place.federation(membership=changes)
         if Need.FIXED in t.method.suited(place.gives).requires():
@@ -120,10 +124,12 @@ def members(t: Subject) -> None:
             raise AssertionError(f"{t.method.name} says it needs the same clients throughout, but ran without")
         r = t.run(fed)
         for k in range(1, place.rounds + 1):
-            asked, there = {e.client for e in r.ledger if e.round == k}, set(changes.at(k, 5))
+            asked = {e.client for e in r.ledger if e.round == k}
+            there = set(changes.at(k, 5))
             expect(asked <= there, f"{place.name}: round {k} has the members {there}, but the method asked {asked}")
         expect(learned(r, t.run(fed, 0)), f"{place.name}: nothing was learned")
-        four, of_five = t.run(place.federation(range(4)), 2), t.run(place.federation(membership=never), 2)
+        four = t.run(place.federation(range(4)), 2)
+        of_five = t.run(place.federation(membership=never), 2)
         expect(torch.equal(four.x, of_five.x), f"{place.name}: a client that is not a member changes the model")
 
 
@@ -133,7 +139,8 @@ def nobody(t: Subject) -> None:
         return
     for place in t.places:
         fed = place.federation(participation=Fixed([[0, 1, 2, 3, 4], [], [1, 3]]))
-        a, b = t.run(fed, 1), t.run(fed, 2)
+        a = t.run(fed, 1)
+        b = t.run(fed, 2)
         expect(
             torch.equal(a.x, b.x) and list(a.ledger) == list(b.ledger),
             f"{place.name}: x or the ledger changed in a round without clients",

@@ -29,8 +29,11 @@ class RewiredConnection:
     """Passes exchanges through ``deliver``, everything else straight to the inner connection."""
 
     def __init__(self, connection: Connection, deliver: Deliver) -> None:
-        self.connection, self.deliver = connection, deliver
-        self.save, self.load, self.close = connection.save, connection.load, connection.close
+        self.connection = connection
+        self.deliver = deliver
+        self.save = connection.save
+        self.load = connection.load
+        self.close = connection.close
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """The replies that ``deliver`` lets through."""

@@ -23,7 +23,8 @@ def costs(t: Subject) -> None:
 def _charged(method: Algorithm[Any, Any], place: Place, r: Result, width: int | None) -> None:
     if not has_card(method):
         return
-    lines, seen = card(method), set()
+    lines = card(method)
+    seen = set()
     used: list[Line] = []
     width = r.x.element_size() if width is None else width
     for e in r.ledger:
@@ -47,7 +48,8 @@ def _charged(method: Algorithm[Any, Any], place: Place, r: Result, width: int | 
 def narrow_codec(t: Subject) -> None:
     """A codec of half the width halves the bytes of floats and changes x by less than 1e-3 ‖x‖."""
     for place in t.exact:
-        exact, narrow = t.plain(place), t.run(place.federation(), codec=Cast("float32"))
+        exact = t.plain(place)
+        narrow = t.run(place.federation(), codec=Cast("float32"))
         _charged(t.method, place, narrow, 4)
         off = float((exact.x - narrow.x).norm() / exact.x.norm().clamp(min=1e-300))
         expect(off < 1e-3, f"{place.name}: in float32 messages x is off by {off:.2g}")

@@ -98,7 +98,8 @@ class PretendedGPU:
     """
 
     def __init__(self, devices: int = 1, memory: int = 16 << 30) -> None:
-        self.devices, self.memory = devices, memory
+        self.devices = devices
+        self.memory = memory
         self.waits: list[Event] = []
         self.uploads: list[Event] = []
         self.draws: list[Event] = []
@@ -159,7 +160,8 @@ class PretendedGPU:
     @contextmanager
     def _during(self, target: torch.device | None, calling: torch.device | None) -> Iterator[None]:
         before = self._target, self._calling
-        self._target, self._calling = target, calling
+        self._target = target
+        self._calling = calling
         try:
             yield
         finally:
@@ -206,7 +208,8 @@ class PretendedGPU:
 
     def _moved(self, x: Tensor, device: Any, dtype: torch.dtype, copy: bool = False, **form: Any) -> Tensor:
         """`Tensor.to`."""
-        target, here = self.device_of(x) if device is None else self._named(device), self.device_of(x)
+        target = self.device_of(x) if device is None else self._named(device)
+        here = self.device_of(x)
         if here == target:
             return x.to(dtype, copy=copy, **form)
         with self._during(target, here):
@@ -214,7 +217,8 @@ class PretendedGPU:
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operation below autograd: check its devices, count it, and put its result on a device."""
-        name, given = func.overloadpacket.__name__, [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
+        name = func.overloadpacket.__name__
+        given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
         here = self._common(func, name, args, given)
         for v in kwargs.values():
             _refuse_generator(v, here)
@@ -237,7 +241,8 @@ class PretendedGPU:
             if any(self.device_of(t) not in (HOST, home) for t in args[1] if t is not None):
                 said = "indices should be either on cpu or on the same device as the indexed tensor"
                 raise RuntimeError(f"{said} ({home})")
-            given, devices = [given[0], *args[2:3]], [home, *(self.device_of(t) for t in args[2:3])]
+            given = [given[0], *args[2:3]]
+            devices = [home, *(self.device_of(t) for t in args[2:3])]
         numbers = torch.Tag.pointwise in func.tags or name in ZERO_DIM
         found = {d for t, d in zip(given, devices, strict=True) if not (numbers and d == HOST and t.ndim == 0)}
         if len(found) > 1 or (name.endswith("_") and devices[0] not in found):
@@ -340,7 +345,8 @@ def _form(rest: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numpy(gpu: PretendedGPU, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if (device := gpu.device_of(args[0])) != HOST:
+    device = gpu.device_of(args[0])
+    if device != HOST:
         raise TypeError(
             f"can't convert {device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
             "first."

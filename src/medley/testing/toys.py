@@ -18,9 +18,12 @@ from ..replay import Ring
 from ..runtime import streams
 from ..scenarios import Membership, Pace, Participation, Split
 
-LR, EPOCHS, ROUNDS = (0.02, 0.05, 0.1, 0.03, 0.08), (1, 3, 2, 1, 2), 3
+LR = (0.02, 0.05, 0.1, 0.03, 0.08)
+EPOCHS = (1, 3, 2, 1, 2)
+ROUNDS = 3
 
-TASKS, PER_TASK = 2, 4
+TASKS = 2
+PER_TASK = 4
 """Tasks of a stream, and rounds of each. Before the last round of a task only the cohort is asked."""
 
 

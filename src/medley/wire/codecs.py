@@ -74,7 +74,8 @@ class Quantise(Settings):
 
     def __post_init__(self) -> None:
         take(self, integer, "bits")
-        if (bits := integer(self.bits)) is None or not 2 <= bits <= 8:
+        bits = integer(self.bits)
+        if bits is None or not 2 <= bits <= 8:
             raise RecipeError(f"Quantise(bits={self.bits!r}): must be a whole number from 2 to 8", "bits")
         if self.rounding not in ("nearest", "stochastic"):
             raise RecipeError.unknown(str(self.rounding), ("nearest", "stochastic"), "Quantise(rounding=...)")
@@ -82,7 +83,8 @@ class Quantise(Settings):
 
     def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
         """int8 codes under the field's name, float32 scales under ``name#``."""
-        out, top = dict(packed), 2 ** (self.bits - 1) - 1
+        out = dict(packed)
+        top = 2 ** (self.bits - 1) - 1
         draws = rng() if self.rounding == "stochastic" else None
         for name, v in packed.items():
             if compressible(v):
@@ -152,7 +154,8 @@ class TopK(Settings):
         out = {k: v for k, v in encoded.items() if k[-1:] not in ("@", "#")}
         for name, v in out.items():
             if name + "@" in encoded:
-                at, shape = encoded[name + "@"], encoded[name + "#"]
+                at = encoded[name + "@"]
+                shape = encoded[name + "#"]
                 assert isinstance(v, Tensor)
                 assert isinstance(at, Tensor)
                 assert isinstance(shape, Tensor)

@@ -70,7 +70,8 @@ def in_blocks(ids: tuple[int, ...], stack_size: int) -> Blocks:
     """
     # In a large cohort a block is larger than a stack, so that fewer sums travel. Two workers get equally many blocks
     # of one size if possible: the worker with the last block keeps the other waiting.
-    n, size = len(ids), max(stack_size, min(32, len(ids) // 20))
+    n = len(ids)
+    size = max(stack_size, min(32, len(ids) // 20))
     count = min(n, 1 if n <= size else 2 * -(-n // (2 * size)))
     return tuple(ids[k * n // count : (k + 1) * n // count] for k in range(count))
 

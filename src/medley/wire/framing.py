@@ -47,7 +47,8 @@ def from_bytes(raw: bytes | bytearray | memoryview) -> Packed:
     try:
         end = bytes(view[: 1 << 20]).index(b"\n")
         head = json.loads(bytes(view[:end]))
-        at, packed = end + 1, Packed()
+        at = end + 1
+        packed = Packed()
         if not isinstance(head, list):
             raise WireError("it does not begin with a list of fields")
         for name, *rest in head:

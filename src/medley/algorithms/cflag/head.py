@@ -73,17 +73,20 @@ class HeadCorrection:
     def __init__(self, at: Block, H: Head, parts: Sequence[tuple[Slopes, float]], clip: float | None) -> None:
         self.at, self.H, self.clip = at, H.view(at.outputs, -1), clip
         self.R, self.phi = torch.cat([s.R for s, _ in parts]), torch.cat([s.phi for s, _ in parts])
-        self.sizes, self.shares = [len(s.R) for s, _ in parts], [share for _, share in parts]
+        self.sizes = [len(s.R) for s, _ in parts]
+        self.shares = [share for _, share in parts]
 
     def steered(self, g: Vec, rows: Sequence[Tensor | None]) -> Vec:
         """The step's gradient g [d], corrected in place; ``rows`` has each part's rows, or None for all of them."""
-        picked, first = [], 0
+        picked = []
+        first = 0
         for size, some in zip(self.sizes, rows, strict=True):
             those = torch.arange(size, device=g.device) if some is None else some.to(g.device)
             picked.append(those + first if first else those)
             first += size
         at = torch.cat(picked)
-        R, first = self.R[at], 0
+        R = self.R[at]
+        first = 0
         for those, share in zip(picked, self.shares, strict=True):
             R[first : first + len(those)] *= share / len(those)
             first += len(those)

@@ -131,7 +131,8 @@ class Joint(Algorithm[Server, Memory]):
         found = clients.ask(self.snapshot, Model(s.x), ids=tuple(clients.p)).each()
         E = together(found.values(), clients.round)
         P = sum(up.past for up in found.values())
-        C, M = sum(up.n for up in found.values()), sum(up.m for up in found.values())
+        C = sum(up.n for up in found.values())
+        M = sum(up.m for up in found.values())
         share = sum(clients.p[i] for i in found)
         lf = P / (P + C) if M else 0.0  # (3)
         new = {i: (1 - lf) * clients.p[i] / share for i in found}
@@ -160,9 +161,11 @@ class Joint(Algorithm[Server, Memory]):
     @on_client
     def descend(self, me: Client[Memory], got: Target, own: Share) -> Step:
         """E steps of z ← z − β(h′_i + H − h_i) on this task's rows and the memory's together."""
-        kept, x = me.memory, me.memory.x
+        kept = me.memory
+        x = me.memory.x
         assert x is not None
-        parts, tables = [], []
+        parts = []
+        tables = []
         if own.current > 0:
             parts.append((me.problem, own.current))
             tables.append((kept.now, own.current))
@@ -183,7 +186,8 @@ def head_of(found: Mapping[int, Snapshot], new: Mapping[int, float], old: Mappin
     terms = [(i, a, v) for i, up in found.items() for a, v in ((new[i], up.head_g), (old[i], up.head_f))]
     lengths = {i: len(v) for i, _, v in terms if v is not None}
     usual = statistics.mode(lengths.values())
-    if (odd := next((i for i, k in lengths.items() if k != usual), None)) is not None:
+    odd = next((i for i, k in lengths.items() if k != usual), None)
+    if odd is not None:
         raise WireError(
             f"CFLAG.joint(correct='head'): client {odd} sent {lengths[odd]} entries of the last layer, and others "
             f"{usual}; give all clients the same network"

@@ -40,7 +40,9 @@ def advance(
 
 def learn(me: Client[Memory], got: Anchor, form: Form, alpha: float | None, rates: Rates) -> Update:
     """E steps of z ← z − β(g′_i + ∇g − ∇g_i), then Δ_i = α_i∇f + s_i(x − z_E) (Algorithms 2 and 3)."""
-    x, g_i, beta = me.memory.x, me.memory.g, me.pace.lr
+    x = me.memory.x
+    g_i = me.memory.g
+    beta = me.pace.lr
     assert x is not None
     me.memory = Memory()
     u = update = -Walk(me, [(me.problem, 1.0)], x, g_i, got.g, got.steps, None).go(form)
@@ -82,8 +84,12 @@ class Rates:
             p, N: p_i and the number of clients.
         """
         c = p * (N if self.adaptive == "worst" else 1)
-        ff, uu, Lambda = float(f @ f), float(u @ u), float(f @ u)
-        alpha_i, s_i, kept = alpha, 1.0, 1 - self.L * alpha
+        ff = float(f @ f)
+        uu = float(u @ u)
+        Lambda = float(f @ u)
+        alpha_i = alpha
+        s_i = 1.0
+        kept = 1 - self.L * alpha
         if self.adaptive != "off" and ff > 0 and uu > 0:
             if kept <= 0:
                 raise RecipeError(f"CFLAG(adaptive=...): L·α = {self.L * alpha:g} must be below 1; lower L or lr", "L")

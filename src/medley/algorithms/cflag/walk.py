@@ -105,7 +105,8 @@ class Walk:
 
         With full batches each later step renews all. Raises RecipeError if the pace is not plain SGD.
         """
-        me, pace = self.me, self.me.pace
+        me = self.me
+        pace = self.me.pace
         if pace.optimizer != "sgd" or pace.momentum or pace.weight_decay or pace.clip is not None:
             raise RecipeError(
                 "CFLAG's table of gradients (form='iag', the default for convex problems) takes plain SGD steps; "

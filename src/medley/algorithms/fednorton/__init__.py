@@ -90,7 +90,9 @@ from ...contract.messages import Model, Recalled, TimedStep, recall_all
 from .descent import passive
 from .late import FORGET, KEPT, MARGIN, NEAR, Lateness, Share
 
-AHEAD, NESTEROV, HALF = 2.0, 3.0, 0.5
+AHEAD = 2.0
+NESTEROV = 3.0
+HALF = 0.5
 """The windows that a move adds along Kirchhoff's sum; Nesterov's damping t/(t + 3); and the bound on β: the motion sums
 S over at most as many rounds as twice its signal-to-noise ratio, but always over two or more."""
 
@@ -219,11 +221,18 @@ class FedNorton(Algorithm[Server, Memory]):
         self, s: Server, S: Vec, got: Mapping[int, tuple[Vec, Vec, TimedStep]], p: Mapping[int, float], rho: Share
     ) -> tuple[Vec, Vec]:
         """J_i⁺, ρ⁺ and Kirchhoff's sum, from replies with the x and n_i of their requests. Returns S⁺ and u/√T [d]."""
-        share, fresh, is_late, of_S = sum(p[i] for i in got), 1 - float(rho), s.late.delay > 0, 0.0
-        after, u, powers, J = S.clone(), torch.zeros_like(S), S.new_zeros(2), dict(s.J)
+        share = sum(p[i] for i in got)
+        fresh = 1 - float(rho)
+        is_late = s.late.delay > 0
+        of_S = 0.0
+        after = S.clone()
+        u = torch.zeros_like(S)
+        powers = S.new_zeros(2)
+        J = dict(s.J)
         sums = s.S.clone() if is_late else after
         for i, (x, n, up) in got.items():
-            T, known = float(up.T), i in J
+            T = float(up.T)
+            known = i in J
             flow = n - up.delta / T
             error = change = flow - J[i] if known else flow
             g = s.late.gap(i) if is_late else 1 / share
@@ -251,20 +260,24 @@ class FedNorton(Algorithm[Server, Memory]):
         ``replies`` is the number of replies, in a private run the expected number; ``damped`` is 1 + the step's time ×
         m Σ p_i h_i.
         """
-        f, still = replies / clients.population, torch.zeros_like(s.x)
-        v, change = still if s.v is None else s.v, S[1] - S[0]
+        f = replies / clients.population
+        still = torch.zeros_like(s.x)
+        v = still if s.v is None else s.v
+        change = S[1] - S[0]
         found = [S[1].norm(), change.norm(), v.norm(), S[1] @ v, change @ v]
         found += [s.rho] if isinstance(s.rho, Tensor) else []  # with them, for one wait
         after, changed, moved, along, rise, *rho = torch.stack(found).tolist()
         s.rho = rho[0] if rho else s.rho
-        s.rise, s.way = KEPT * s.rise + rise / f, KEPT * s.way + moved * moved
+        s.rise = KEPT * s.rise + rise / f
+        s.way = KEPT * s.way + moved * moved
         star = max(0.0, s.rise / s.way) if s.way > 0 else 0.0
         cos = min(max(along / (after * moved), 0.0), 1.0) if after * moved > 0 else 0.0
         s.age = 0.0 if s.v is None else (s.age + 1) * (1 - cos)
         b = f * s.age / (s.age + NESTEROV)
         noise = min(1.0, (changed / after) * (changed / after) / (2 * f)) if after > 0 else 1.0
         v = min(b, 1 - HALF * noise) * v - (T**0.5 * u + AHEAD * T / (1 + AHEAD * T * star) * S[1]) / damped
-        x, w = s.x + v, math.sqrt(f * (1 - b))
+        x = s.x + v
+        w = math.sqrt(f * (1 - b))
         s.x, s.v, s.T, s.read = x, v, T, None if w == 1 else torch.lerp(self.model(s), x, w)
         clients.note(window=T, conductance=star, lateness=s.late.delay)
 
@@ -283,8 +296,10 @@ class FedNorton(Algorithm[Server, Memory]):
     def round_of_sums(self, s: Server, clients: Cohort) -> None:
         """One round if the clients keep the flows: the server sees only sums of replies."""
         replies = clients.ask(self.change_flow, Star(s.x, s.S, float(s.rho), s.T))
-        up, share = replies.sum(), replies.share
-        before, s.S = s.S, s.S + up.flow
+        up = replies.sum()
+        share = replies.share
+        before = s.S
+        s.S = s.S + up.flow
         if min(float(up.T), float(up.rate)) <= 0:
             return  # a private run's noise can outweigh the times: the flows are in the sum, and the node waits
         s.rho = min(1.0, float(steadiness(*torch.tensor([up.changed, up.size], dtype=torch.float64))))
@@ -298,7 +313,8 @@ class FedNorton(Algorithm[Server, Memory]):
         net = (J - got.S) * got.rho
         went = self.descend(me, got.x, net)
         me.memory.J = net - went.step / went.T
-        change, root = me.memory.J - J, went.T**0.5
+        change = me.memory.J - J
+        root = went.T**0.5
         fresh = (1 - got.rho) * (got.T**0.5 if got.T else root)
         u = (got.rho * root + fresh) * (got.S + change) + fresh * (J - got.S)
         changed, size = (number(v.square().sum(-1, keepdim=True)) for v in (change, me.memory.J))
@@ -306,9 +322,13 @@ class FedNorton(Algorithm[Server, Memory]):
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """Sum S = Σ p_i J_i anew over the members, from the server's flows or by an exchange; J_i = 0 for ``who``."""
-        p, old = clients.p, s.late
+        p = clients.p
+        old = s.late
         if self.flows == "client" or s.J.keys() - p.keys() or {*who} - s.J.keys():
-            s.v, s.age, s.rise, s.way = None, 0.0, 0.0, 0.0
+            s.v = None
+            s.age = 0.0
+            s.rise = 0.0
+            s.way = 0.0
         if self.flows == "client":
             s.S = recall_all(self.name, clients, self.recall, Model(s.x))
         else:

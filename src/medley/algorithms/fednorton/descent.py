@@ -12,11 +12,13 @@ from torch import Tensor
 
 from ...contract import Client, LocalUpdate, Need, Problem, State, Vec, column, entries
 
-GROWTH, LESS = (1.0, 1.25), (1.0, 1.9)
+GROWTH = (1.0, 1.25)
+LESS = (1.0, 1.9)
 """The growth beyond which a descent is repeated (for exact gradients it is at most 1 if lr h < 2), and the factor by
 which shorter steps have to lower it to count; each for exact gradients and for drawn ones."""
 
-SHORTER, ATTEMPTS = 4.0, 6
+SHORTER = 4.0
+ATTEMPTS = 6
 """How many times shorter the next attempt's steps are; and the most descents of a visit, enough for lr h = 2,000."""
 
 
@@ -66,12 +68,14 @@ def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
         went = me.descend(x, shift=-net, first=any(m.steps > 1 for m in me.members))
     if went.first is None:
         return went
-    alone, grew = went.step.ndim == 1, growth(went.step, went.T, went.first, me.pace.lr)
+    alone = went.step.ndim == 1
+    grew = growth(went.step, went.T, went.first, me.pace.lr)
     known, T = ([float(grew)], [float(went.T)]) if alone else entries(grew, went.T)  # type: ignore[arg-type]
     step, starts, nets, firsts = (v.expand(len(T), -1) for v in (went.step, x, net, went.first))
     again = [i for i, (m, g) in enumerate(zip(me.members, known, strict=True)) if not g <= GROWTH[drawn(m)[0]]]
     for i in again:
-        one, last = me.members[i], (step[i], T[i], known[i])
+        one = me.members[i]
+        last = (step[i], T[i], known[i])
         step[i], T[i] = shorter(one, starts[i], nets[i], firsts[i], before[i], last)
         me.ran |= one.ran
     return dataclasses.replace(went, T=T[0] if alone else column(T, net)) if again else went
@@ -87,7 +91,8 @@ def shorter(
     """
     (step, T, grew), a, most, less = last, 1.0, *(bound[drawn(me)[0]] for bound in (GROWTH, LESS))
     for _ in range(ATTEMPTS - 1):
-        a, kept = a / SHORTER, buffers(me)
+        a = a / SHORTER
+        kept = buffers(me)
         buffers(me, before)
         with same_draws([me], x):
             went = me.descend(x, scale=a, shift=net * -a)
@@ -95,7 +100,9 @@ def shorter(
         if not new * less < grew and grew == grew:
             buffers(me, kept)
             break
-        step, T, grew = went.step, a * float(went.T), new
+        step = went.step
+        T = a * float(went.T)
+        grew = new
         if new <= most:
             break
     return step, T

@@ -12,12 +12,16 @@ from torch import Tensor
 from ...contract import Replies, TimedStep, Vec
 
 Share = float | Tensor
-DECAY, FORGET, KEPT = 0.9, 0.01, 0.5
+DECAY = 0.9
+FORGET = 0.01
+KEPT = 0.5
 """The decay of sums over rounds, because most clients reply within ten. The mean delay below which replies count as on
 time again. And the share of a secant's sums that is kept from one visit, or round, to the next: a single visit is
 noisy, and old ones belong to another place."""
 
-MARGIN, NEAR, GAPS = 2.0, 0.25, 3.0
+MARGIN = 2.0
+NEAR = 0.25
+GAPS = 3.0
 """m: conductances are doubled, because a secant through noise is as often too flat as too steep, and one that is too
 flat overshoots. The share of a client's way at which its gradient equals the mean one. And the cap on g_i, in mean gaps
 between replies: without it, a client that rarely replies would move the node alone."""
@@ -84,10 +88,12 @@ class Lateness:
         With σ = Σ p_i|ε_i|²/Σ p_i|J_i|² at the clients' last visits, 1 − σ/2 leaves the least noise in the move. The
         net flows get the smaller 1 − √σ, because an outdated net flow pushes a client during its whole visit.
         """
-        size, d = sum(p[i] * b.size for i, b in self.branches.items()), self.part
+        size = sum(p[i] * b.size for i, b in self.branches.items())
+        d = self.part
         if d == 0 or size == 0:
             return rho, rho
-        sigma, now = sum(p[i] * b.error for i, b in self.branches.items()) / size, (1 - d) * float(rho)
+        sigma = sum(p[i] * b.error for i, b in self.branches.items()) / size
+        now = (1 - d) * float(rho)
         return now + d * max(0.0, 1 - math.sqrt(sigma)), now + d * max(0.0, 1 - sigma / 2)
 
     def arrived(self, replies: Replies[TimedStep], now: int) -> None:
@@ -110,12 +116,16 @@ class Lateness:
 
         ``p`` is p_i, ``x`` the node, ``at`` x̄_i, ``flow`` J_i⁺ and ``change`` J_i⁺ − J_i.
         """
-        old, new, m = self.branches.get(i), Branch(at, met=self.turns), MARGIN * self.part
+        old = self.branches.get(i)
+        new = Branch(at, met=self.turns)
+        m = MARGIN * self.part
         GX = torch.zeros_like(x) if self.GX is None else self.GX
         if old is not None:
             dx = at - old.at
             new.rise, new.way = KEPT * old.rise + float(change @ dx), KEPT * old.way + float(dx @ dx)
-            change, GX, self.G = change - m * old.h * (x - old.at), GX - p * old.h * old.at, self.G - p * old.h
+            change = change - m * old.h * (x - old.at)
+            GX = GX - p * old.h * old.at
+            self.G = self.G - p * old.h
         error = change + m * new.h * (x - at)
         self.GX, self.G = GX + p * new.h * at, self.G + p * new.h
         new.size, new.error = float(flow @ flow), float(error @ error)

@@ -150,7 +150,9 @@ class SHED(Algorithm[Server, Memory]):
     def suited(self, gives: frozenset[str]) -> SHED:
         """Least squares renew once, take ρ* and need no line search."""
         quadratic = "quadratic" in gives
-        renewal, rho, search = self.renewal, self.rho, self.search
+        renewal = self.renewal
+        rho = self.rho
+        search = self.search
         if renewal == "auto":
             renewal = "once" if quadratic else "fibonacci"
         if rho == "auto":
@@ -180,7 +182,8 @@ class SHED(Algorithm[Server, Memory]):
         s.t += 1
         if isinstance(self.pairs, tuple) and len(self.pairs) != len(clients.p):
             raise RecipeError(f"SHED(pairs=...): {len(self.pairs)} numbers for {len(clients.p)} clients", "pairs")
-        if late := tuple(i for i in clients.ids if s.at.get(i) != s.t):
+        late = tuple(i for i in clients.ids if s.at.get(i) != s.t)
+        if late:
             paper.take(s, clients.ask(self.report, Point(s.x, s.renewals), ids=late).each(), s.t, self.wire)
         if not s.g:
             raise TooFewReplies(f"round {clients.round}: none of {len(clients)} clients answered; are they reachable?")
@@ -190,11 +193,14 @@ class SHED(Algorithm[Server, Memory]):
         if s.before:
             s.curve = s.curve.after(s.x - s.before[0], g - s.before[1], self.lbfgs)
         s.before = [s.x, g] if self.lbfgs else []
-        c, rho = s.held.weights(p, s.rho), sum(p[i] * (s.rho[i] + s.lift[i]) for i in p)
+        c = s.held.weights(p, s.rho)
+        rho = sum(p[i] * (s.rho[i] + s.lift[i]) for i in p)
         step = s.curve.solve(g, lambda v: s.held.solve(c, rho, v))  # Ĥ⁻¹g alone without L-BFGS
         s.norms = [*s.norms[-2:], float(g.norm())]
         due = paper.due(s, self.renewal, self.period, self.b)
-        planned, eta, next_reports = s.renewals + due, 1.0, dict[int, Attempt]()
+        planned = s.renewals + due
+        eta = 1.0
+        next_reports = dict[int, Attempt]()
         if self.search != "none":
             codes = None if self.bits is None or s.whole else fast.coded(step, s.held.diagonal(c, rho))
             step = step if codes is None else restore(*codes)
@@ -220,7 +226,8 @@ class SHED(Algorithm[Server, Memory]):
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """Forget these clients' gradients and pairs; each renews its Hessian with its next report."""
         del clients
-        s.held, s.before = s.held.after({}, anew=who), []
+        s.held = s.held.after({}, anew=who)
+        s.before = []
         for name in ("g", "rho", "lift", "unit", "renewed", "at"):
             setattr(s, name, {i: v for i, v in getattr(s, name).items() if i not in who})
 
@@ -245,7 +252,8 @@ class SHED(Algorithm[Server, Memory]):
 
     def next(self, me: Client[Memory], x: Vec, renewals: int) -> Report:
         """A client's report of θ = x: its gradient, and the next pairs of the Hessian of its last renewal."""
-        m, f = me.memory, me.problem
+        m = me.memory
+        f = me.problem
         k = me.pace.pairs if self.pairs is None else self.pairs if isinstance(self.pairs, int) else self.pairs[me.id]
         m.x = x
         if m.renewals != renewals:

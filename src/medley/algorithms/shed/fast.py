@@ -35,12 +35,16 @@ class Coded(Exact):
 
     def encode(self, m: Memory, new: Instalment) -> tuple[Report, Vectors]:
         """The report in codes, and its eigenvectors as the server will decode them."""
-        rows, unit, lift, rho = torch.cat([new.V, (new.g - m.g)[None]]), None, None, new.rho
+        rows = torch.cat([new.V, (new.g - m.g)[None]])
+        unit = None
+        lift = None
+        rho = new.rho
         codes, scale = quantise(rows / m.unit, self.bits)
         # The cost of an error in g or v is measured by the Hessian's diagonal, which knows no units.
         metric = torch.where(m.diagonal > 0, 1 / m.diagonal, 0.0)
         if m.same and spoils(rows, restore(codes, scale) * m.unit, metric):
-            unit, m.same = exponents(m.diagonal.sqrt()), False
+            unit = exponents(m.diagonal.sqrt())
+            m.same = False
             m.unit = torch.exp2(unit.to(new.g))
             codes, scale = quantise(rows / m.unit, self.bits)
         sent = restore(codes, scale) * m.unit
@@ -48,7 +52,8 @@ class Coded(Exact):
         if m.whole:
             m.g = new.g
             return super().encode(m, new)
-        V, m.g = sent[:-1], m.g + sent[-1]
+        V = sent[:-1]
+        m.g = m.g + sent[-1]
         if new.following <= m.delta and m.same:  # no pair is left: ρ stands for the rounding of those sent
             m.lost = max(m.lost, float(new.lam.abs() @ (V - new.V).square().sum(1)))
             rho = max(rho, m.lost)
@@ -128,7 +133,8 @@ class Speculative(CandidateLosses):
     def go_back(self) -> None:
         """Return to θ: no candidate of the first exchange passed, but the clients have gone ahead."""
         s = self.s
-        renewed, s.renewals = self.attempted.renewals > s.renewals, self.attempted.renewals
+        renewed = self.attempted.renewals > s.renewals
+        s.renewals = self.attempted.renewals
         take(s, self.next_reports, 0, self.wire)
         self.next_reports.clear()
         s.renewals += renewed  # those Hessians are of a point that was not taken

@@ -22,7 +22,9 @@ Renewal = Literal["auto", "once", "periodic", "fibonacci", "gradient_norm"]
 
 def fibonacci(d: int) -> Iterator[int]:
     """1, 2, 4, 7, 12, ...: the sums of Fibonacci's numbers; from d − 1 on, in steps of d − 1 (section 5.2)."""
-    t, a, b = 1, 1, 1
+    t = 1
+    a = 1
+    b = 1
     while True:
         yield t
         t, a, b = t + (b if t < d - 1 else max(d - 1, 1)), b, a + b
@@ -36,7 +38,8 @@ def due(s: Server, renewal: Renewal, period: int, b: float) -> bool:
         period: iterations between renewals, for "periodic".
         b: for "gradient_norm", the share of its last fall by which ‖g‖ must fall.
     """
-    d, following = len(s.x), s.t + 1
+    d = len(s.x)
+    following = s.t + 1
     if renewal == "periodic":
         return following % period == 0
     if renewal == "fibonacci":
@@ -75,7 +78,8 @@ class Instalment:
 def nothing(m: Memory, A: Factor) -> Vectors:
     """The base after a renewal is empty: no earlier pair is kept."""
     del A
-    m.V, m.lam = [], m.lam[:0]
+    m.V = []
+    m.lam = m.lam[:0]
     return none(m)
 
 
@@ -86,7 +90,9 @@ def none(m: Memory) -> Vectors:
 
 def renew(m: Memory, f: Objective, few: int, keep: Callable[[Memory, Factor], Vectors]) -> None:
     """Decompose ∇²f_i = AᵀA + δI at m.x, ``few`` leading pairs if there are many; ``keep`` gives the base."""
-    m.of, m.sent, m.lost = m.x, 0, 0.0
+    m.of = m.x
+    m.sent = 0
+    m.lost = 0.0
     A, m.delta = f.factor(m.x)
     f.work += min(A.shape) * f.n
     W = keep(m, A)
@@ -99,7 +105,8 @@ def following(m: Memory, f: Objective, k: int) -> tuple[Vectors, Values, int]:
     """The next ``k`` eigenvectors, their eigenvalues, and the number q of pairs sent with them."""
     assert m.spectrum is not None
     assert m.of is not None
-    W, c = torch.cat([none(m), *m.V])[: m.base], m.lam[: m.base]
+    W = torch.cat([none(m), *m.V])[: m.base]
+    c = m.lam[: m.base]
     if m.spectrum.partial and m.sent + k >= len(m.spectrum.values):
         m.spectrum = m.spectrum.extended(f.factor(m.of)[0], W, c, 4 * k + 4)
     q = min(m.sent + k, len(m.spectrum.values))
@@ -133,7 +140,9 @@ def take(s: Server, reports: Mapping[int, Report], t: int, wire: Exact) -> None:
         t: the iteration of the reports' θ; 0 if that point was not accepted.
         wire: decodes the reports.
     """
-    pairs, anew, based = dict[int, tuple[Vectors, Values]](), set[int](), set[int]()
+    pairs = dict[int, tuple[Vectors, Values]]()
+    anew = set[int]()
+    based = set[int]()
     for i, up in reports.items():
         if s.renewed.get(i) != s.renewals:
             (based if up.held else anew).add(i)
@@ -141,7 +150,10 @@ def take(s: Server, reports: Mapping[int, Report], t: int, wire: Exact) -> None:
             raise MedleyError(f"client {i} has sent {up.held} pairs, and the server holds {s.held.count(i)} of them")
         s.g[i], V = wire.decode(s, i, up)
         pairs[i] = V, up.lam
-        s.rho[i], s.lift[i], s.renewed[i], s.at[i] = up.rho, up.lift or 0.0, s.renewals, t
+        s.rho[i] = up.rho
+        s.lift[i] = up.lift or 0.0
+        s.renewed[i] = s.renewals
+        s.at[i] = t
     s.held = s.held.after(pairs, anew, based)
 
 
@@ -170,7 +182,8 @@ class CandidateLosses:
 
     def __call__(self, etas: Sequence[float]) -> Sequence[float]:
         """f(θ − ηp) for every η."""
-        s, replies = self.s, self.replies(round(math.log(etas[1], self.beta)))
+        s = self.s
+        replies = self.replies(round(math.log(etas[1], self.beta)))
         if not replies:
             raise TooFewReplies(f"round {self.clients.round}: no client sent its loss; are they reachable?")
         return s.held.along(self.step, etas, self.p, s.rho, s.g, {i: up.f for i, up in replies.items()})

@@ -37,7 +37,9 @@ def steady_state(
     total = math.fsum(g)
     if not total > 0:
         raise RecipeError(f"steady_state(G={g}): give at least one client a conductance above 0", "G")
-    dx, rest, new = torch.empty_like(S), torch.empty_like(S), [*map(torch.empty_like, I)]
+    dx = torch.empty_like(S)
+    rest = torch.empty_like(S)
+    new = [*map(torch.empty_like, I)]
     pull = [gi / total for gi in g]
     for c in spans(S.numel(), S.device, chunk):
         u = torch.mul(S[c], -1 / total, out=dx[c])

@@ -59,13 +59,15 @@ class Window:
         By (32) K_i' = β_i (E_i + u'), and (31) is then one equation for u'.
         """
         beta = self.column([1 / (self.L / dt + 1 / G) for G in self.G])
-        E, w = self.L / dt * K - self.gamma(t + dt, c), self.column(self.w) * beta
+        E = self.L / dt * K - self.gamma(t + dt, c)
+        w = self.column(self.w) * beta
         u1 = (u - dt * (self.S[c] + (w.T @ E)[0])) / (1 + dt * w.sum())
         return u1, beta * (E + u1)
 
     def error(self, before: State, after: State, t: float, dt: float, c: slice = EVERY) -> float:
         """max |ε_BE| of a step, (36): half the step times the change of each derivative."""
-        du, dK = after.u - before.u, after.K - before.K
+        du = after.u - before.u
+        dK = after.K - before.K
         eps_C = dt / 2 * self.column(self.w).T @ dK  # (34); the other clients' flows don't change
         change = du - dK / self.column(self.G) - (self.gamma(t + dt, c) - self.gamma(t, c))
         eps_L = dt / (2 * self.L) * change  # (35)
@@ -100,9 +102,14 @@ def integrate(window: Window, delta: float, chunk: int | None = None) -> Solutio
         delta: δ, above 0
         chunk: coordinates at a time; default None: as many as fit the cache
     """
-    S, end, times, rejected = window.S, max(window.T), [0.0], 0
+    S = window.S
+    end = max(window.T)
+    times = [0.0]
+    rejected = 0
     chunks = [*spans(S.numel(), S.device, chunk)]
-    u, u1, K = torch.zeros_like(S), torch.empty_like(S), S.new_zeros(len(window.T), S.numel())
+    u = torch.zeros_like(S)
+    u1 = torch.empty_like(S)
+    K = S.new_zeros(len(window.T), S.numel())
     while (t := times[-1]) < end:
         dt, least = end - t, SHORTEST * end  # Algorithm 1, from Δt₀ = the rest of the window
         while True:
@@ -112,7 +119,8 @@ def integrate(window: Window, delta: float, chunk: int | None = None) -> Solutio
                 error = max(error, window.error(State(u[c], K[:, c]), State(u1[c], K1), t, dt, c))
             if error <= delta or dt <= least:
                 break
-            dt, rejected = max(least, delta / error * dt), rejected + 1
+            dt = max(least, delta / error * dt)
+            rejected = rejected + 1
         for c in chunks:  # computed again: storing a second [a, d] would cost more
             K[:, c] = window.step(u[c], K[:, c], t, dt, c)[1]
         u, u1 = u1, u

@@ -20,7 +20,11 @@ class LinearModel:
     """
 
     def __init__(self, family: LinearLoss, features: int, width: int, dtype: torch.dtype, device: str) -> None:
-        self.family, self.features, self.width, self.dtype, self.device = family, features, width, dtype, device
+        self.family = family
+        self.features = features
+        self.width = width
+        self.dtype = dtype
+        self.device = device
         self.scalar = family.scalar
         self.d = features * width
         self.allowed: Bool[Tensor, "c c"] | None = None

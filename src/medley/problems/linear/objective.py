@@ -50,9 +50,15 @@ class LinearObjective:
         w: Weights = None,
         also: Beside | None = None,
     ) -> None:
-        self.problem, self.X, self.y, self.meter, self.order, self.w = problem, X, y, meter, order, w
+        self.problem = problem
+        self.X = X
+        self.y = y
+        self.meter = meter
+        self.order = order
+        self.w = w
         self.also = also
-        self.n, self.d = len(X), problem.d
+        self.n = len(X)
+        self.d = problem.d
         self._margins: tuple[Vec, int, Tensor] | None = None
 
     def _z(self, x: Vec, X: Data, rows: Rows = None) -> Tensor:
@@ -79,7 +85,8 @@ class LinearObjective:
         """f_i(x − ηp) for every η. Two products with X are enough, because z(x − ηp) = Xx − ηXp."""
         self.meter.rows += 2 * self.n / 3
         of = self.problem
-        z, u = of.compared(self._z(x, self.X), self.y), of.z(p, self.X)
+        z = of.compared(self._z(x, self.X), self.y)
+        u = of.z(p, self.X)
         shape = (-1, *(1,) * z.ndim)
         all_rows = of.losses((z - etas.view(shape) * u).flatten(0, 1), self.y.repeat(len(etas))).view(len(etas), -1)
         at = x - etas[:, None] * p
@@ -258,7 +265,12 @@ class LinearBatch:
     """
 
     def __init__(self, of: LinearObjective, x: Vec, X: Data, y: Data, rows: Rows, w: Weights) -> None:
-        self.of, self.x, self.X, self.y, self._rows, self.w = of, x, X, y, rows, w
+        self.of = of
+        self.x = x
+        self.X = X
+        self.y = y
+        self._rows = rows
+        self.w = w
 
     @cached_property
     def outputs(self) -> Tensor:

@@ -34,7 +34,8 @@ def adapters(module: nn.Module) -> tuple[Adapter, ...]:
         across, (rows, r), columns = bool(getattr(m, "fan_in_fan_out", False)), B.shape, A.shape[1]
         if W.shape != ((columns, rows) if across else (rows, columns)):
             return ()
-        places, scale = (int(p.storage_offset()) for p in (A, B, W)), _one(getattr(m, "scaling", 1.0))
+        places = (int(p.storage_offset()) for p in (A, B, W))
+        scale = _one(getattr(m, "scaling", 1.0))
         out.append(Adapter._make((*places, rows, r, columns, int(across), float(scale))))
     return tuple(out)
 

@@ -61,7 +61,8 @@ def _check_kind(module: nn.Module) -> None:
                 "track_running_stats=True, or GroupNorm",
                 here,
             )
-        if found := next((k for k, v in vars(m).items() if isinstance(v, Tensor) and not v.is_leaf), None):
+        found = next((k for k, v in vars(m).items() if isinstance(v, Tensor) and not v.is_leaf), None)
+        if found:
             raise RecipeError(
                 f"{here} holds the tensor {found!r}, computed from parameters, which cannot be copied. If it is "
                 "from weight_norm, spectral_norm or prune, use torch.nn.utils.parametrizations, or prune.remove first",
@@ -223,20 +224,15 @@ class Network(NetworkSpec):
         before = counted(p.module)
         p.works_in_place(rows)  # of the same rows and random numbers: last outputs that a module keeps stay the same
         p.numbers = out[0].numel()
-        if moved := [name for name, value in counted(p.module).items() if value != before.get(name, value)]:
+        moved = [name for name, value in counted(p.module).items() if value != before.get(name, value)]
+        if moved:
             p.counting = True
             log.warning(
                 "Network: the module's %s changes from pass to pass and is no buffer: each process counts its own "
                 "passes, so results depend on the number of workers, and on a resume; register it as a buffer",
                 moved[0],
             )
-        if name := p.left_behind(rows):
-            raise RecipeError(
-                f"Network(module): {name} would not be trained: clients train copies of the module, and in a copy a "
-                "function that was made with the first module, such as a lambda over self, still uses the first "
-                "module's parameters; make it a method of the class",
-                "module",
-            )
+        self._refuse_left_behind(p, rows)
         p.seen = rows, self.targets(y[:2], classes).to(device)
         self._tried(p, out, y, classes)
         if y.ndim > 1:
@@ -244,10 +240,23 @@ class Network(NetworkSpec):
         layers = p.note_layers(rows)
         self._ends(p, out, layers.end)
         if self.shared is not None and body:
-            found, names = p, without_last(p.module, self.shared, layers.last, layers.failed)
+            found = p
+            names = without_last(p.module, self.shared, layers.last, layers.failed)
             p = NetworkProblem(replace(self, shared=names), classes, p.dtype, device)
             p.__setstate__({name: getattr(found, name) for name in (*TRIED, "seen")})
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
+
+    @staticmethod
+    def _refuse_left_behind(p: NetworkProblem, rows: Data) -> None:
+        """Raise RecipeError for a parameter that a copy of the module would not train."""
+        name = p.left_behind(rows)
+        if name:
+            raise RecipeError(
+                f"Network(module): {name} would not be trained: clients train copies of the module, and in a copy a "
+                "function that was made with the first module, such as a lambda over self, still uses the first "
+                "module's parameters; make it a method of the class",
+                "module",
+            )
 
     def _read(self, p: NetworkProblem, X: Data) -> tuple[Tensor, Tensor]:
         """Two rows of X, and the network's outputs for them. Raises BadData if it cannot read such rows."""
@@ -331,7 +340,8 @@ class Network(NetworkSpec):
 
     def _ends(self, p: NetworkProblem, out: Tensor, end: str) -> None:
         """Warn in the log if the loss does not take such outputs; after a sigmoid, decide at ½."""
-        if why := unsuited(self.loss, out, end):
+        why = unsuited(self.loss, out, end)
+        if why:
             log.warning("%s", why)
         unclear = p.decision is None and callable(self.loss) and p.classes == 2
         if end == "sigmoid" and (is_binary(self.loss) or unclear):

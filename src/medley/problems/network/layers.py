@@ -77,7 +77,8 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
         within = {id(p): path for path, m in self.layers.items() for p in m.parameters()}
         own = {id(p): path for path, m in module.named_modules() for p in m.parameters(recurse=False)}
         places = sorted((p.data_ptr(), p.data_ptr() + p.nbytes, id(p)) for p in module.parameters() if p.numel())
-        self.starts, self.places = [start for start, _, _ in places], places
+        self.starts = [start for start, _, _ in places]
+        self.places = places
         self.paths = [within.get(key, own[key]) for _, _, key in places]
         self.before: list[frozenset[int]] = [frozenset()] * len(places)
         self.kept = [t for t in tree_leaves(inputs) if isinstance(t, Tensor)]  # an address is not to be used again
@@ -157,7 +158,8 @@ def seen(module: nn.Module, inputs: Any, forward: Callable[[], Tensor]) -> Layer
     finally:
         for hook in hooks:
             hook.remove()
-    uses, end = watch.origin(out).uses, watch.ends.get(out.untyped_storage().data_ptr(), "")
+    uses = watch.origin(out).uses
+    end = watch.ends.get(out.untyped_storage().data_ptr(), "")
     end = end if end in ENDS else ""
     trained = {path for path, m in module.named_modules() if any(p.requires_grad for p in m.parameters())}
     last, latest = watch.latest(uses, trained.__contains__), watch.latest(uses, lambda _: True)

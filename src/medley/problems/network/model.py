@@ -62,7 +62,10 @@ class NetworkModel:
     """
 
     def __init__(self, family: NetworkSpec, classes: int | None, dtype: torch.dtype, device: str) -> None:
-        self.family, self.classes, self.dtype, self.device = family, classes, dtype, device
+        self.family = family
+        self.classes = classes
+        self.dtype = dtype
+        self.device = device
         _refuse_complex(family.module)
         self.low = is_low(family.module, dtype)
         self.module = placed(family.module, dtype, device)
@@ -89,8 +92,12 @@ class NetworkModel:
         self.still = frozenset()
         self.changes_inputs = True
         self.allowed: Bool[Tensor, "c c"] | None = None
-        self.noisy, self.counting, self.numbers, self.maps = False, False, 1, True
-        self.reached, self.partial = set[int](), False
+        self.noisy = False
+        self.counting = False
+        self.numbers = 1
+        self.maps = True
+        self.reached = set[int]()
+        self.partial = False
         self.mixes_rows = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.by_rows = not callable(family.loss)
         self.decision: Decision = None if family.loss == "mse" else "argmax"
@@ -141,7 +148,8 @@ class NetworkModel:
     def last(self) -> tuple[int, int | None] | None:
         """Positions in ``flat`` of the head's weights and biases; None unless these tensors are trained directly."""
         own = {} if self.head is None else self.head._parameters
-        weight, bias = own.get("weight"), own.get("bias")
+        weight = own.get("weight")
+        bias = own.get("bias")
         if weight is None or not all(p.requires_grad for p in own.values() if p is not None):
             return None
         # Parameters are views of the flat vector.
@@ -162,9 +170,11 @@ class NetworkModel:
         Raises RecipeError, naming the tensor, if one is missing, unknown or of another shape; or if one is frozen, or a
         buffer that stands still, and differs from the module's, because clients in other processes have the module's.
         """
-        mine, call = self.module.state_dict(keep_vars=True), "run(init=...)"
+        mine = self.module.state_dict(keep_vars=True)
+        call = "run(init=...)"
         remedy = "the weights are of another network, or of a part of one: load them into the module yourself"
-        if prefix := _prefix(state, mine):
+        prefix = _prefix(state, mine)
+        if prefix:
             remedy = (
                 f"its names begin with {prefix!r}: give {{k.removeprefix({prefix!r}): t for k, t in state.items()}}"
             )
@@ -302,7 +312,8 @@ class NetworkModel:
         If a buffer has another shape, raises RecipeError with its name.
         """
         for owned, name, b in self._moving:
-            if (now := owned.get(name.rpartition(".")[2])) is b:
+            now = owned.get(name.rpartition(".")[2])
+            if now is b:
                 continue
             if now is None or now.shape != b.shape:
                 raise RecipeError(

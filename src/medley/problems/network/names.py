@@ -8,7 +8,8 @@ from torch import nn
 
 from ...contract import Patterns, RecipeError
 
-BODY, BUT_NORMS = "body", "all but norms"
+BODY = "body"
+BUT_NORMS = "all but norms"
 """Words that you may use instead of names: all layers except the one that runs last, and all except normalisation."""
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm, nn.RMSNorm)

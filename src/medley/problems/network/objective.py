@@ -87,7 +87,8 @@ class NetworkObjective:
         A user's own loss gets as many rows at a time as an evaluation takes, and its means are averaged.
         """
         X, y = (self.X, self.y) if rows is None else (self.X[rows], self.y[rows])  # lazy rows are read in batches
-        w, p = self._weights(rows), self.problem
+        w = self._weights(rows)
+        p = self.problem
         self.meter.rows += len(y) / 3
         most = rows_at_once(X, p.numbers)
         if len(y) <= most or not callable(p.family.loss):
@@ -238,7 +239,8 @@ class NetworkObjective:
 
         Finite for every x: a gradient that is not finite adds nothing, so that no x makes the sum reveal more of a row.
         """
-        p, total = self.problem, torch.zeros_like(x)
+        p = self.problem
+        total = torch.zeros_like(x)
         X, y = self._rows(rows)
         weights = self._weights(rows)
         self.meter.rows += len(y)
@@ -254,7 +256,8 @@ class NetworkObjective:
 
     def among(self, x: Vec, free: Bool[Tensor, " d"]) -> SomeObjective:
         """f_i as a function of the coordinates ``free``, which are a block of each matrix; the others stay at x."""
-        p, masks = self.problem, self.problem.split(free)
+        p = self.problem
+        masks = self.problem.split(free)
         shapes = [
             m.shape if m.all() else torch.Size([int(m.any(1).sum()), int(m.any(0).sum())]) for m in masks if m.any()
         ]
@@ -272,7 +275,8 @@ class NetworkObjective:
 
     def last(self) -> tuple[int, int | None]:
         """Positions in x of the last linear layer's weights and biases. Raises Unsupported if it is not trained."""
-        if (at := self.problem.last()) is None:
+        at = self.problem.last()
+        if at is None:
             raise Unsupported("the network's last layer is not linear, or it is frozen", method="last", need="features")
         return at
 
@@ -296,7 +300,8 @@ class NetworkObjective:
             rows = slice(at, at + most)
             batch = NetworkBatch(self, x, *self._rows(rows), rows)
             with torch.no_grad():
-                z, phi = batch.outputs, batch.features
+                z = batch.outputs
+                phi = batch.features
                 known = z.ndim == phi.ndim == 2
                 if known:
                     W = x[weight:][: z.shape[1] * phi.shape[1]].view(z.shape[1], -1)
@@ -332,12 +337,17 @@ class NetworkBatch:
     """
 
     def __init__(self, of: NetworkObjective, x: Vec, X: Data, y: Data, rows: Rows) -> None:
-        self.of, self.x, self.X, self.y, self._rows = of, x, X, y, rows
+        self.of = of
+        self.x = x
+        self.X = X
+        self.y = y
+        self._rows = rows
 
     @cached_property
     def _pass(self) -> tuple[Tensor, Tensor | None]:
         """The outputs, and the inputs of the last linear layer; None instead if there is no such layer."""
-        p, kept = self.of.problem, []
+        p = self.of.problem
+        kept = []
         head = p.head
         hook = None if head is None else head.register_forward_pre_hook(lambda m, args: kept.append(args[0]))
         try:

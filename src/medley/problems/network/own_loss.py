@@ -71,8 +71,10 @@ def refuse_class_numbers(loss: str | Loss, y: Tensor) -> None:
 
 LOGITS = ("cross_entropy", F.cross_entropy, F.binary_cross_entropy_with_logits)
 LOGIT_MODULES = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
-LOGARITHMS, LOGARITHM_MODULES = (F.nll_loss, F.kl_div), (nn.NLLLoss, nn.KLDivLoss)
-PROBABILITIES, PROBABILITY_MODULES = (F.binary_cross_entropy,), (nn.BCELoss,)
+LOGARITHMS = (F.nll_loss, F.kl_div)
+LOGARITHM_MODULES = (nn.NLLLoss, nn.KLDivLoss)
+PROBABILITIES = (F.binary_cross_entropy,)
+PROBABILITY_MODULES = (nn.BCELoss,)
 """PyTorch's losses of logits, of logarithms of probabilities, and of probabilities, as functions and as modules."""
 
 
@@ -256,7 +258,8 @@ def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
         out: outputs of two rows, for their shape and type
         y: the targets of all rows
     """
-    if not (remedy := _remedy(out.shape[1:], y.shape[1:])):
+    remedy = _remedy(out.shape[1:], y.shape[1:])
+    if not remedy:
         return
     other = (y != y[:1]).reshape(len(y), -1).any(1).nonzero()
     if not len(other):

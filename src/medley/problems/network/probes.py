@@ -12,7 +12,8 @@ from torch import Tensor
 from ...contract.types import Decision
 from .spec import Loss
 
-INSIDE, OUTSIDE = (0.0, 0.25, 0.5, 0.75, 1.0), (-2.0, -1.0, 2.0, 3.0)
+INSIDE = (0.0, 0.25, 0.5, 0.75, 1.0)
+OUTSIDE = (-2.0, -1.0, 2.0, 3.0)
 """Outputs that can be probabilities, and outputs that cannot."""
 
 CLOSE = 1e-4
@@ -69,7 +70,8 @@ def _threshold(loss: Loss, out: Tensor, y: Tensor) -> float | None:
     the second class and rises for the first. For any other loss, the two classes' losses are equal at the threshold.
     """
     # On the CPU: on CUDA, binary cross-entropy of numbers that are no probabilities ends the process.
-    like, labels = out.cpu(), y.cpu()
+    like = out.cpu()
+    labels = y.cpu()
     found = {
         z: [_value(loss, torch.full_like(like, z), torch.full_like(labels, c)) for c in (0, 1)]
         for z in INSIDE + OUTSIDE
@@ -108,7 +110,8 @@ def separable(loss: Loss, out: Tensor, y: Tensor) -> bool:
     if out.ndim > 1 and out.shape[1] > 1:
         draws = [z / z.sum(1, keepdim=True) for z in draws]  # probabilities, and logits as well
     try:
-        together, alone = [], []
+        together = []
+        alone = []
         for draw in draws:
             z = (0.1 + 0.8 * draw).to(out).requires_grad_()
             (whole,) = torch.autograd.grad(loss(z, y).mean(), z)
@@ -117,7 +120,8 @@ def separable(loss: Loss, out: Tensor, y: Tensor) -> bool:
             alone.append(torch.stack(single).reshape(len(y), -1))
     except Exception:
         return False
-    a, b = torch.cat(alone, 1).double(), torch.cat(together, 1).double()
+    a = torch.cat(alone, 1).double()
+    b = torch.cat(together, 1).double()
     if not bool(b.isfinite().all()):
         return False
     factor = (a * b).sum(1, keepdim=True) / a.square().sum(1, keepdim=True).clamp(min=1e-30)

@@ -234,7 +234,8 @@ class NetworkProblem(NetworkModel):
 
     def _reached(self, module: nn.Module, params: Mapping[str, Tensor], X: Data) -> dict[str, bool]:
         """Whether the outputs of these rows depend on each trained parameter, by name; in evaluation mode."""
-        like, modes = next(iter(params.values())), [(m, m.training) for m in module.modules()]
+        like = next(iter(params.values()))
+        modes = [(m, m.training) for m in module.modules()]
         rows = tree_map(lambda t: t.to(like.device, like.dtype if t.dtype == self.dtype else t.dtype), inputs_of(X))
         args, named = arguments(module, tree_map(torch.clone, rows))
         trained = {name: p for name, p in params.items() if p.requires_grad}
@@ -257,12 +258,15 @@ class NetworkProblem(NetworkModel):
         # A client with one row finds what the others find: batch normalisation wants two.
         rows = X[torch.zeros(2, dtype=torch.int64, device=X.device)] if len(X) == 1 else X.clone()
         parts = [part for part, _ in tensors(rows, "")]
-        before, moving, kept = [part._version for part in parts], set[str](), dict[str, Tensor]()
+        before = [part._version for part in parts]
+        moving = set[str]()
+        kept = dict[str, Tensor]()
         with torch.random.fork_rng([torch.device(self.device)] if self.device.startswith("cuda") else []):
             for training in (False, True):
                 self.mode(training)
                 kept = {name: b.clone() for name, b in self.module.named_buffers()}
-                copies, moved = {n: (b, b.clone()) for n, b in kept.items()}, {*kept}
+                copies = {n: (b, b.clone()) for n, b in kept.items()}
+                moved = {*kept}
                 with torch.no_grad(), contextlib.suppress(Exception):
                     functional_call(self.module, kept, *arguments(self.module, inputs_of(rows)), tie_weights=False)
                     # Batch normalisation changes its statistics without a new version.

@@ -74,7 +74,8 @@ class SharedNetwork(PartlyShared):
 
     def __init__(self, joint: NetworkProblem) -> None:
         self.joint = joint
-        self.d, self.dtype = sum(joint.sizes[: joint.shared_count]), joint.dtype
+        self.d = sum(joint.sizes[: joint.shared_count])
+        self.dtype = joint.dtype
         self.e = joint.d - self.d
         self.part = OwnPart(joint, self.d)
         own = {id(b) for b in (*self.part.floats, *self.part.ints)}
@@ -177,13 +178,15 @@ class PartObjective:
     @property
     def shapes(self) -> list[torch.Size]:
         """The shapes of the parameters of this part."""
-        count, shapes = self.problem.joint.shared_count, self.problem.joint.shapes
+        count = self.problem.joint.shared_count
+        shapes = self.problem.joint.shapes
         return shapes[:count] if self.part.start == 0 else shapes[count:]
 
     @property
     def idle(self) -> Bool[Tensor, " d"] | None:
         """Coordinates of this part that the last gradient did not reach; None if it is not known."""
-        return None if (idle := self.joint.idle) is None else idle[self.part]
+        idle = self.joint.idle
+        return None if idle is None else idle[self.part]
 
     def padded(self, v: Vec) -> Whole:
         """A direction of this part [d] as a direction of all parameters, 0 elsewhere."""
@@ -262,7 +265,8 @@ class PartBatch:
     """A forward pass whose x is one part of the parameters; see `medley.contract.problem.Batch`."""
 
     def __init__(self, batch: Batch, part: slice) -> None:
-        self._batch, self._part = batch, part
+        self._batch = batch
+        self._part = part
 
     @property
     def x(self) -> Vec:
