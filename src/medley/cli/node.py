@@ -115,10 +115,9 @@ def node(
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
     client = _begin(recipe_file, keyring, key, verbose, client)
     app = _app(recipe_file, data, code)
-    config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "key": str(key)}
-    config["allow"] = ALLOWED if allow is None else allow
-    given = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None}
-    config |= {k: str(v) for k, v in given.items() if v is not None}
+    settings = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None, "allow": allow}
+    config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "key": str(key), "allow": ALLOWED}
+    config |= {k: str(v) for k, v in settings.items() if v is not None}
     ledgers(config)
     tidy = [] if age is None else [partial(cleaning.clean, memory, age)]
     Resident(FleetNode(superlink, key, ca), app, config, memory / f"client{client}", *tidy).run()
