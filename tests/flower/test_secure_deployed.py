@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,18 @@ def same(there: md.Result, lost: set[tuple[int, int, int]]) -> None:
     assert mine == theirs
 
 
+def forget(there: Deployment) -> None:
+    """Nodes start with new ledgers: a key notes where its ledgers are, and does not start with others."""
+    for note in (there.folder / "keys").glob("*.ledgers"):
+        note.unlink()
+
+
+@pytest.fixture(autouse=True)
+def own_ledgers(there: Deployment) -> Iterator[None]:
+    yield
+    forget(there)  # the next test's nodes have another folder of memories
+
+
 def test_a_node_that_is_killed_in_mid_round_comes_back_or_is_unmasked(there: Deployment) -> None:
     """Killed while it trains. It starts again and masks from its file, or its masks are opened from shares.
 
@@ -103,8 +116,7 @@ def test_a_node_that_is_killed_in_mid_round_comes_back_or_is_unmasked(there: Dep
         kill.write_text(how)
         # keys.sh writes the keyring, so that nodes sign their keys; each run has nodes that told no loss before it
         own = "--keyring=keys/keyring", f"--memory=memory {how}"
-        for note in (there.folder / "keys").glob("*.ledgers"):  # a key notes where its ledgers are
-            note.unlink()
+        forget(there)
         with there.node(0, *own), there.node(1, *own), there.node(2, *own, "--data=mortal.py", again=True):
             same(there.result(f"secure {how}", **options), lost)
         assert not kill.exists()
@@ -117,7 +129,7 @@ def test_a_node_refuses_a_server_that_asks_for_shares_of_both_kinds(there: Deplo
     server.write_text(GREEDY)
     try:
         with there.nodes(), there.begun("greedy") as (p, _):
-            p.wait(600)
+            there.wait(p, 600)
     finally:
         server.write_text(honest)
     said = [e["message"] for e in events.read(Path(there.folder / "greedy")) if e.get("event") == "end"]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import medley as md
@@ -98,12 +98,13 @@ class Deployment:
     Attributes:
         folder: the folder of the scripts
         port: the proxy's port; the SuperLink has the next one
-        log: the server's output
+        alive: the nodes of now that are not started again, each with its log
     """
 
     folder: Path
     port: int
     env: dict[str, str]
+    alive: list[tuple[subprocess.Popen[bytes], Path]] = field(default_factory=list)
 
     @classmethod
     @contextlib.contextmanager
@@ -164,7 +165,12 @@ class Deployment:
         command += ["--ca=keys/ca.crt", "--recipe=app/recipe.toml", f"--client={k}", "--verbose", *more]
         command = respawning(command) if again else command
         with started(command, self.folder, self.env, f"node{k}") as running:
-            yield running
+            watched = [] if again else [running]
+            self.alive += watched
+            try:
+                yield running
+            finally:
+                self.alive = [node for node in self.alive if node not in watched]
 
     @contextlib.contextmanager
     def nodes(self, n: int = 3, again: bool = False) -> Iterator[list[tuple[subprocess.Popen[bytes], Path]]]:
@@ -184,10 +190,19 @@ class Deployment:
     def result(self, name: str, **config: object) -> md.Result:
         """The result of a run to its end."""
         with self.begun(name, **config) as (p, log):
-            p.wait(1500)
+            self.wait(p, 1500)
         out = Path(str(config.get("resume", self.folder / name)))
         assert (out / "result.json").exists(), f"{log.read_text()[-3000:]}\n{self.logs()}"
         return md.Result.load(out)
+
+    def wait(self, p: subprocess.Popen[bytes], seconds: float) -> None:
+        """Wait for the end of a run. Fails at once if a node ends before: the server would wait for it."""
+        end = time.monotonic() + seconds
+        while p.poll() is None:
+            for node, log in self.alive:
+                assert node.poll() is None, f"{log.name} ended: {log.read_text()[-2000:]}"
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.1)
 
     def logs(self) -> str:
         """The ends of all logs."""
