@@ -183,3 +183,62 @@ def test_the_streams_of_torch_and_numpy_around_a_run_are_neither_read_nor_change
         assert md.run(md.FedAvg(), fed, rounds=3, progress=False).digest == plain[0]
         assert torch.equal(torch.get_rng_state(), torchs)
         assert np.array_equal(np.random.get_state()[1], numpys)
+
+
+@pytest.mark.parametrize("how", ["thread", "own thread", "nested"])
+def test_a_run_that_on_round_starts_in_a_thread_and_waits_for_ends(how, monkeypatch, caplog):
+    monkeypatch.setattr("medley.runtime.turns.PATIENCE", 0.05)
+    plain, fed, outer, inner = made("BatchNorm and Dropout"), federation(DROPOUT()), federation(DROPOUT()), []
+
+    def other(on_round=None):
+        inner.append(md.run(md.FedAvg(), fed, rounds=3, progress=False, on_round=on_round).digest)
+
+    def waits(row):
+        if how == "own thread":
+            other()
+        else:
+            on_round = (lambda row: in_a_thread(other)) if how == "nested" and row["round"] == 1 else None
+            in_a_thread(lambda: other(on_round))
+
+    with torch.autocast("cpu", dtype=torch.bfloat16), setting(torch.set_default_dtype, torch.float64, torch.float32):
+        assert md.run(md.FedAvg(), outer, rounds=3, progress=False, on_round=waits).digest == plain[0]
+        assert torch.get_default_dtype() == torch.float64
+    assert inner == [plain[0]] * (8 if how == "nested" else 4)
+    assert ("takes the turn of another one" in caplog.text) == (how != "own thread")
+
+
+def in_a_thread(f):
+    thread = threading.Thread(target=f)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def process_threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def threads_inside(outputs, targets):
+    return torch.get_num_threads()
+
+
+def test_a_resumed_run_computes_with_the_number_of_threads_that_it_began_with(process_threads, tmp_path, caplog):
+    options = {"metrics": {"threads": (threads_inside, "min")}, "evaluate_on": "validation", "progress": False}
+    fed, digests = federation(md.problems.Logistic(mu=0.1)), {}
+    for begun in (1, 3):
+        process_threads(begun)
+        digests[begun] = md.run(md.FedAvg(), fed, rounds=2, **options).digest
+        md.run(md.FedAvg(), fed, rounds=1, checkpoint=tmp_path / str(begun), **options)
+    assert digests[1] != digests[3]
+    for begun, other in ((1, 3), (3, 1)):
+        process_threads(other)
+        with caplog.at_level("INFO", logger="medley"):
+            resumed = md.run(md.FedAvg(), fed, rounds=2, resume=tmp_path / str(begun), **options)
+        assert resumed.digest == digests[begun]
+        assert resumed.environment["threads"] == begun
+        assert f"began with {begun} as torch's number of threads" in caplog.text
+        assert f"this process has {other}" in caplog.text
+        assert torch.get_num_threads() == other

@@ -533,3 +533,17 @@ def test_who_holds_what_names_clients_and_labels_and_says_whether_seeds_agree() 
     fixed = page([run(m, s, settings=named) for m in "AB" for s in range(2)])
     assert "A seed fixes the cohorts, the batch order" in fixed
     assert "A seed fixes the partition, the cohorts" in page([run(m, s) for m in "AB" for s in range(2)])
+
+
+def test_runs_of_other_versions_or_threads_are_named() -> None:
+    alike = page(board())
+    assert "The runs differ in" not in alike
+    results = board()
+    for k, r in enumerate(results):
+        r.environment = {"torch": "2.9", "machine": "<x>", "threads": 1 + 3 * (k == 1)}
+    results[0].environment = {}  # an earlier folder, which does not record it
+    made = section(page(results), "Made with")
+    assert "The runs differ in threads (1; 4), so equal settings may give other last digits." in made
+    results[2].environment["torch"] = "2.8<b>"
+    made = section(page(results), "Made with")
+    assert "differ in torch (2.8&lt;b&gt;; 2.9) and threads (1; 4), so" in made

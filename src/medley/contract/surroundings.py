@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn.modules import module as modules
 
-from ..runtime import streams
+from ..runtime import turns
 from .errors import RecipeError
 
 AUTOCAST = ("cpu", "cuda", "mps", "xpu")
@@ -71,22 +71,25 @@ def refusal(device: str) -> str:
 
 
 @contextlib.contextmanager
-def set_aside(call: str, device: str = "cpu") -> Iterator[None]:
+def set_aside(call: str, device: str = "cpu", threads: int | None = None) -> Iterator[None]:
     """Compute as in a fresh process, whatever modes and defaults of torch and NumPy surround ``call``.
 
     Gradients are on, inference mode, autocast and a default device are off, the default dtype is float32, and NumPy's
     floating-point errors are as it has them by default. On the CPU, deterministic mode is off, oneDNN on, and float32
-    products have full precision. Afterwards everything is as before.
+    products have full precision. torch computes with this number of ``threads``; None leaves it. Afterwards everything
+    is as before.
 
     Raises RecipeError for global module hooks, and for modes that cannot be set aside, see `refusal`.
     """
     if why := refusal(device):
         raise RecipeError(f"{call}: {why}", "run")
     switches = ANYWHERE + (ON_CPU if device == "cpu" else ())
+    if threads is not None:
+        switches += ((torch.get_num_threads, torch.set_num_threads, threads),)
     before = [(write, now) for read, write, plain in switches if (now := read()) != plain]
     with contextlib.ExitStack() as stack:
         if before:  # of the whole process, so no other run may begin or end meanwhile
-            stack.enter_context(streams.alone())
+            stack.enter_context(turns.alone())
         stack.enter_context(np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())

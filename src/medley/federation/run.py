@@ -24,7 +24,7 @@ from ..contract.tuned import split
 from ..privacy.private import private_part
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem, SharedNetwork
-from ..runtime import streams
+from ..runtime import streams, turns
 from ..secure.connection import ReachesParties, SecureConnection
 from ..server.loop import Loop
 from ..server.options import RunOptions
@@ -35,6 +35,7 @@ from ..storage.identity import identity
 from ..storage.modules import trained
 from ..storage.predictions import WITHHELD
 from ..storage.result import Result
+from ..storage.run_folder import threads_of
 from ..storage.spill import Spill
 from ..transports.auto import Unchosen
 from ..wire.connection import Connection, FaultyTransport, Placed
@@ -74,8 +75,9 @@ def run(call: Call) -> Result:
     Raises RecipeError for invalid options, and Unsupported if the method needs more than problem and federation
     provide.
     """
-    with set_aside("run()", call.device_name), streams.globals_kept(call.device_name):
-        streams.name_globals(call.device_name, call.seed, "begin")
+    device, threads = call.device_name, None if call.resume is None else threads_of(Path(call.resume))
+    with turns.alone(), set_aside("run()", device, threads), streams.globals_kept(device):
+        streams.name_globals(device, call.seed, "begin")
         return PreparedRun.of(call.method, call.fed, call).run()
 
 

@@ -19,6 +19,7 @@ from .. import engines
 from .. import recipe as recipes
 from ..clients.host import ClientHost
 from ..contract import BadData, Client, ClientFailed, Local, MedleyError, PersonalModel, RecipeError, WireError, pytree
+from ..contract.surroundings import set_aside
 from ..contract.tuned import split
 from ..privacy.accountant import Release, added, epsilon
 from ..privacy.private import private_part
@@ -144,11 +145,12 @@ class ClientSide:
         return replace(r, code=names(r.tables) if self.code is None else frozenset(self.code))
 
     def isolated(self, handler: Handler) -> Handler:
-        """The handler; if it fails, the next message gets a new problem and new rows."""
+        """The handler, as in a fresh process; if it fails, the next message gets a new problem and new rows."""
 
         def reply(letter: Letter, context: Context) -> bytes:
             try:
-                return handler(letter, context)
+                with set_aside(f"client {_id(context)}", self.recipe.tables.get("run", {}).get("device", "cpu")):
+                    return handler(letter, context)
             except BaseException:
                 self._own.clear()
                 self._lots.clear()
@@ -283,10 +285,8 @@ class ClientSide:
             log.error("%s", fold.failed[i])
             return {"why": f"its method failed; {OWN_LOG}"}
         mine = model_of(fold.replies[i])
-        rows, coarse = (
-            self.own(context, method, asked["known"]),
-            Coarse.of(context.node_config, self.recipe.rules(), mine),
-        )
+        rows = self.own(context, method, asked["known"])
+        coarse = Coarse.of(context.node_config, self.recipe.rules(), mine)
         return {"own": rows.evaluate(mine, asked["round"], tests, asked["loss"], coarse=coarse)}
 
     @staticmethod

@@ -68,8 +68,8 @@ def ledgers(config: Mapping[str, Any]) -> Path:
         raise RecipeError(
             f"the ledgers of {key} (record, approvals, account, register) are in {noted}"
             + ("" if noted.exists() else ", which is gone: bring it back, or put it into the new folder of memories")
-            + f"; start the node with --memory {shlex.quote(str(noted.parent))}, or with the key that took them over. If "
-            f"they are lost, delete {place}: what they counted comes on top of what the new ones count",
+            + f"; start the node with --memory {shlex.quote(str(noted.parent))}, or with the key that took them over. "
+            f"If they are lost, delete {place}: what they counted comes on top of what the new ones count",
             "memory",
         )
     if not folder.exists():

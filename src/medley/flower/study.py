@@ -92,7 +92,8 @@ def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> Clie
     kinds = {type(a) for a in side.recipe.analyses()}
     asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
     asked |= {"query": side.report, **{f"query.{step}": side.secure(step) for step in STEPS}}
-    return node.client_app({kind: discreet(handler) for kind, handler in asked.items()}, Path(recipe), study=True)
+    handlers = {kind: discreet(side.isolated(handler)) for kind, handler in asked.items()}
+    return node.client_app(handlers, Path(recipe), study=True)
 
 
 def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda found: None) -> ServerApp:

@@ -72,7 +72,7 @@ def page(
         ("Settings", all_settings(c, settings)),
         *((heading, [body if isinstance(body, Markup) else text(body)]) for heading, body in extra),
         ("How to read this", notes(c)),
-        ("Made with", made(command)),
+        ("Made with", made(command, c)),
     ]
     return made_of(
         heading_of(c) if title is None else title, [*compared(c), *lede(c)], sections, tuple(c.slots.values())

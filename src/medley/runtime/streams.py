@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b, shake_256
@@ -19,23 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .turns import alone
+
 Name = str | int
-
-_turn: contextlib.AbstractContextManager[bool] = threading.RLock()
-
-
-def _new_turn() -> None:
-    global _turn
-    _turn = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # the thread that holds it is not in the child
-    os.register_at_fork(after_in_child=_new_turn)
-
-
-def alone() -> contextlib.AbstractContextManager[bool]:
-    """A lock on what all threads share, such as the global streams and torch's defaults; a thread may take it twice."""
-    return _turn
 
 
 def key(seed: int, *name: Name) -> int:

@@ -16,7 +16,7 @@ import torch
 
 from ..contract import Algorithm, State, Vec, pytree
 from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, name_clients, with_names
-from ..runtime import deferred, stopwatch, streams
+from ..runtime import deferred, stopwatch, streams, turns
 from ..runtime.clock import Device
 from ..storage import run_folder
 from ..storage.as_json import shown_seed
@@ -353,8 +353,8 @@ class Loop:
         log.info(
             "%s, seed %s, round %d of %d: %s; %s", name, seed, row["round"], self.rounds, figures, traffic, extra=said
         )
-        for told in (self.tick, self.options.on_round):
-            if told is not None:
+        for told in filter(None, (self.tick, self.options.on_round)):
+            with turns.alone().calling_back():
                 told(dict(row))
 
     def _open(self, state: RunState) -> RunState:

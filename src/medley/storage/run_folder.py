@@ -21,12 +21,15 @@ begin with the lines that the checkpoint counts.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from ..contract.errors import RecipeError, WireError
 from ..wire.ledger import Ledger
@@ -36,6 +39,8 @@ from .environment import device_of, environment, warn_of_changes
 from .formats import other_format
 from .history import Row, history_of, history_text
 from .result import CLIENTS, HISTORY, RUN
+
+log = logging.getLogger("medley")
 
 FORMAT = 3
 """The format of run.json and of the folder's layout."""
@@ -255,6 +260,31 @@ def described(folder: Path) -> dict[str, Any]:
             f"{path} cannot be read ({type(e).__name__}: {e}); take an earlier copy of the folder, or start over"
         ) from None
     return about
+
+
+MOST_THREADS = 1024
+"""The largest number of threads that a damaged folder can ask for."""
+
+
+def threads_of(folder: Path) -> int | None:
+    """The number of torch's threads that the run in ``folder`` began with; None if the folder does not record it.
+
+    A resumed run computes with as many, because their number changes the last digits of sums.
+    """
+    try:
+        start = (described(folder).get("starts") or [{}])[0]
+    except WireError:  # whoever loads the run raises it again, in its turn
+        return None
+    threads = start.get("threads")
+    if type(threads) is not int or not 0 < threads <= MOST_THREADS:
+        return None
+    if threads != (now := torch.get_num_threads()):
+        log.info(
+            "the run in %s began with %d as torch's number of threads, on which its bits depend, and goes on with it; "
+            "this process has %d",
+            *(folder, threads, now),
+        )
+    return threads
 
 
 def _prefix(path: Path, size: int, digest: str) -> str:

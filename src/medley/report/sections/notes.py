@@ -13,8 +13,11 @@ from ..document import code, definitions, text
 from ..figures import Markup
 from ..numbers import usable
 from ..table import estimated, named, streamed
-from .comparison import Comparison
+from .comparison import Comparison, listed
 from .sites import same_clients
+
+BITS = ("medley", "python", "torch", "numpy", "scipy", "platform", "machine", "threads")
+"""What a result records of its environment, on which its bits depend."""
 
 
 def notes(c: Comparison) -> list[Markup]:
@@ -36,8 +39,8 @@ def notes(c: Comparison) -> list[Markup]:
     return [definitions(used, c.base, named(c.metric, c.results), dealt)]
 
 
-def made(command: str | None) -> list[Markup]:
-    """The ``command`` that made the page, if there is one, versions of software, and the date."""
+def made(command: str | None, c: Comparison) -> list[Markup]:
+    """The ``command`` that made the page, if there is one, versions of software, the date, and whether runs differ."""
     facts = [
         f"Medley {version()}",
         f"Python {platform.python_version()}",
@@ -46,4 +49,12 @@ def made(command: str | None) -> list[Markup]:
         platform.platform(terse=True),
         datetime.now().astimezone().isoformat(" ", "minutes"),
     ]
-    return [*([code(command)] if command else []), text(" · ".join(facts), "facts")]
+    unlike = [text(words) for words in [_unlike(c)] if words]
+    return [*([code(command)] if command else []), text(" · ".join(facts), "facts"), *unlike]
+
+
+def _unlike(c: Comparison) -> str:
+    """A sentence on versions, machines and threads if the runs were not all made with the same; empty if they were."""
+    values = {name: sorted({str(r.environment.get(name, "?")) for r in c.results if r.environment}) for name in BITS}
+    unlike = [f"{name} ({'; '.join(several)})" for name, several in values.items() if len(several) > 1]
+    return "" if not unlike else f"The runs differ in {listed(unlike)}, so equal settings may give other last digits."
