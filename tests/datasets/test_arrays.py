@@ -11,7 +11,7 @@ import torch
 
 import medley as md
 from medley.contract import Place
-from medley.rows.numbers import as_tensor
+from medley.rows.tensors import as_tensor
 
 X = np.random.default_rng(0).normal(size=(8, 3))
 Y = np.array([0, 1] * 4)

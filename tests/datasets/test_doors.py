@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -219,7 +220,7 @@ INPUTS: dict[str, tuple[Callable[[], dict[str, Any]], Any, tuple[But, ...]]] = {
         But("svmlight", NUMBERS_ONLY), But("npz", "its arrays have no zones"),
     )),
     "durations": (column(lambda x: x.astype("timedelta64[s]")), Says(r"duration.*timedelta64"), (
-        But("svmlight", NUMBERS_ONLY), But("csv", NO_TYPES, Says("0 days")),
+        But("svmlight", NUMBERS_ONLY),
     )),
     "categories": (column(lambda x: pd.Categorical(np.where(x == 1, "yes", "no"))), Says("prepare"), (
         But("svmlight", NUMBERS_ONLY),
@@ -396,19 +397,81 @@ THIRD = [1 / 3]
 YES = ["no", "yes"]
 CALLS = ("describe", "glm", "standardise", "encode")
 
-STUDIES: dict[str, tuple[Any, Any, Any, Any]] = {
-    **dict.fromkeys(("bool",), (THIRD, [0.0], THIRD, ["False", "True"])),
-    **dict.fromkeys(("uint8", "float16", "sparse"), (THIRD, [0.0], THIRD, ["0", "1"])),
-    "beyond 2^53": (*[Says("too many digits")] * 3, [str(BIG), str(BIG + 1)]),
-    **dict.fromkeys(("dates", "dates with a zone"), (Says("is a date; .* from the same day at all sites"),) * 4),
-    "durations": (Says("duration.*timedelta64"),) * 4,
-    **dict.fromkeys(("categories", "text"), (YES, Says(r"C\(b\)"), Says("encode"), YES)),
-    "missing": ([8 / 23], [1 / 15], [8 / 23], ["0", "1"]),
-    "infinite": (Says("b is infinite"),) * 4,
-}
-"""What a study answers to the column b of ``INPUTS``: mean or categories, slope, mean, categories.
 
-It differs from the doors above where a study does more: text is categories, and missing cells are counted and left out.
+def cells_of(make: Callable[[np.ndarray], list[Any]], dtype: str = "object", odd: Any = ...) -> Callable[[], Any]:
+    """Three columns as `column` has them, in a frame's dtype; ``odd`` replaces the cell of row 5 of column b."""
+
+    def columns() -> dict[str, Any]:
+        X = {name: make((k == KIND).astype(int)) for k, name in enumerate(COLUMN)}
+        X["b"] = [odd if k == 5 and odd is not ... else v for k, v in enumerate(X["b"])]
+        return {name: pd.Series(objects(v) if dtype == "object" else v, dtype=dtype) for name, v in X.items()}
+
+    return columns
+
+
+AT = f"{ROW}.*{B}"
+CELLS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "objects True, False": (cells_of(lambda x: [bool(v) for v in x]), None),
+    "True, False with a gap": (cells_of(lambda x: [bool(v) for v in x], odd=None), Says(f"{AT}.*(empty|missing)")),
+    "nullable integers": (cells_of(np.ndarray.tolist, "Int64"), None),
+    "nullable integers with a gap": (cells_of(np.ndarray.tolist, "Int64", None), Says(AT)),
+    "nullable integers beyond 2^53": (cells_of(lambda x: (x + BIG).tolist(), "Int64", None), Says("too many|" + AT)),
+    "even integers beyond 2^53": (lambda: {"a": KIND * 1.0, "b": np.full(N, 2**54), "c": KIND % 2}, "read"),
+    "Decimal": (cells_of(lambda x: [Decimal(f"{v}.50") for v in x.tolist()]), None),
+    "a word among numbers": (cells_of(np.ndarray.tolist, odd="high"), Says(f"{AT}.*'high' is not a number")),
+    "'NA' among numbers": (cells_of(np.ndarray.tolist, odd="NA"), Says(f"{AT}.*'NA' says .* na_values")),
+    "1,5 among numbers": (cells_of(np.ndarray.tolist, odd="1,5"), Says(f"{AT}.*decimal comma")),
+    "spaces among numbers": (cells_of(np.ndarray.tolist, odd="  "), Says(f"{AT}.*(empty|missing)")),
+    "texts of numbers": (cells_of(lambda x: x.astype(str).tolist()), None),
+    "a text of a number": (cells_of(np.ndarray.tolist, odd="0"), None),
+    "thousands": (cells_of(lambda x: np.where(x == 1, "1 500", "1 000").tolist()), Says("thousands")),
+    "times of day": (cells_of(lambda x: np.where(x == 1, "10:30", "9:30").tolist()), Says("time of day.*to_timedelta")),
+    "complex": (cells_of(lambda x: (x + 1j).tolist()), Says("complex")),
+    "periods": (lambda: dict.fromkeys(COLUMN, pd.period_range("2024-01", periods=N, freq="M")), Says("period.*month")),
+    "lists": (cells_of(lambda x: [[1, v] for v in x]), Says(f"row 0.*{B[:-1]}|'a').*is a list")),
+    "too large": (cells_of(lambda x: (x * 1.0).tolist(), "float64", 1e300), Says(f"{AT}.*too large.*unit")),
+}  # fmt: skip
+"""Cells that only a frame can have, with the answer of the doors for training."""
+
+SMALL = (THIRD, [0.0], THIRD, ["0", "1"])
+GAP = ([8 / 23], [1 / 15], [8 / 23], ["0", "1"])
+DIGITS = Says("too many digits")
+
+
+def texts(remedy: str, *names: str) -> tuple[Any, ...]:
+    """The answers for a column of texts: categories where the call may have them; the remedy for numbers."""
+    return [*names], Says(rf"column 'b'.*not a number.*{remedy}"), Says("encode"), [*names]
+
+
+STUDIES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("bool", "objects True, False"), (*SMALL[:3], ["False", "True"])),
+    "True, False with a gap": (*GAP[:3], ["False", "True"]),
+    **dict.fromkeys(("uint8", "float16", "sparse", "nullable integers"), SMALL),
+    **dict.fromkeys(("missing", "nullable integers with a gap", "spaces among numbers"), GAP),
+    **dict.fromkeys(("beyond 2^53", "nullable integers beyond 2^53"), (DIGITS,) * 3 + ([str(BIG), str(BIG + 1)],)),
+    "even integers beyond 2^53": ([2.0**54], Says("collinear"), [2.0**54], [str(2**54)]),
+    "Decimal": ([5 / 6], [0.0], [5 / 6], ["0.5", "1.5"]),
+    **dict.fromkeys(("dates", "dates with a zone"), (Says("'b'.*is a date; .* from the same day"),) * 4),
+    "durations": (Says("duration.*timedelta64"),) * 4,
+    **dict.fromkeys(("categories", "text"), texts(r"C\(b\)", "no", "yes")),
+    "dates as text": texts("date.*to_datetime", *sorted(dates().astype(str).tolist())),
+    "decimal commas": texts("decimal comma", "0,5", "1,5"),
+    "numbers with units": texts("unit", "60 kg", "70 kg"),
+    "texts of numbers": texts("to_numeric", "0", "1"),
+    "thousands": texts("thousands", "1 000", "1 500"),
+    "times of day": texts("time of day", "10:30", "9:30"),
+    "a text of a number": (Says(f"{AT}.*'0' is text among numbers.*string"),) * 4,
+    **{
+        row: (CELLS[row][1],) * 4
+        for row in ("a word among numbers", "'NA' among numbers", "1,5 among numbers", "complex", "periods", "lists")
+    },
+    "too large": (*(CELLS["too large"][1],) * 3, Says("category of more than")),
+    "infinite": (Says(f"{AT}.*not finite; make it empty"),) * 4,
+}
+"""What a study answers to the column b of ``INPUTS`` and ``CELLS``: mean or categories, slope, mean, categories.
+
+It differs from the doors above where a study does more: text is categories, so numbers in texts are, too, and are no
+numbers among numbers; missing cells are counted and left out; and categories are texts, of any number of digits.
 """
 
 
@@ -432,11 +495,38 @@ def studied(rows: Rows, call: str) -> list[Any]:
     return [*scaling.coding.columns[0].levels] if call == "encode" else [round(float(scaling.mean[0, 0]), 6)]
 
 
-@pytest.mark.parametrize(("row", "call"), slow_but(("describe",), STUDIES, CALLS))
+@pytest.mark.parametrize(("row", "call"), slow_but(("describe", "glm"), STUDIES, CALLS))
 def test_studies(row: str, call: str) -> None:
     want = STUDIES[row][CALLS.index(call)]
     want = [round(v, 6) if isinstance(v, float) else v for v in want] if isinstance(want, list) else want
-    compare(lambda: studied(Rows(INPUTS[row][0](), KIND), call), want)
+    compare(lambda: studied(Rows((INPUTS | CELLS)[row][0](), KIND), call), want)
+
+
+@pytest.mark.parametrize(("row", "door"), slow_but(("frame", "prepared"), CELLS, ("frame", "frames", "prepared")))
+def test_cells(row: str, door: str, tmp_path: Path) -> None:
+    make, answer = CELLS[row]
+    rows = Rows(make(), KIND)
+
+    def act() -> Any:
+        if door == "prepared":
+            sites = {name: half.frame() for name, half in zip("uv", Rows(spoilt(0.0), KIND).halves, strict=True)}
+            plan = [f"{name}: clip(-1e30, 1e30)" for name in COLUMN]
+            X = md.statistics.Study(sites, rules=RULES).prepare(plan).frame(rows.frame()).to_numpy()
+            return KIND.tolist() if answer is None and (X.argmax(1) == KIND).all() else "read"
+        fed = DOORS[door](md.problems.Softmax(mu=1e-4), rows, tmp_path)
+        if answer is not None:
+            return "read"
+        return plain(md.run(md.FedAvg(), fed, rounds=1, progress=False).predict(inputs_for(door, rows)))
+
+    compare(act, KIND.tolist() if answer is None else answer)
+
+
+def test_a_category_that_looks_like_a_number_or_is_missing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    for values, text in ((of("0,5", "1,5"), "taken for categories, but '0,5' is a number with a decimal comma"),
+                         (of("F", "NA"), "'NA' is taken for a category; make such cells empty")):  # fmt: skip
+        half = pd.DataFrame({"b": values})
+        md.statistics.Study({"u": half, "v": half}, rules=RULES).describe(["b"])
+        assert f"u, column 'b': {text}" in caplog.text or f"u, column 'b': its texts are {text}" in caplog.text
 
 
 TEXTS = ("text with spaces", "text '01', '02'", "bytes", "a category without rows", "a class of one client")

@@ -665,9 +665,9 @@ def test_a_first_line_of_numbers_is_asked_about(
         ("a;b;y\n1;2;0\n2;oops;1\n3;4;1\n4;4;0\n", "row 1, column 'b': 'oops' is not a number; mend it or drop"),
         (
             "a;when;y\n1;2020-01-01 10:00;0\n",
-            r"'2020-01-01 10:00' is a time; give numbers, .*pandas.to_datetime",
+            r"'2020-01-01 10:00' is a date; give numbers, .*pandas.to_datetime",
         ),
-        ("a;when;y\n1;10:30;0\n", "'10:30' is a time; give numbers"),
+        ("a;when;y\n1;10:30;0\n", "'10:30' is a time of day; give numbers, .*pandas.to_timedelta"),
         ("a;b;y;\n1;2;0;\n", "the column '' after the others has no name, as if each line ended in a delimiter"),
         ("a;b;y;;\n1;2;0;;\n", "the column '' after the others has no name"),
         ("a;b;y\n1;12%;0\n", "'12%' is a number with a sign or a unit; take that off"),

@@ -296,7 +296,7 @@ def test_conditions_say_what_they_mean() -> None:
         ("hiv ~ log(stage)", md.BadData, r"Bern: log\(stage\) is not finite in a row"),
         ("hiv ~ age.__class__", md.BadData, "Bern has no column 'age.__class__'"),
         ("hiv ~ lambda", md.BadData, "Bern has no column 'lambda'"),
-        ("hiv ~ wave", md.BadData, "Bern: wave is not a number"),
+        ("hiv ~ wave", md.BadData, "Bern, column 'wave': the column is complex"),
     ],
 )
 def test_awkward_formulas_have_a_sentence(formula: str, error: type[Exception], match: str) -> None:

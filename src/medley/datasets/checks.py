@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..contract import BadData, Place, RecipeError, integer, take
 from ..numerics.scaling import Scaling
-from ..rows.numbers import check_finite
+from ..rows.tensors import check_finite
 
 
 def check_rows(X: Tensor, y: Tensor, classes: int | None, place: Place) -> None:

@@ -17,8 +17,8 @@ from ..numerics.scaling import Scaling
 from ..rows.columns import differ, names_of
 from ..rows.fields import Fields, described, layout
 from ..rows.lazy import in_memory
-from ..rows.numbers import as_tensor, check_tensor
 from ..rows.sparse import Sparse
+from ..rows.tensors import as_tensor, check_tensor
 from ..storage.html import facts
 from .checks import check_keys, check_kinds, check_rows, refuse_other_targets
 from .ingest.keys import as_column

@@ -21,7 +21,7 @@ from ..datasets.readers.folders import refuse_parts
 from ..rows.columns import TARGETS, cells, columns_of, differ, in_order, names_of
 from ..rows.fields import Fields, described, layout
 from ..rows.lazy import joined
-from ..rows.numbers import as_tensor, check_finite
+from ..rows.tensors import as_tensor, check_finite
 from .alike import TEST, check_bytes, check_index, common_features
 from .labels import joined_tests, numbered
 

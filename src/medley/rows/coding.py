@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -168,8 +169,8 @@ def text(value: Any) -> str:
     """A category's text without spaces at its ends; bytes are UTF-8. 1.0 becomes "1", because a column with missing
     values has no whole numbers.
     """
-    if isinstance(value, float) and value.is_integer():
-        return f"{value:.0f}"
+    if isinstance(value, float | np.floating | Decimal):
+        return f"{value:.0f}" if value % 1 == 0 else str(float(value))
     return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..contract import Algorithm, Client, Cohort, Message, RecipeError, Vec, on_client
 from ..numerics.dense import symmetric
 from ..rows.coding import folded
-from .cells import in_sequence, is_numeric, texts
+from .cells import in_sequence, is_text, texts
 from .levels import sketched, union
 from .site import Site
 
@@ -134,7 +134,7 @@ class Analysis(Algorithm[Report]):
                 for rows in (texts(site.frame, name, site.name) == v for v in values):
                     site.cell(rows & used, name)
             tables.append(sketched(values, f"{site.name}: C({name})"))
-        text = [0.0 if is_numeric(site.frame[c]) else 1.0 for c in columns]
+        text = [float(is_text(site.frame, c, site.name)) for c in columns]
         rows = np.zeros((got.sites, 3))
         rows[me.id] = used.sum(), missing, site.dropped
         shape = (len(tables), *(tables[0].shape if tables else (0, 0)))

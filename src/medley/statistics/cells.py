@@ -1,36 +1,29 @@
-"""A site's frame: its columns as numbers and as categories. Only this module imports pandas and formulaic."""
+"""A site's frame: its columns as numbers and as categories, under the rules of `rows.numbers`.
+
+Only this module imports pandas and formulaic. An error about one cell names its row, so that it stays in the site's own
+log; an error about a column quotes no cell.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
-import re
 from collections.abc import Mapping, Sequence
-from datetime import date, time, timedelta
 from decimal import Decimal
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from ..contract import BadData, RecipeError
+from ..contract import BadData, Place, RecipeError
 from ..contract.text import shown
+from ..rows import numbers as cells
 from ..rows.coding import text
-from ..rows.numbers import SEPARATED
 from ..runtime.versions import install
 
-DATES = "(date - pandas.Timestamp('2024-01-01')).dt.days, from the same day at all sites"
+log = logging.getLogger("medley")
 
-DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]\d.*)?")
-"""Texts that are dates."""
-
-NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
-"""Texts that are numbers, with a decimal point or comma."""
-
-TIMES = {
-    "M": f"is a date; compute a number of days in each site's data, {DATES}",
-    "m": "is a duration; compute a number in each site's data, such as duration / np.timedelta64(1, 'D')",
-}
-"""Kinds of columns of times, with the end of a sentence about each."""
+FLOATS = {float, np.longdouble}
 
 
 def needed(package: str) -> Any:
@@ -58,95 +51,114 @@ def table(data: Any, site: str) -> Any:
     out.columns = [str(c).strip() for c in out.columns]
     if not len(out) or out.columns.has_duplicates:
         raise BadData(f"{site}: the frame has {'no rows' if not len(out) else 'two columns of one name'}")
-    return out.assign(**{c: _trimmed(out[c]) for c in out.columns if _has_texts(out[c])})
+    return out.assign(**{c: _plain(out[c]) for c in out.columns if _has_objects(out[c])})
 
 
-def _has_texts(column: Any) -> bool:
+def _has_objects(column: Any) -> bool:
     kind, types = getattr(column.dtype, "categories", column).dtype, needed("pandas").api.types
     return bool(types.is_object_dtype(kind) or types.is_string_dtype(kind))
 
 
-def _is_number(value: Any) -> bool:
-    """Whether an object is a number that a float holds; True and False are none."""
-    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
-        return False
-    return bool(abs(float(value)) < 2**53 or value == float(value))
-
-
-def _trimmed(column: Any) -> Any:
-    """A column of objects that are all numbers, as floats; else its texts without spaces at their ends, None for empty
-    ones. The same column if nothing changes.
+def _plain(column: Any) -> Any:
+    """A column of objects that are all numbers, or True and False, in a type of these; else its texts without spaces at
+    their ends, None for empty ones. The same column if nothing changes.
     """
-    pandas = needed("pandas")
-    values, missing = column.astype(object).tolist(), column.isna().to_numpy()
-    present = [v for v, m in zip(values, missing, strict=True) if not m]
-    if present and all(map(_is_number, present)):
-        return pandas.Series([math.nan if m else float(v) for v, m in zip(values, missing, strict=True)], column.index)
-    trimmed = [(text(v) or None) if isinstance(v, str | bytes) else v for v in values]
-    if all(a is b or a == b for a, b in zip(values, trimmed, strict=True) if isinstance(a, str | bytes)):
-        return column
-    return pandas.Series(trimmed, index=column.index, dtype=object)
+    pandas, given = needed("pandas"), column.astype(object).tolist()
+    values = [(text(v) or None) if isinstance(v, str | bytes) else None if cells.is_missing(v) else v for v in given]
+    present = [v for v in values if v is not None]
+    if all(isinstance(v, Real | Decimal | np.bool_) and not cells.inexact(v) for v in present):
+        bools = present and all(isinstance(v, bool | np.bool_) for v in present)
+        return pandas.Series(values, column.index, dtype="boolean" if bools else float)
+    changed = any(a != b for a, b in zip(given, values, strict=True) if isinstance(a, str | bytes))
+    return pandas.Series(values, column.index, dtype=object) if changed else column
 
 
 def is_numeric(column: Any) -> bool:
     """Whether a column holds numbers, or True and False."""
+    if column.dtype == object:
+        return all(isinstance(v, Real | Decimal) or cells.is_missing(v) for v in column.tolist())
     return bool(needed("pandas").api.types.is_numeric_dtype(column.dtype))
+
+
+def is_text(frame: Any, name: str, site: str) -> bool:
+    """Whether a column is categories, since nothing says so but its cells; the log has texts that look like numbers.
+
+    Raises BadData, naming the row, for a column of numbers and texts.
+    """
+    column = frame[name]
+    if is_numeric(column):
+        return False
+    kinds = sorted({*texts(frame, name, site)} - {None})
+    first = cells.kind_of_text(kinds[0]) if kinds else ""
+    if first and "unit" not in first and all(map(cells.kind_of_text, kinds)):  # "3a" may well be a category
+        log.warning("%s, column %r: its texts are taken for categories, but %r %s", site, name, kinds[0], first)
+    for category in kinds:
+        if category.lower() in cells.MISSING and not {"+", "-"} <= {*kinds}:
+            log.warning(
+                "%s, column %r: %r is taken for a category; make such cells empty if their value is missing",
+                site, name, category,
+            )  # fmt: skip
+    return True
 
 
 def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for categories") -> np.ndarray:
     """A column as floats, missing as NaN.
 
-    Raises BadData for text, with this remedy, for dates, for infinities, and for whole numbers that no float holds.
+    Raises BadData for text, with this remedy, for dates, and, naming the row, for infinities, and for whole numbers
+    that no float holds.
     """
-    column = frame[name]
-    if not is_numeric(column) or column.dtype.kind == "c":
-        refuse_times(column, name, site, as_text=True)
-        raise BadData(f"{site}: {name} is not a number; {_numeric(column) or remedy.format(name)}")
-    values: np.ndarray = column.to_numpy(dtype=float, na_value=np.nan)
-    if np.isinf(values).any():
-        raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")
-    if column.dtype.kind in "iu" and (np.abs(values) >= 2.0**53).any():
-        raise BadData(f"{site}: {name} has whole numbers with too many digits for a float; subtract a constant there")
+    column, place = frame[name], Place(site, column=name)
+    gone, kind = column.isna().to_numpy(), getattr(column.dtype, "numpy_dtype", None)
+    if not is_numeric(column):
+        values = texts(frame, name, site)[~gone].tolist()
+        kinds = {cells.kind_of_text(v) for v in values[:100]}
+        if all(map(cells.is_number, values)):
+            remedy = (
+                "its texts are numbers; convert them in each site's data, pandas.to_numeric(column.astype('string'))"
+            )
+        elif "" not in kinds:
+            remedy = f"its text {kinds.pop()}"
+        raise BadData(f"it is not a number; {remedy.format(name)}", place=place)
+    if gone.any() and kind is not None:
+        column = column.fillna(kind.type(0))
+    filled = np.array(column.to_numpy(dtype=kind))
+    filled[gone] = 0
+    try:
+        values = cells.numbers(filled, place)
+    except BadData as e:
+        raise e.at(place.at(None if e.row is None else int(column.index[e.row]))) from None
+    values[gone] = np.nan
     return values
-
-
-def _numeric(column: Any) -> str:
-    """The remedy for a column of texts that are numbers; empty for another."""
-    values = [v for v in column.dropna() if isinstance(v, str)]
-    if not values or len(values) < column.notna().sum() or not all(NUMBER.fullmatch(v) for v in values):
-        return ""
-    comma = any("," in v for v in values)
-    return "its texts are numbers" + (
-        f" with a decimal comma; read the file there with pandas.read_csv(path, {SEPARATED}, decimal=',')"
-        if comma
-        else "; convert them in each site's data, pandas.to_numeric(column)"
-    )
-
-
-def refuse_times(column: Any, name: str, site: str, as_text: bool = False) -> None:
-    """Raise BadData for dates and durations; with ``as_text``, for a column of texts that are all dates, too."""
-    values = column.dropna()
-    kind = column.dtype.kind if column.dtype.kind in "mM" else ""
-    kind = "M" if str(column.dtype).startswith("period") else kind
-    if column.dtype == object and len(values):
-        kind = "M" if isinstance(values.iloc[0], date | time) else "m" if isinstance(values.iloc[0], timedelta) else ""
-    if not kind and as_text and len(values) and all(isinstance(v, str) and DATE.fullmatch(v) for v in values):
-        kind = "M"
-    if kind:
-        raise BadData(f"{site}: {name} {TIMES[kind]}")
 
 
 def texts(frame: Any, name: str, site: str) -> np.ndarray:
     """A column as categories, by their texts: whole numbers as "1", others as they are; None where missing.
 
-    Raises BadData for dates and for infinities.
+    Raises BadData for dates and, naming the row, for infinities, and for texts among numbers.
     """
-    column = frame[name]
-    refuse_times(column, name, site)
-    missing = column.isna().to_numpy()
-    if column.dtype.kind == "f" and np.isinf(column.to_numpy(dtype=float, na_value=np.nan)).any():
-        raise BadData(f"{site}: {name} is infinite in a row; leave it empty, or recode it")
-    return np.array([None if m else text(v) for m, v in zip(missing, column.tolist(), strict=True)], dtype=object)
+    column, place = frame[name], Place(site, column=name)
+    if column.dtype.kind not in "biu":
+        cells.refuse_kind(np.asarray(column), place)
+    values = [None if m else v for m, v in zip(column.isna().to_numpy(), column.tolist(), strict=True)]
+    types = {*map(type, values)} - {type(None)}
+    numeric = {t for t in types if issubclass(t, Real | Decimal)}
+    infinite = [isinstance(v, float | np.floating) and abs(v) == math.inf for v in values] if types & FLOATS else []
+    if any(infinite):
+        row = infinite.index(True)
+        raise cells.no_number(values[row], place.at(int(column.index[row])))
+    if odd := types - numeric if numeric else types & {list, tuple, dict, set, np.ndarray}:
+        row = next(k for k, v in enumerate(values) if type(v) in odd)
+        raise _no_text(values[row], place.at(int(column.index[row])), bool(numeric))
+    return np.array([None if v is None else text(v) for v in values], dtype=object)
+
+
+def _no_text(value: Any, place: Place, among_numbers: bool) -> BadData:
+    """The error of a cell that is no category, or a text among numbers."""
+    convert = f"make all of the column numbers, or all texts, frame[{place.column!r}].astype('string')"
+    if not among_numbers or not isinstance(value, str) or cells.is_number(value):
+        kind = "text among numbers" if among_numbers and isinstance(value, str) else f"a {type(value).__name__}"
+        return BadData(f"{value!r:.40} is {kind}; {convert}", place=place)
+    return cells.no_number(value, place, convert)
 
 
 def printed(frame: Any, **how: Any) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..contract import Client, Cohort, Message, RecipeError, WireError, on_client
 from .analysis import Agreement, Analysis, Hello, Json, Moments, Report, named_by, packed, site_of, tensor, unpacked
-from .cells import is_numeric, numbers, texts
+from .cells import is_text, numbers, texts
 from .formulas import check_columns
 from .levels import sketched
 from .rules import Withheld
@@ -174,7 +174,7 @@ class Describe(Analysis):
         site = site_of(me)
         site.rows((), self.where)
         check_columns(site.frame, [*self.named, *self.reads[0]], site.name)
-        text = [0.0 if is_numeric(site.frame[c]) else 1.0 for c in self.named]
+        text = [float(is_text(site.frame, c, site.name)) for c in self.named]
         return Agreement(tensor(text), tensor(np.zeros((0, 0, 0))), tensor(np.zeros((got.sites, 3))))
 
     @on_client

@@ -53,7 +53,7 @@ class Site:
         check_columns(frame, needs, name)
         there = complete(frame, needs) if needs else np.ones(len(frame), bool)
         own, dropped = "site" in frame.columns, int((~there).sum())
-        frame = frame[there].reset_index(drop=True)
+        frame = frame[there]  # its index has the rows' numbers in the site's own data
         if not own:
             frame = frame.assign(site=name)
         told = Register(frame if own else frame.drop(columns="site"), register, rules.rows, rules.id)

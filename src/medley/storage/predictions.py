@@ -18,10 +18,10 @@ from ..rows.columns import TARGETS, cells, columns_of, is_frame, is_hugging_face
 from ..rows.fields import Fields, applied, described, inputs_of, names_of, tensors
 from ..rows.fields import integers as whole
 from ..rows.lazy import in_memory
-from ..rows.numbers import as_row, as_tensor, check_finite
 from ..rows.numbers import table as table_of
 from ..rows.precision import is_far, moved
 from ..rows.sparse import Sparse
+from ..rows.tensors import as_row, as_tensor, check_finite
 
 CALL = Place("predict(X)")
 

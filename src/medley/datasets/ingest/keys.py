@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...contract import BadData, Place, RecipeError
-from ...rows.numbers import is_missing, plain
+from ...rows.numbers import is_missing
+from ...rows.tensors import plain
 
 DROP = "leave it out, frame.drop(columns=...)"
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from ...contract import BadData, Place
 from ...rows.lazy import Lazy, in_memory
-from ...rows.numbers import MISSING, REMEDIES, as_tensor, is_missing, kind_of_text, plain
+from ...rows.numbers import MISSING, REMEDIES, is_missing, kind_of_text
+from ...rows.tensors import as_tensor, plain
 
 log = logging.getLogger("medley")
 

@@ -19,8 +19,9 @@ from ...contract import BadData, Place, RecipeError
 from ...rows.columns import TARGETS, cells, columns_of, is_frame, is_hugging_face, is_transformed, names_of
 from ...rows.fields import Fields
 from ...rows.lazy import Lazy, Mapped
-from ...rows.numbers import as_row, refuse_inexact, table
+from ...rows.numbers import refuse_inexact, table
 from ...rows.precision import kept_apart
+from ...rows.tensors import as_row
 from .keys import DROP, refuse_index
 from .labels import RawTargets
 from .loaders import item_of, loaded, plain_tensors

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...contract import BadData, RecipeError, checked
-from ...rows.numbers import DEEP
+from ...rows.tensors import DEEP
 from ...runtime.versions import install
 from ..dataset import Dataset
 from ..files import Place, called, find_folder

@@ -13,10 +13,11 @@ from torch import Tensor
 from ...contract import BadData, Place, RecipeError
 from ...numerics.scaling import Scaling
 from ...rows.columns import cells, columns_of, is_frame, is_hugging_face
-from ...rows.numbers import as_tensor, check_finite, numbers, refuse_inexact
+from ...rows.numbers import numbers, refuse_inexact
 from ...rows.numbers import table as table_of
 from ...rows.precision import kept_apart
 from ...rows.sparse import Sparse, is_sparse
+from ...rows.tensors import as_tensor, check_finite
 from ..dataset import Dataset
 from ..ingest.keys import DROP, all_keys, key_column, refuse_index
 from ..ingest.labels import RawTargets, code, warn_of_missing
