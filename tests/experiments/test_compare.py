@@ -307,7 +307,7 @@ def test_the_error_of_saving_has_the_board(tmp_path, monkeypatch):
 def test_no_network_is_read_where_only_figures_are_wanted(tmp_path, monkeypatch, jobs):
     one = federation().run(md.FedAvg(), rounds=1, checkpoint=tmp_path / "one", progress=False)
     assert md.Result.load(tmp_path / "one").model is not None
-    monkeypatch.setattr("medley.storage.modules.brought_back", lambda *a: pytest.fail("a network is read"))
+    monkeypatch.setattr("medley.storage.modules.restored", lambda *a: pytest.fail("a network is read"))
     again = md.Result.load(tmp_path / "one", model=False)
     assert (again.model, again.digest) == (None, one.digest)
     for _ in range(2):  # the second call takes the runs from the folder

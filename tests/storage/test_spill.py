@@ -37,7 +37,7 @@ def test_what_exceeds_the_budget_comes_back_with_the_same_bits():
         assert (tag, held.count, type(held.count)) == ((1, i), i, int)
         assert torch.equal(held.v, torch.full((1000,), float(i)))
         assert kept.size <= 10 * 4000
-    assert [i for i in kept if i in kept._here][-1] == 0  # the last one asked for is the last to go
+    assert [i for i in kept if i in kept._in_memory][-1] == 0  # the last one asked for is the last to go
 
 
 def test_a_value_that_is_replaced_counts_once():
@@ -45,7 +45,7 @@ def test_a_value_that_is_replaced_counts_once():
     for turn in range(20):
         kept[0], kept[1] = value(turn), value(turn, n=500)
         assert kept.size == 4000 + 2000
-    assert set(kept._here) == {0, 1}
+    assert set(kept._in_memory) == {0, 1}
     assert kept._file is None
 
 

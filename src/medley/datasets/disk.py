@@ -18,7 +18,7 @@ from ..contract import BadData, RecipeError, checked
 from ..numerics.scaling import Scaling
 from ..rows.fields import Fields
 from ..rows.sparse import Sparse
-from ..storage.atomic import made
+from ..storage.atomic import make_folder
 from .dataset import Dataset
 from .files import Place
 
@@ -38,7 +38,7 @@ def save(data: Dataset, folder: Place) -> Path:
     if isinstance(data.X, Sparse | Fields):
         kind = "sparse rows" if isinstance(data.X, Sparse) else "rows of several inputs"
         raise RecipeError(f"{call}: {kind} cannot be mapped; keep the data set in memory.", "data")
-    made(place)
+    make_folder(place)
     tensors = {name: t for name in PARTS if (t := getattr(data, name)) is not None}
     for name, t in tensors.items():
         np.save(place / f"{name}.npy", t.numpy(), allow_pickle=False)

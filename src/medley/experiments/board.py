@@ -138,15 +138,15 @@ class Board:
         if kind in (".svg", ".pdf"):
             drawn = report.curve(self.results, metric, over, self.base)
             made = pdf(**drawn) if kind == ".pdf" else report.lines(**drawn).encode()
-            atomic.made(path.parent)
+            atomic.make_folder(path.parent)
             with atomic.replacing(path) as tmp:
                 tmp.write_bytes(made)
             return path
         if kind in (".md", ".tex"):
-            atomic.made(path.parent)
+            atomic.make_folder(path.parent)
             atomic.write(path, self.markdown() if kind == ".md" else report.latex(self._told, self.base))
             return path
-        atomic.made(path.parent)
+        atomic.make_folder(path.parent)
         with atomic.replacing(path) as tmp, tmp.open("w", newline="", encoding="utf-8") as f:
             if kind == ".csv":
                 rows = [{cell(k): cell(v) for k, v in row.items()} for row in self.rows]

@@ -29,7 +29,7 @@ from ..secure.connection import ReachesParties, SecureConnection
 from ..server.loop import Loop
 from ..server.options import RunOptions
 from ..server.protocols import Evaluator
-from ..storage.base import apart
+from ..storage.base import separate_copy
 from ..storage.client_models import differences, save_models
 from ..storage.identity import identity
 from ..storage.modules import trained
@@ -224,7 +224,7 @@ class PreparedRun:
             )
             result = loop(Path(o.resume) if o.resume is not None else None)
         result.personal = _own_models(draw.problem, result, loop.clientwise.models, o.device_name)
-        result.model = apart(_loaded(draw.problem, result.x, result.buffers, o.device_name))
+        result.model = separate_copy(_loaded(draw.problem, result.x, result.buffers, o.device_name))
         if o.folder is not None:
             result.save_structure(o.folder)
             save_models(o.folder, result.personal)

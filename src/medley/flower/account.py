@@ -113,4 +113,4 @@ class Account:
             raise WireError(f"client {self.client}: {FILE} cannot be read, {type(e).__name__}") from None
 
     def _keep(self, name: str, content: str | bytes) -> None:
-        write(private(self.folder) / name, content, own=True)
+        write(private(self.folder) / name, content, owner_only=True)

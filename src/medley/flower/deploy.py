@@ -206,7 +206,7 @@ class Deployment:
             gone = pid is not None and not run_view.alive(pid)
             fresh = [e for e in events.read(save) if e["at"] >= began]
             for e in fresh[shown:]:
-                if run_view.is_told(e) and e.get("event") != "end":
+                if run_view.is_logged(e) and e.get("event") != "end":
                     self.say(run_view.line(e, run_view.names(save)))
                 if e.get("event") == "app":
                     pid = e.get("pid")

@@ -205,7 +205,7 @@ class Messenger:
     def _keep(self) -> None:
         """Write the file."""
         if self.file is not None:
-            write(self.file, json.dumps(dict(sorted(self.bound.items()))), own=True)
+            write(self.file, json.dumps(dict(sorted(self.bound.items()))), owner_only=True)
 
     def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
         """Send a letter to each of some clients, and wait. Content that several letters share travels once.

@@ -87,7 +87,7 @@ class Shelf:
     def put(self, tag: Tag, memory: Any) -> None:
         """Write a pending version next to the acknowledged one, atomically."""
         name = f"{tag[0]:d}-{tag[1]:d}.safetensors"
-        write(made_private(self.folder) / name, seal(pytree.to_bytes(memory)), own=True)
+        write(made_private(self.folder) / name, seal(pytree.to_bytes(memory)), owner_only=True)
 
 
 def _tag(path: Path) -> Tag:
@@ -214,7 +214,7 @@ def guard(folder: Path, r: Recipe) -> None:
     private = [m.get("private") for m in r.tables.get("methods", ())]
     said, path = json.dumps([r.tables.get("secure"), private], sort_keys=True), folder / GUARDED
     if not path.exists():
-        write(made_private(folder) / GUARDED, said.encode(), own=True)
+        write(made_private(folder) / GUARDED, said.encode(), owner_only=True)
     elif (before := path.read_text(encoding="utf-8")) != said:
         raise WireError(
             f"client {folder.name} refuses: its memories of run {folder.parent.name} were made under {before}, "

@@ -76,7 +76,7 @@ def ledgers(config: Mapping[str, Any]) -> Path:
         _adopt(config, key, folder)
     if noted != folder.resolve():
         try:
-            written(place, f"{folder.resolve()}\n", own=True)
+            written(place, f"{folder.resolve()}\n", owner_only=True)
         except MedleyError as e:  # keys on a medium that cannot be written
             log.info("the place of the ledgers is not noted: %s", e)
     return _plain(folder)
@@ -172,7 +172,7 @@ def renew(config: Mapping[str, Any], old: Path) -> Path:
     for recipe, line in last.items():
         Record(after / APPROVALS, key).add(recipe=recipe, until=line["until"], allow=line.get("allow", ""))
     _place(old).unlink(missing_ok=True)
-    written(_place(old), f"{after.resolve()}\n", own=True)
+    written(_place(old), f"{after.resolve()}\n", owner_only=True)
     return ledgers(config)
 
 
@@ -204,7 +204,7 @@ def secret(config: Mapping[str, Any]) -> bytes:
         raise RecipeError(f"{place} is a link to {place.readlink()}: put the file itself there", "memory")
     with FileLock(f"{place}.lock"):
         if not place.exists() and not any(place.parent.glob(f"*/{ROWS}")):
-            written(place, secrets.token_bytes(32), own=True)
+            written(place, secrets.token_bytes(32), owner_only=True)
         key = place.read_bytes() if place.exists() else b""
     if len(key) != 32:
         raise RecipeError(
@@ -260,4 +260,4 @@ def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
                     )
         known = _read(mine / ROWS, [])
         if (few_of := sorted(seen | set(known))[:SKETCH]) != known:
-            written(mine / ROWS, json.dumps(few_of), own=True)
+            written(mine / ROWS, json.dumps(few_of), owner_only=True)

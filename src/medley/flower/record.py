@@ -70,7 +70,7 @@ class Record:
         """Keep a text or an answer beside the record, under its digest, before a line names it. Returns the digest."""
         place = private(self.path.parent / SENT) / (name := sha256(content).hexdigest())
         if not place.is_file() or place.read_bytes() != content:
-            write(place, content, own=True)
+            write(place, content, owner_only=True)
         return name
 
     def head(self) -> str:

@@ -144,7 +144,7 @@ class Roster:
     def save(self) -> None:
         """Write the file, readable by its owner only."""
         self.kept.leaving = set(self.messenger.leaving)
-        write(self.folder / FILE, json.dumps(vars(self.kept) | {"leaving": sorted(self.kept.leaving)}), own=True)
+        write(self.folder / FILE, json.dumps(vars(self.kept) | {"leaving": sorted(self.kept.leaving)}), owner_only=True)
 
     @classmethod
     def of(

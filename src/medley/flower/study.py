@@ -133,10 +133,10 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         found = list[Any]()
         for k, analysis in enumerate(analyses, 1):
             found.append(study.run(analysis))
-            write(folder / f"{k}.txt", found[-1].summary() + "\n", own=True)
+            write(folder / f"{k}.txt", found[-1].summary() + "\n", owner_only=True)
             if isinstance(found[-1], Coefficients | Description):
                 of = {"exp": True} if getattr(analysis, "uses", "") in RATIOS else {}
-                write(folder / f"{k}.tex", found[-1].latex(**of) + "\n", own=True)
+                write(folder / f"{k}.tex", found[-1].latex(**of) + "\n", owner_only=True)
             if isinstance(found[-1], Preparation):
                 found[-1].save(folder / f"{k}.json")
             say(f"{k} of {len(analyses)}: {analysis!r} is in {k}.txt")

@@ -258,8 +258,8 @@ class Sums:
     def _keep(self, place: Path, kept: Kept, step: str, answer: bytes) -> None:
         """Write the answer and then the state. Once the sum is open, delete secrets and earlier answers."""
         private(place)
-        write(place / step, answer, own=True)
-        write(place / FILE, json.dumps(asdict(kept)), own=True)
+        write(place / step, answer, owner_only=True)
+        write(place / FILE, json.dumps(asdict(kept)), owner_only=True)
         if step == STEPS[-1]:
             for earlier in STEPS[:-1]:
                 (place / earlier).unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from ..runtime import plugins, streams
 from ..server.options import RunOptions
 from ..statistics import Rules
 from ..statistics.analysis import Analysis
-from ..storage.atomic import made, write
+from ..storage.atomic import make_folder, write
 from . import rows, schema, toml
 from .bounds import Bounded
 from .build import Builder, by_id, named, refuse_study
@@ -273,7 +273,7 @@ class Recipe:
     def save(self, path: str | Path) -> Path:
         """Write `dumps` to ``path``, whole or not at all."""
         path = Path(path)
-        made(path.parent)
+        make_folder(path.parent)
         write(path, self.dumps())
         return path
 

@@ -110,6 +110,6 @@ def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
     Raises RecipeError, as `page` does, and MedleyError if the file cannot be written.
     """
     path, text = Path(path), page(results, **kwargs)
-    atomic.made(path.parent)
+    atomic.make_folder(path.parent)
     atomic.write(path, text)
     return path

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..contract import Checked, RecipeError, at_least, describe, integer, kinds, take
 from ..contract.surroundings import set_aside
 from ..secure import SecureSum
-from ..storage.directions import SAID, directions_of, higher_is_better
+from ..storage.directions import DECLARED, directions_of, higher_is_better
 from ..storage.history import Row
 from ..storage.weights import Start, Weights, weights_of
 from ..wire.codec import Codec, Plain
@@ -153,7 +153,7 @@ class RunOptions(Checked):
                 raise RecipeError(
                     f"run(metrics={{{name!r}: ...}}): the name of a metric is text on one line", "metrics"
                 )
-            if isinstance(metric, tuple) and (len(metric) != 2 or metric[1] not in SAID):
+            if isinstance(metric, tuple) and (len(metric) != 2 or metric[1] not in DECLARED):
                 raise RecipeError(
                     f"run(metrics={{{name!r}: {metric!r}}}): give a function, or (function, 'max' or 'min')", name
                 )

@@ -31,7 +31,7 @@ import numpy as np
 from filelock import FileLock
 
 from ..contract import BadData, MedleyError
-from ..storage.atomic import flush, made, sync, write, writing
+from ..storage.atomic import flush, make_folder, sync, write, writing
 from .cells import needed
 from .rules import light, recoverable
 
@@ -82,7 +82,7 @@ class Register:
         if self.file is None:
             yield
             return
-        folder = made(self.file.parent)
+        folder = make_folder(self.file.parent)
         lock = self.file.with_suffix(".lock")
         for path in (self.file, lock, self.file.with_suffix(".key")):
             if path.is_symlink():
@@ -250,7 +250,7 @@ class Register:
         if not path.exists():
             if self.file.exists() and self.file.stat().st_size:
                 raise BadData(f"{path} is missing, the key of {self.file}: {REMEDY}")
-            write(path, secrets.token_hex(32), own=True)
+            write(path, secrets.token_hex(32), owner_only=True)
         with writing(path):
             key = path.read_bytes().strip()
         if len(key) != 64:

@@ -52,10 +52,10 @@ def replacing(path: Path) -> Iterator[Path]:
             tmp.unlink(missing_ok=True)
 
 
-def write(path: Path, content: str | bytes, own: bool = False) -> None:
-    """Write a file whole or not at all, see `replacing`; with ``own`` only its owner can read it."""
+def write(path: Path, content: str | bytes, owner_only: bool = False) -> None:
+    """Write a file whole or not at all, see `replacing`; with ``owner_only`` only its owner can read it."""
     with replacing(path) as tmp:
-        tmp.touch(mode=0o600 if own else 0o666)
+        tmp.touch(mode=0o600 if owner_only else 0o666)
         tmp.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
@@ -81,14 +81,14 @@ def sync(folder: Path) -> None:
         os.close(fd)
 
 
-def made(folder: Path, *, own: bool = False) -> Path:
-    """Make the folder, with its parents, unless it exists; with ``own`` only its owner can look into it.
+def make_folder(folder: Path, *, owner_only: bool = False) -> Path:
+    """Make the folder, with its parents, unless it exists; with ``owner_only`` only its owner can look into it.
 
     Raises MedleyError if it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if own:
+        if owner_only:
             folder.chmod(0o700)
     except OSError as e:
         raise MedleyError(f"cannot make the folder {folder}: {reason(e)}; choose another") from e
@@ -103,7 +103,7 @@ def writable(path: Path, call: str) -> None:
     remedy = f"{call}: {path} cannot be written"
     if path.is_dir():
         raise RecipeError(f"{remedy}: it is a folder; give the name of a file", "save")
-    probe = made(path.parent) / f".{path.name}.{os.getpid()}.tmp"
+    probe = make_folder(path.parent) / f".{path.name}.{os.getpid()}.tmp"
     try:
         probe.touch()
         probe.unlink()
@@ -128,7 +128,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     A forked child does not inherit it. Raises RecipeError if the folder is locked already, and for links in it.
     """
-    path = made(folder) / ".lock"
+    path = make_folder(folder) / ".lock"
     writer = folder / ".writer"
     refuse_links(folder)
     with writing(path):

@@ -26,9 +26,9 @@ LAYERS = ("torch.nn.modules.", "medley.models.", "medley.problems.linear.layer."
 
 def base_name(module: nn.Module) -> str | None:
     """The name of a module's base: as `Network(base=...)` gave it, or peft's; None if a folder holds all numbers."""
-    given = vars(module).get(BASE)
-    if given is not None:
-        return str(given)
+    declared = vars(module).get(BASE)
+    if declared is not None:
+        return str(declared)
     configs = getattr(module, "peft_config", None)
     if not isinstance(configs, Mapping) or not configs:
         return None
@@ -53,21 +53,21 @@ def digest(module: nn.Module, still: Collection[str]) -> str:
 
     Buffers that a state_dict leaves out do not count: the module computes them.
     """
-    there = frozen(module)
+    tensors = frozen(module)
     for name, b in module.named_buffers():
-        path, _, own = name.rpartition(".")
-        if name in still and own not in module.get_submodule(path)._non_persistent_buffers_set:
-            there[name] = b.detach()
-    return checksum({}, {name: t.cpu().contiguous() for name, t in there.items()})
+        path, _, leaf = name.rpartition(".")
+        if name in still and leaf not in module.get_submodule(path)._non_persistent_buffers_set:
+            tensors[name] = b.detach()
+    return checksum({}, {name: t.cpu().contiguous() for name, t in tensors.items()})
 
 
-def refuse_other(module: nn.Module, said: Mapping[str, str], still: Collection[str]) -> None:
+def refuse_other(module: nn.Module, recorded: Mapping[str, str], still: Collection[str]) -> None:
     """Raise WireError unless a module's base has this name and digest."""
-    found = digest(module, still)
-    if found != said["digest"]:
+    computed = digest(module, still)
+    if computed != recorded["digest"]:
         raise WireError(
-            f"the result's adapter belongs to the base {said['name']} with the digest {said['digest'][:12]}, and this "
-            f"module's has {found[:12]}: load the same weights, in the same dtype, into the module first"
+            f"the result's adapter belongs to the base {recorded['name']} with the digest {recorded['digest'][:12]}, "
+            f"and this module's has {computed[:12]}: load the same weights, in the same dtype, into the module first"
         )
 
 
@@ -83,7 +83,7 @@ def shared_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
 
 
-def apart(module: nn.Module | None) -> nn.Module | None:
+def separate_copy(module: nn.Module | None) -> nn.Module | None:
     """A copy whose trained parameters each have their own memory, as weight files need; other tensors are shared.
 
     A module that cannot be copied, such as one that keeps its last outputs, stays as it is.
@@ -114,9 +114,9 @@ def placed(module: nn.Module, dtype: torch.dtype, device: str | torch.device = "
         return copy.deepcopy(module).to(device=device, dtype=dtype)
     out = copy.deepcopy(module, memo)
     for m in out.modules():
-        for own in m._parameters.values():
-            if own is not None and own.requires_grad:
-                own.data = at(own.data)
+        for parameter in m._parameters.values():
+            if parameter is not None and parameter.requires_grad:
+                parameter.data = at(parameter.data)
         for name, b in m._buffers.items():
             m._buffers[name] = None if b is None else at(b)
     return out

@@ -18,7 +18,7 @@ FIGURES = {
 
 
 def card(
-    name: str, settings: Mapping[str, Any], figures: Mapping[str, float], base: str | None, library: str, medley: str
+    name: str, settings: Mapping[str, Any], figures: Mapping[str, float], *, base: str | None, library: str, medley: str
 ) -> str:
     """The text of a model card in Markdown.
 
@@ -58,14 +58,14 @@ def card(
 
 def _privacy(settings: Mapping[str, Any], figures: Mapping[str, float]) -> str:
     if "epsilon" not in figures:
-        said = "The model is not differentially private."
+        text = "The model is not differentially private."
     else:
         unit = next((v for k, v in settings.items() if k.endswith(".private.unit")), "client")
         delta = next((v for k, v in settings.items() if k.endswith(".private.delta")), None)
         at = "" if delta is None else f" at δ = {delta:g}"
-        said = f"The model is differentially private by {unit}: ε = {figures['epsilon']:.4g}{at}."
-        said += " If the figures below come from clients' rows, ε does not cover them."
-    return f"{said}{' Replies were added up by secure aggregation.' if settings.get('secure') else ''}\n"
+        text = f"The model is differentially private by {unit}: ε = {figures['epsilon']:.4g}{at}."
+        text += " If the figures below come from clients' rows, ε does not cover them."
+    return f"{text}{' Replies were added up by secure aggregation.' if settings.get('secure') else ''}\n"
 
 
 def _table(head: tuple[str, str], rows: Mapping[str, Any]) -> str:

@@ -12,30 +12,31 @@ from .identity import PREFIX
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """A clause on the first setting that differs, readable settings first; empty if all are equal."""
     for key in sorted({**ours, **theirs}, key=lambda k: k.startswith(PREFIX)):
-        was = theirs.get(key)
-        now = ours.get(key)
-        if was == now:
+        old = theirs.get(key)
+        new = ours.get(key)
+        if old == new:
             continue
         if not key.startswith(PREFIX):
-            return _changed(key, was, now)
-        if was is None or now is None:
+            return _changed(key, old, new)
+        if old is None or new is None:
             return (
-                f"the identity of its {key.removeprefix(PREFIX)} was not recorded {'there' if was is None else 'here'}"
+                f"the identity of its {key.removeprefix(PREFIX)} was not recorded {'there' if old is None else 'here'}"
             )
         return (
-            f"the content of its {key.removeprefix(PREFIX)} differs (values, code or weights: {was[:12]} there, "
-            f"{now[:12]} here)"
+            f"the content of its {key.removeprefix(PREFIX)} differs (values, code or weights: {old[:12]} there, "
+            f"{new[:12]} here)"
         )
     return ""
 
 
-def _changed(key: str, was: Any, now: Any) -> str:
+def _changed(key: str, old: Any, new: Any) -> str:
     """A clause on a setting; of two objects of one class only the arguments that differ."""
-    (kind, before), (other, after) = _arguments(was), _arguments(now)
+    kind, before = _arguments(old)
+    other, after = _arguments(new)
     if kind and kind == other and before != after:
         names = [k for k in {**before, **after} if before.get(k) != after.get(k)]
         return ", ".join(f"{key}.{k} was {before.get(k)} there and is {after.get(k)} here" for k in names)
-    return f"{key} was {was!r} there and is {now!r} here"
+    return f"{key} was {old!r} there and is {new!r} here"
 
 
 def _arguments(text: Any) -> tuple[str, dict[str, str]]:

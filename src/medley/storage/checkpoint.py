@@ -58,7 +58,7 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     for i, m in state.get("memories", {}).items():
         more = sum(t.numel() * t.element_size() for _, t in pytree.tensors(m))
         if last and size + more > PART:
-            parts.append(_save_part(atomic.made(folder), last))
+            parts.append(_save_part(atomic.make_folder(folder), last))
             last = {}
             size = 0
         last[i] = m
@@ -69,7 +69,7 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     text = json.dumps(pytree.pack(state, store))
     head = {"format": FORMAT, "tree": text, "settings": json.dumps(settings, default=plain)}
     head["medley"] = version()
-    with atomic.replacing(atomic.made(folder) / FILE) as tmp:
+    with atomic.replacing(atomic.make_folder(folder) / FILE) as tmp:
         save_file(store, tmp, metadata={**head, "sum": checksum(head, store)})
     for old in folder.glob("memories-*.safetensors"):
         if old.name not in parts:
@@ -126,7 +126,7 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
         if settings is not None:
             # Compared before the state is unpacked: this run's classes could not hold another method's state.
             same_settings(folder, json.loads(head["settings"]), settings)
-        kept = pytree.unpack(json.loads(head["tree"]), store, {**classes, "Arrival": Arrival})
+        state = pytree.unpack(json.loads(head["tree"]), store, {**classes, "Arrival": Arrival})
     except FileNotFoundError:
         raise WireError(f"there is no checkpoint in {folder}: nothing to resume") from None
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as e:
@@ -134,11 +134,11 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
             f"{path} is not a checkpoint that can be read ({type(e).__name__}: {e}); take an earlier copy of {folder}, "
             "or start over"
         ) from None
-    if "parts" in kept:
-        parts = kept.pop("parts")
-        last = kept["memories"]
-        kept["memories"] = LazyMapping(partial(_load_memories, folder, parts, last, classes))
-    return dict(kept)
+    if "parts" in state:
+        parts = state.pop("parts")
+        last = state["memories"]
+        state["memories"] = LazyMapping(partial(_load_memories, folder, parts, last, classes))
+    return dict(state)
 
 
 def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -149,8 +149,9 @@ def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]
     """
     ours = json.loads(json.dumps(settings, default=plain))
     left = DESCRIBING | {"device"} | (set() if device_of(theirs) == device_of(ours) else {"engine"})
-    was, now = ({k: v for k, v in some.items() if k not in left} for some in (theirs, ours))
-    why = difference(was, now)
+    recorded = {k: v for k, v in theirs.items() if k not in left}
+    requested = {k: v for k, v in ours.items() if k not in left}
+    why = difference(recorded, requested)
     if why:
         raise WireError(
             f"the checkpoint in {folder} is from another run: {why}; resume with the data, model and settings that it "

@@ -22,7 +22,7 @@ def checksum(texts: Mapping[str, str], store: Mapping[str, Tensor]) -> str:
     return h.hexdigest()
 
 
-def refuse_damage(where: object, said: str | None, found: str) -> None:
-    """Raise WireError if a file's checksum does not match. Earlier versions' files have none: ``said`` is None."""
-    if said not in (None, found):
+def refuse_damage(where: object, recorded: str | None, computed: str) -> None:
+    """Raise WireError if a file's checksum does not match. Earlier versions' files have none: ``recorded`` is None."""
+    if recorded not in (None, computed):
         raise WireError(f"{where} is damaged: its checksum does not match; take an earlier copy, or run it again")

@@ -29,7 +29,7 @@ def differences(model: nn.Module, base: Mapping[str, Tensor]) -> dict[str, Tenso
 
 def client_model(
     model: nn.Module,
-    kept: ClientModels,
+    models: ClientModels,
     client: int | str,
     rows: Sequence[Mapping[str, float]],
     names: Sequence[str],
@@ -58,19 +58,21 @@ def client_model(
             f"{f'called {names[client]!r}' if client < len(names) else 'which no client has'}; give the name as text",
             "client",
         )
-    if client not in kept:
+    if client not in models:
         if any("server_loss" in row for row in rows):
-            there = f"there are {min(kept)} to {max(kept)}" if kept else "run(client_models=True) keeps them"
-            raise RecipeError(f"client_model({client}): this result has no own model of that client; {there}", "client")
-        there_are = {row["client"] for row in rows} or range(client + 1 if count is None else count)
-        if client < 0 or client not in there_are:
-            last = f"; ids end at {max(there_are)}" if there_are else ""
+            remedy = f"there are {min(models)} to {max(models)}" if models else "run(client_models=True) keeps them"
+            raise RecipeError(
+                f"client_model({client}): this result has no own model of that client; {remedy}", "client"
+            )
+        ids = {row["client"] for row in rows} or range(client + 1 if count is None else count)
+        if client < 0 or client not in ids:
+            last = f"; ids end at {max(ids)}" if ids else ""
             raise RecipeError(f"client_model({client}): there is no such client{last}", "client")
     out = shared_copy(model)
     with torch.no_grad():
         for name, t in out.state_dict().items():
-            if name in kept.get(client, {}):
-                t.copy_(kept[client][name])
+            if name in models.get(client, {}):
+                t.copy_(models[client][name])
     return out.eval()
 
 
@@ -78,7 +80,7 @@ def is_untrained(
     model: nn.Module,
     d: int,
     history: Sequence[Mapping[str, float]],
-    kept: ClientModels,
+    models: ClientModels,
     rows: Sequence[Mapping[str, float]],
 ) -> bool:
     """Whether the server's model, or a part of it, was never trained because clients train models of their own.
@@ -88,19 +90,21 @@ def is_untrained(
         history: `Result.history`, with the losses of the server's model, beginning at x₀
         rows: `Result.clients`
     """
-    own = bool(kept) or any("server_loss" in row for row in rows)
+    is_personal = bool(models) or any("server_loss" in row for row in rows)
     losses = [row["loss"] for row in history if "loss" in row]
     stands = len(losses) > 1 and losses[0] == losses[-1]
-    return own and (stands or d < sum(p.numel() for p in model.parameters() if p.requires_grad))
+    return is_personal and (stands or d < sum(p.numel() for p in model.parameters() if p.requires_grad))
 
 
-def save_models(folder: Path, kept: ClientModels) -> None:
+def save_models(folder: Path, models: ClientModels) -> None:
     """Write the clients' own tensors, if there are any; delete the file of an earlier result."""
-    if not kept:
+    if not models:
         (folder / FILE).unlink(missing_ok=True)
         return
-    tensors = {f"{i}/{name}": t.contiguous() for i, own in kept.items() for name, t in own.items()}
-    head = {"clients": " ".join(map(str, kept))}
+    tensors: dict[str, Tensor] = {}
+    for i, state in models.items():
+        tensors |= {f"{i}/{name}": t.contiguous() for name, t in state.items()}
+    head = {"clients": " ".join(map(str, models))}
     with atomic.replacing(folder / FILE) as tmp:
         save_file(tensors, tmp, {**head, "sum": checksum(head, tensors)})
 

@@ -10,7 +10,7 @@ from ..contract.errors import RecipeError
 
 Direction = Literal["higher", "lower", "unknown"]
 
-SAID: Mapping[object, Direction] = {"max": "higher", "min": "lower"}
+DECLARED: Mapping[object, Direction] = {"max": "higher", "min": "lower"}
 """The words that declare a metric's direction."""
 
 
@@ -60,23 +60,23 @@ def by_name(name: str) -> Direction:
     has words of both directions, or of `DOUBT`, it stays unknown.
     """
     words = [w.lower() for w in re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*", name)]
-    known = WORDS["higher"] | WORDS["lower"]
-    words = [w if w in known else w.rstrip("0123456789") for w in words]
+    decisive = WORDS["higher"] | WORDS["lower"]
+    words = [w if w in decisive else w.rstrip("0123456789") for w in words]
     negated = words[:1] == ["neg"]
-    told: set[Direction] = {"unknown"} if DOUBT & {*words} else set()
+    directions: set[Direction] = {"unknown"} if DOUBT & {*words} else set()
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if word in WORDS["higher"]:
-            told.add("unknown" if negated else "higher")
+            directions.add("unknown" if negated else "higher")
         elif word in WORDS["lower"]:
-            told.add("higher" if negated or after == "free" else "lower")
-    return told.pop() if len(told) == 1 else "unknown"
+            directions.add("higher" if negated or after == "free" else "lower")
+    return directions.pop() if len(directions) == 1 else "unknown"
 
 
 def direction(name: str, metric: object) -> Direction:
     """The direction of a user's metric: as declared by a pair or by `lower_is_better`, otherwise by its name."""
-    f, said = metric if isinstance(metric, tuple) else (metric, None)
+    f, declared = metric if isinstance(metric, tuple) else (metric, None)
     marked = "lower" if getattr(f, "lower_is_better", False) else by_name(name)
-    return SAID.get(said, marked)
+    return DECLARED.get(declared, marked)
 
 
 def directions_of(metrics: Mapping[str, object] | None) -> dict[str, str]:
@@ -92,15 +92,15 @@ def higher_is_better(metric: str, metrics: Mapping[str, str] | None = None) -> b
 
     Raises RecipeError if neither a declaration nor the name decides it.
     """
-    told = (metrics or {}).get(metric)
-    if told is None:
+    better = (metrics or {}).get(metric)
+    if better is None:
         lower = metric in LOWER or metric.endswith("_spread")
-        told = "higher" if metric in HIGHER else "lower" if lower else by_name(metric)
-    if told == "unknown":
+        better = "higher" if metric in HIGHER else "lower" if lower else by_name(metric)
+    if better == "unknown":
         raise RecipeError(
             f"is a larger or a smaller {metric!r} better? The name does not say: pass metrics={{{metric!r}: "
             f"(f, 'max')}} or (f, 'min'); for a finished run, set result.settings['metrics'][{metric!r}] = "
             "'higher' or 'lower'",
             "metrics",
         )
-    return told == "higher"
+    return better == "higher"

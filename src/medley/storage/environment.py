@@ -29,7 +29,7 @@ def device_of(settings: Mapping[str, Any]) -> str:
 
 def warn_of_changes(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Log a warning for each version, and for the device, that has changed since ``folder`` was written."""
-    for name, now in ours.items():
+    for name, current in ours.items():
         before = theirs.get(name)
-        if before != now:
-            log.warning("%s was written with %s %s and resumes with %s: bits may differ", folder, name, before, now)
+        if before != current:
+            log.warning("%s was written with %s %s and resumes with %s: bits may differ", folder, name, before, current)

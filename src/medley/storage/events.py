@@ -62,7 +62,8 @@ class Events(logging.Handler):
 
     def __init__(self, folder: Path, listen: bool = True) -> None:
         super().__init__(logging.INFO)
-        self.path, self._thread = folder / FILE, threading.get_ident()
+        self.path = folder / FILE
+        self._thread = threading.get_ident()
         if listen:
             logging.getLogger("medley").addHandler(self)
 
@@ -103,14 +104,14 @@ def read(folder: Path, most: int = 1 << 22) -> list[dict[str, Any]]:
 
     Leaves out a line that is still being written, and one that no run wrote.
     """
-    found = list[dict[str, Any]]()
+    records = list[dict[str, Any]]()
     for name in (EARLIER, FILE):
         for line in tail(folder / name, most):
             with suppress(ValueError):
                 value = json.loads(line)
                 if isinstance(value, dict) and isinstance(value.get("at"), int | float):
-                    found.append(value)
-    return found
+                    records.append(value)
+    return records
 
 
 def tail(path: Path, most: int) -> list[str]:

@@ -7,17 +7,19 @@ from pathlib import Path
 from ..contract.errors import WireError
 
 
-def other_format(folder: Path, found: object, wanted: object, version: str | None, use: str = "finish") -> WireError:
+def other_format(
+    folder: Path, written: object, readable: object, version: str | None, use: str = "finish"
+) -> WireError:
     """The error for a run in a format that this version cannot read.
 
     Args:
         folder: the folder that holds the run
-        found, wanted: the format's number in the folder, and the one that this version reads
+        written, readable: the format's number in the folder, and the one that this version reads
         version: the version of Medley that wrote the folder; None if it is not recorded
         use: the verb of the remedy, "finish" or "read"
     """
     writer = "another version of medley" if version is None else f"medley {version}"
     return WireError(
-        f"{folder} holds a run that {writer} wrote in format {found}, but this version reads only format {wanted}: "
+        f"{folder} holds a run that {writer} wrote in format {written}, but this version reads only format {readable}: "
         f"{use} it with the version that wrote it, or start over in another folder"
     )

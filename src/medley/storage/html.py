@@ -15,7 +15,8 @@ def facts(title: str, items: Mapping[str, object]) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
     """A table with a heading, and a note below it; all text is escaped."""
     top = "".join(f"<th>{_text(c)}</th>" for c in head)
-    body = "".join(f"<tr>{''.join(f'<td>{_text(c)}</td>' for c in row)}</tr>" for row in rows)
+    lines = ["".join(f"<td>{_text(c)}</td>" for c in row) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table><p>{_text(note)}</p>"
 
 

@@ -21,6 +21,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -99,7 +100,7 @@ class Digester:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, bytes]] = {}  # the object itself too, so that its id is not reused
+        self._digests: dict[int, tuple[Any, bytes]] = {}  # the object itself too, so that its id is not reused
         self._open: list[int] = []
 
     def of(self, value: Any) -> bytes:
@@ -107,8 +108,8 @@ class Digester:
         if value is None or type(value) in PLAIN:
             return _hashed(type(value).__name__, repr(value).encode())
         at = id(value)
-        if at in self._known:
-            return self._known[at][1]
+        if at in self._digests:
+            return self._digests[at][1]
         if at in self._open:
             return _hashed("cycle", str(len(self._open) - self._open.index(at)).encode())
         self._open.append(at)
@@ -116,7 +117,7 @@ class Digester:
             digest = self._compound(value)
         finally:
             self._open.pop()
-        self._known[at] = value, digest
+        self._digests[at] = value, digest
         return digest
 
     def all(self, kind: str, values: Iterable[Any]) -> bytes:
@@ -143,7 +144,7 @@ class Digester:
 
     def mapping(self, value: Mapping[Any, Any]) -> bytes:
         """A mapping, in its order."""
-        return self.all("mapping", [part for item in value.items() for part in item])
+        return self.all("mapping", [*chain.from_iterable(value.items())])
 
     def unordered(self, value: Iterable[Any]) -> bytes:
         """A set, in the order of its members' digests."""
@@ -170,9 +171,9 @@ class Digester:
         # A wrapper has the module and the name of what it wraps, but its own globals.
         if _trusted(f.__module__) and _trusted(str(f.__globals__.get("__name__", ""))):
             return _hashed("function", _release(f.__module__), f.__qualname__.encode(), self._bound(f))
-        found = dict(globals_read(f.__code__, f.__globals__))
+        values = dict(globals_read(f.__code__, f.__globals__))
         marks = self.named("_marks", vars(f))
-        return _hashed("own function", self.code(f.__code__), self._bound(f), self.named("_globals", found), marks)
+        return _hashed("own function", self.code(f.__code__), self._bound(f), self.named("_globals", values), marks)
 
     def _bound(self, f: types.FunctionType) -> bytes:
         cells = {name: _content(cell) for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)}
@@ -189,22 +190,22 @@ class Digester:
 
     def type(self, cls: type) -> bytes:
         """A package's class by its name; a user's own class also by its bases, functions and attributes."""
-        if _trusted(cls.__module__) and _is_there(cls):
+        if _trusted(cls.__module__) and _is_importable(cls):
             return _hashed("class", _release(cls.__module__), cls.__qualname__.encode())
-        made = dataclasses.is_dataclass(cls)
-        own = {
+        is_dataclass = dataclasses.is_dataclass(cls)
+        attributes = {
             name: value
             for name, value in vars(cls).items()
-            if name not in SKIPPED and not (made and _generated(value)) and not isinstance(value, SLOTS)
+            if name not in SKIPPED and not (is_dataclass and _generated(value)) and not isinstance(value, SLOTS)
         }
         factories = [
             f.default_factory for f in dataclasses.fields(cls) if f.default_factory is not dataclasses.MISSING
-        ] if made else []  # fmt: skip
+        ] if is_dataclass else []  # fmt: skip
         return _hashed(
             "own class",
             cls.__qualname__.encode(),
             self.all("bases", cls.__bases__),
-            self.named(cls.__name__, own),
+            self.named(cls.__name__, attributes),
             self.all("factories", factories),
         )
 
@@ -215,9 +216,9 @@ class Digester:
         first: dict[int, str] = {}
         parts: list[bytes] = []
         for path, child in getattr(m, "_orig_mod", m).named_modules(remove_duplicate=False):
-            known = first.setdefault(id(child), path)
-            parts += [path.encode(), known.encode()]
-            if known != path:
+            first_path = first.setdefault(id(child), path)
+            parts += [path.encode(), first_path.encode()]
+            if first_path != path:
                 continue
             for name, t in {**child._parameters, **child._buffers}.items():
                 place = "" if t is None else first.setdefault(id(t), f"{path}.{name}")
@@ -295,25 +296,25 @@ KINDS: tuple[tuple[Any, Callable[[Digester, Any], bytes]], ...] = (
 
 def globals_read(code: types.CodeType, where: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Global values that a piece of code reads, by name; from a user's own modules, the attributes that it reads."""
-    found = []
+    pairs = []
     value = None
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             name = step.argval
             value = where.get(step.argval)
             if name in where and not isinstance(value, types.ModuleType):
-                found.append((name, value))
+                pairs.append((name, value))
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and _is_own_module(value):
             name = f"{name}.{step.argval}"
             value = getattr(value, step.argval, None)
             if not isinstance(value, types.ModuleType):
-                found.append((name, value))
+                pairs.append((name, value))
         elif step.opname not in ("CACHE", "PUSH_NULL"):
             value = None
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            found += globals_read(const, where)
-    return found
+            pairs += globals_read(const, where)
+    return pairs
 
 
 def _is_own_module(value: Any) -> bool:
@@ -326,14 +327,14 @@ def _places() -> tuple[Path, ...]:
 
 
 @functools.cache
-def _is_there(cls: type) -> bool:
+def _is_importable(cls: type) -> bool:
     """Whether a class is the one under its name in its module; a class made in a function cannot be looked up."""
-    found: Any = sys.modules.get(cls.__module__)
+    value: Any = sys.modules.get(cls.__module__)
     for part in cls.__qualname__.split("."):
-        found = getattr(found, part, cls if part == "<locals>" else None)
-        if found is cls:
+        value = getattr(value, part, cls if part == "<locals>" else None)
+        if value is cls:
             return True
-    return found is None
+    return value is None
 
 
 def _trusted(module: str | None) -> bool:
@@ -363,8 +364,8 @@ def _generated(value: Any) -> bool:
 def _builtin(digester: Digester, f: Any) -> bytes:
     """A function of C: by name, and by the object that it is a method of."""
     owner = f.__self__
-    held = b"" if owner is None or isinstance(owner, types.ModuleType) else digester.of(owner)
-    return _hashed("builtin", f"{f.__module__}.{f.__qualname__}".encode(), held)
+    of_owner = b"" if owner is None or isinstance(owner, types.ModuleType) else digester.of(owner)
+    return _hashed("builtin", f"{f.__module__}.{f.__qualname__}".encode(), of_owner)
 
 
 def _content(cell: Any) -> Any:
@@ -376,11 +377,11 @@ def _content(cell: Any) -> Any:
 
 def _state(value: Any) -> dict[str, Any]:
     """Attributes of an object, those in slots too, without fields of a dataclass whose metadata has identity=False."""
-    slots = [s for cls in type(value).__mro__ for s in _names(vars(cls).get("__slots__", ()))]
-    found = {s: getattr(value, s) for s in slots if hasattr(value, s)} | dict(getattr(value, "__dict__", {}))
+    slots = chain.from_iterable(_names(vars(cls).get("__slots__", ())) for cls in type(value).__mro__)
+    attributes = {s: getattr(value, s) for s in slots if hasattr(value, s)} | dict(getattr(value, "__dict__", {}))
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     aside = {f.name for f in fields if not f.metadata.get("identity", True)}
-    return {k: v for k, v in found.items() if k not in aside}
+    return {k: v for k, v in attributes.items() if k not in aside}
 
 
 def _names(slots: str | Iterable[str]) -> Iterable[str]:

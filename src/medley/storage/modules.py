@@ -15,6 +15,7 @@ import logging
 import math
 import sys
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -81,13 +82,13 @@ def is_trained(module: nn.Module) -> bool:
 
 def written(module: nn.Module) -> dict[str, Any]:
     """A module's structure in plain values. Raises Unwritten, naming the part, if it has no such form."""
-    seen: dict[int, str] = {}
+    paths: dict[int, str] = {}
     out: dict[str, Any] = {}
     for path, m in module.named_modules(remove_duplicate=False):
-        if id(m) in seen:
-            out[path] = {"same": seen[id(m)]}
+        if id(m) in paths:
+            out[path] = {"same": paths[id(m)]}
             continue
-        seen[id(m)] = path
+        paths[id(m)] = path
         hooks = [k for k, v in vars(m).items() if k.endswith("_hooks") and v]
         if hooks:
             raise Unwritten(f"{path or 'the module'} has {hooks[0].strip('_').replace('_', ' ')}")
@@ -99,8 +100,8 @@ def written(module: nn.Module) -> dict[str, Any]:
         out[path] = {
             "class": name,
             "settings": {k: _plain(v, f"{path}.{k}".lstrip("."), type(m).__module__) for k, v in settings.items()},
-            "parameters": _tensors(m._parameters, path, seen),
-            "buffers": _tensors(m._buffers, path, seen),
+            "parameters": _tensors(m._parameters, path, paths),
+            "buffers": _tensors(m._buffers, path, paths),
             "passing": sorted(m._non_persistent_buffers_set),
         }
     return out
@@ -108,17 +109,17 @@ def written(module: nn.Module) -> dict[str, Any]:
 
 def rebuilt(structure: Mapping[str, Any]) -> nn.Module:
     """Inverse of `written`, with all numbers 0. Raises WireError, with the remedy, if the module cannot be made."""
-    made: dict[str, nn.Module] = {}
+    built: dict[str, nn.Module] = {}
     tensors: dict[str, Tensor] = {}
     for path, part in structure.items():
-        made[path] = made[part["same"]] if "same" in part else _module(part, path, tensors)
+        built[path] = built[part["same"]] if "same" in part else _module(part, path, tensors)
         if path:
             above, _, name = path.rpartition(".")
-            made[above]._modules[name] = made[path]
-    for m in made[""].modules():
+            built[above]._modules[name] = built[path]
+    for m in built[""].modules():
         if isinstance(m, nn.RNNBase):
             m._init_flat_weights()
-    return made[""].eval()
+    return built[""].eval()
 
 
 def fill(module: nn.Module, x: Tensor, buffers: State | None) -> nn.Module:
@@ -170,63 +171,65 @@ def save(folder: Path, module: nn.Module, x: Tensor) -> str:
         why = "" if base is None else f"its base, {base}, lies elsewhere"
     if base is None and structure is None and not still:
         return why
-    kept = {"structure": structure, "still": sorted(still)}
-    kept |= {} if base is None else {"base": {"name": base, "digest": digest(module, still)}}
-    atomic.write(folder / STRUCTURE, json.dumps({"sum": _sum(kept, x), **kept}, indent=1))
+    content = {"structure": structure, "still": sorted(still)}
+    content |= {} if base is None else {"base": {"name": base, "digest": digest(module, still)}}
+    atomic.write(folder / STRUCTURE, json.dumps({"sum": _sum(content, x), **content}, indent=1))
     return why
 
 
-def _sum(kept: Any, x: Tensor) -> str:
+def _sum(content: Any, x: Tensor) -> str:
     """The checksum of what a folder says about its network, together with the parameters."""
-    return checksum({"structure": json.dumps(kept)}, {"x": x.detach().cpu()})
+    return checksum({"structure": json.dumps(content)}, {"x": x.detach().cpu()})
 
 
-def _said(folder: Path, x: Tensor) -> dict[str, Any]:
+def _content(folder: Path, x: Tensor) -> dict[str, Any]:
     """What a folder says about the network with parameters x [d]; empty if nothing. Raises WireError."""
     try:
-        kept = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
+        content = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {"structure": None, "still": []}
     except (OSError, ValueError, RecursionError) as e:
         raise WireError(f"{folder / STRUCTURE} cannot be read: {e}") from None
     try:
-        said = kept.pop("sum")
-        names = kept.setdefault("still", [])
-        base = kept.get("base")
-        refuse_damage(folder / STRUCTURE, said, _sum(kept, x))
-        whole = base is None or (isinstance(base["name"], str) and isinstance(base["digest"], str))
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or not whole:
+        recorded = content.pop("sum")
+        names = content.setdefault("still", [])
+        base = content.get("base")
+        refuse_damage(folder / STRUCTURE, recorded, _sum(content, x))
+        valid_base = base is None or (isinstance(base["name"], str) and isinstance(base["digest"], str))
+        if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or not valid_base:
             raise TypeError("its base or its buffers are none")
     except (AttributeError, LookupError, TypeError) as e:
         raise WireError(f"{folder / STRUCTURE} holds no module: {type(e).__name__}: {e}") from None
-    return dict(kept)
+    return dict(content)
 
 
 def _size(structure: Mapping[str, Any]) -> int:
     """The number of parameters and buffers in a structure, computed before any is made."""
     parts = [part for part in structure.values() if "same" not in part]
-    tensors = [how for part in parts for kind in ("parameters", "buffers") for how in part[kind].values()]
-    return sum(math.prod(how["shape"]) for how in tensors if how is not None and "same" not in how)
+    tensors = chain.from_iterable((*part["parameters"].values(), *part["buffers"].values()) for part in parts)
+    return sum(math.prod(t["shape"]) for t in tensors if t is not None and "same" not in t)
 
 
 def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
     """The module of a folder, with parameters x [d] and buffers; None if it has no structure. Raises WireError."""
-    said = _said(folder, x)
-    if "base" in said:
+    content = _content(folder, x)
+    if "base" in content:
         raise WireError(
-            f"the folder holds what was trained, but not its base {said['base']['name']}: pass the module that the run "
-            "had, Result.load(folder, module=...)"
+            f"the folder holds what was trained, but not its base {content['base']['name']}: pass the module that the "
+            "run had, Result.load(folder, module=...)"
         )
-    structure = said["structure"]
+    structure = content["structure"]
     if structure is None:
         return None
     try:
-        kept = _numbers(folder)
-        known = sum(t.numel() for t in (x, *kept.values(), *(buffers or ())))
+        numbers = _numbers(folder)
+        available = sum(t.numel() for t in (x, *numbers.values(), *(buffers or ())))
         size = _size(structure)
-        if size > known:
-            raise WireError(f"{folder / STRUCTURE} describes a network of {size} numbers, but the folder has {known}")
-        return _filled(rebuilt(structure), said, kept, x, buffers)
+        if size > available:
+            raise WireError(
+                f"{folder / STRUCTURE} describes a network of {size} numbers, but the folder has {available}"
+            )
+        return _filled(rebuilt(structure), content, numbers, x, buffers)
     except WireError:
         raise
     except Exception as e:  # any damage to the file, such as a missing key
@@ -234,33 +237,33 @@ def load(folder: Path, x: Tensor, buffers: State | None) -> nn.Module | None:
 
 
 def _filled(
-    module: nn.Module, said: Mapping[str, Any], kept: Mapping[str, Tensor], x: Tensor, buffers: State | None
+    module: nn.Module, content: Mapping[str, Any], numbers: Mapping[str, Tensor], x: Tensor, buffers: State | None
 ) -> nn.Module:
     """The module, in place, with the numbers of a folder: those next to x, then x and the buffers."""
-    vars(module)[STILL] = frozenset(said["still"])
+    vars(module)[STILL] = frozenset(content["still"])
     with torch.no_grad():
         for name, t in (*module.named_parameters(), *module.named_buffers()):
-            if name in kept and kept[name].shape != t.shape:
+            if name in numbers and numbers[name].shape != t.shape:
                 raise WireError(f"the module is another network than the result's: {name} is {list(t.shape)}")
-            if name in kept:
-                t.copy_(kept[name])
-    whole = all(name in kept for name, p in module.named_parameters() if p.requires_grad)
-    return trained(module.eval()) if whole else fill(module, x, buffers)
+            if name in numbers:
+                t.copy_(numbers[name])
+    complete = all(name in numbers for name, p in module.named_parameters() if p.requires_grad)
+    return trained(module.eval()) if complete else fill(module, x, buffers)
 
 
-def brought_back(folder: Path, module: nn.Module | None, x: Tensor, buffers: State | None) -> nn.Module | str:
+def restored(folder: Path, module: nn.Module | None, x: Tensor, buffers: State | None) -> nn.Module | str:
     """The network of a folder, or a copy of ``module`` if given, with the folder's numbers.
 
     Returns the reason if the network cannot be made here, and logs it as a warning. Raises WireError if ``module`` or
     its base is another network than the folder's.
     """
     if module is not None:
-        said = _said(folder, x)
-        named = "base" in said
+        content = _content(folder, x)
+        named = "base" in content
         out = placed(module if named else copy.deepcopy(module), x.dtype)  # without a name it gets the folder's base
         if named:
-            refuse_other(out, said["base"], said["still"])
-        return _filled(out, said, _numbers(folder), x, buffers)
+            refuse_other(out, content["base"], content["still"])
+        return _filled(out, content, _numbers(folder), x, buffers)
     try:
         return load(folder, x, buffers) or NONE
     except WireError as e:
@@ -275,11 +278,12 @@ def _numbers(folder: Path) -> dict[str, Tensor]:
         return {}
     try:
         with safe_open(path, "pt") as f:
-            said, kept = (f.metadata() or {}).get("sum"), {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118
+            recorded = (f.metadata() or {}).get("sum")
+            numbers = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError) as e:
         raise WireError(f"{path} cannot be read: {e}") from None
-    refuse_damage(path, said, checksum({}, kept))
-    return kept
+    refuse_damage(path, recorded, checksum({}, numbers))
+    return numbers
 
 
 def _module(part: Mapping[str, Any], path: str, tensors: dict[str, Tensor]) -> nn.Module:
@@ -304,13 +308,14 @@ def _module(part: Mapping[str, Any], path: str, tensors: dict[str, Tensor]) -> n
     return m
 
 
-def _tensors(values: Mapping[str, Tensor | None], path: str, seen: dict[int, str]) -> dict[str, Any]:
+def _tensors(values: Mapping[str, Tensor | None], path: str, paths: dict[int, str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, t in values.items():
         if t is None:
             out[name] = None
             continue
-        first = seen.setdefault(id(t), place := f"{path}.{name}")
+        place = f"{path}.{name}"
+        first = paths.setdefault(id(t), place)
         if first != place:
             out[name] = {"same": first}
             continue
@@ -346,14 +351,14 @@ def _value(value: Any, home: str) -> Any:
     if kind == "dtype":
         return _dtype(inner)
     if kind == "name":
-        return _found(inner, home)
+        return _setting(inner, home)
     return {"tuple": tuple, "Size": torch.Size, "set": set}[kind](_value(v, home) for v in inner)
 
 
 def _name(thing: Any, where: str, home: str) -> str:
     name = f"{thing.__module__}:{thing.__qualname__}"
     try:
-        same = _found(name, home) is thing
+        same = _setting(name, home) is thing
     except WireError:
         same = False
     if not same:
@@ -371,15 +376,15 @@ def _is_library(place: str) -> bool:
     return place.partition(".")[0] in ("torch", "medley")
 
 
-def _found(name: str, home: str) -> Any:
+def _setting(name: str, home: str) -> Any:
     """The value that a setting names: from `FUNCTIONS`, a function in the file of the module's class, or a class."""
     if name in FUNCTIONS:
         return FUNCTIONS[name]
     place, _, path = name.partition(":")
     if place == home and not _is_library(place):
-        found = vars(sys.modules[place]).get(path)
-        if inspect.isfunction(found) and (found.__module__, found.__qualname__) == (place, path):
-            return found
+        value = vars(sys.modules[place]).get(path)
+        if inspect.isfunction(value) and (value.__module__, value.__qualname__) == (place, path):
+            return value
     return _class(name)
 
 
@@ -391,18 +396,18 @@ def _class(name: str) -> type[nn.Module]:
             raise WireError(f"a network consists of layers of torch.nn and medley.models, not of {name}")
         importlib.import_module(place)
     first, *inner = path.split(".")
-    found: Any = getattr(sys.modules.get(place), first, None)
+    value: Any = getattr(sys.modules.get(place), first, None)
     for part in inner:  # a class within a class, and never through a module
-        found = vars(found).get(part) if inspect.isclass(found) else None
-    if found is None:
+        value = vars(value).get(part) if inspect.isclass(value) else None
+    if value is None:
         raise WireError(
             f"the network needs {path} from {place}, which is not imported: import {place} first, or pass "
             "Result.load(folder, module=...)"
         )
-    its = inspect.isclass(found) and issubclass(found, nn.Module) and (found.__module__, found.__qualname__)
+    its = inspect.isclass(value) and issubclass(value, nn.Module) and (value.__module__, value.__qualname__)
     if its != (place, path):
         raise WireError(f"{name} is not a module class in {place}")
-    return cast("type[nn.Module]", found)
+    return cast("type[nn.Module]", value)
 
 
 def _dtype(name: str) -> torch.dtype:

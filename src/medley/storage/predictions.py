@@ -40,9 +40,9 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
     Raises BadData, naming the columns, if some are missing or unknown to training, if cells are not finite numbers, and
     if X holds targets too.
     """
-    own = is_hugging_face(X)
+    is_dataset = is_hugging_face(X)
     _refuse_pairs(X)
-    if not own and not is_frame(X):
+    if not is_dataset and not is_frame(X):
         wide = np.shape(X)[1] if features and np.ndim(X) == 2 else len(features)
         if wide != len(features):
             raise BadData(f"predict(X): rows have {wide} columns, training rows {len(features)}: {', '.join(features)}")
@@ -50,7 +50,7 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
     columns = columns_of(X, "predict(X)")
     if scaling and "coding" in scaling:
         return Scaling.from_plain(scaling).of_table(X, columns, "predict(X)")
-    if own:  # its items have the target as well
+    if is_dataset:  # its items have the target as well
         columns = {n: c for n, c in columns.items() if n in features or (not features and n not in TARGETS)}
     elif features:
         _refuse_others([*columns], features)
@@ -82,9 +82,9 @@ def _refuse_others(names: Sequence[str], features: Sequence[str]) -> None:
     more = [name for name in names if name not in features]
     missing = [name for name in features if name not in names]
     if missing:
-        own = f", and has {_listed(more)}, which training did not have" if more else ""
+        extra = f", and has {_listed(more)}, which training did not have" if more else ""
         raise BadData(
-            f"predict(X): the frame has no {_listed(missing)}, which training had{own}; if these columns come "
+            f"predict(X): the frame has no {_listed(missing)}, which training had{extra}; if these columns come "
             "from get_dummies, frame.reindex(columns=list(result.features), fill_value=0) adds the columns of "
             "absent categories"
         )
@@ -96,11 +96,13 @@ def _refuse_others(names: Sequence[str], features: Sequence[str]) -> None:
 
 def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] | None) -> Any:
     """These columns of a table as rows, scaled like the training rows; several non-numeric columns as a dict."""
-    found = {name: cells(table, column) for name, column in columns.items()}
-    if any(c.ndim > 1 or (c.dtype == object and hasattr(c[0], "getbands")) for c in found.values()):
-        inputs = {name: torch.stack([as_row(v, (name,)) for v in c]) for name, c in found.items()}
+    arrays = {name: cells(table, column) for name, column in columns.items()}
+    if any(c.ndim > 1 or (c.dtype == object and hasattr(c[0], "getbands")) for c in arrays.values()):
+        inputs: dict[str, Tensor] = {}
+        for name, array in arrays.items():
+            inputs[name] = torch.stack([as_row(value, (name,)) for value in array])
         return inputs if len(inputs) > 1 else next(iter(inputs.values()))
-    X = table_of(found, CALL)
+    X = table_of(arrays, CALL)
     if scaling is None:
         return torch.from_numpy(X)
     if scaling == WITHHELD:
@@ -162,9 +164,9 @@ def outputs_of(
         ) from e
     except Exception as e:  # torch's own words for rows of another shape, or the module's
         first = next((m for m in module.modules() if not list(m.children())), None)
-        wanted = f", whose first layer takes {first.in_features} columns" if isinstance(first, nn.Linear) else ""
+        layer = f", whose first layer takes {first.in_features} columns" if isinstance(first, nn.Linear) else ""
         takes = f"; its forward takes {inspect.signature(module.forward)}" if isinstance(rows, Fields) else ""
-        raise BadData(f"predict(X): rows of shape {described(rows)} do not fit the model{wanted}: {e}{takes}") from e
+        raise BadData(f"predict(X): rows of shape {described(rows)} do not fit the model{layer}: {e}{takes}") from e
     finally:
         module.train(was)
     return torch.cat(parts)
@@ -182,13 +184,13 @@ def _outputs(module: nn.Module, rows: Tensor, integers: Sequence[str]) -> Tensor
 
     if isinstance(rows, Fields):
         parts = zip(rows.parts, names_of(rows), strict=True)
-        given: Tensor = Fields([ready(t, name) for t, name in parts], rows.names)
+        inputs: Tensor = Fields([ready(t, name) for t, name in parts], rows.names)
     else:
-        given = ready(rows, "0")
-    out = applied(module, inputs_of(given))
+        inputs = ready(rows, "0")
+    out = applied(module, inputs_of(inputs))
     if not isinstance(out, Tensor):
         raise BadData(f"predict(X): the model returns a {type(out).__name__}; call it yourself, result.model(rows)")
-    if len(rows) == 1 and out.shape[:1] != (1,) and applied(module, inputs_of(given[[0, 0]])).ndim != out.ndim:
+    if len(rows) == 1 and out.shape[:1] != (1,) and applied(module, inputs_of(inputs[[0, 0]])).ndim != out.ndim:
         raise BadData(
             f"predict(X): the model's outputs of one row have shape {list(out.shape)}, without the rows; change its "
             "outputs.squeeze() to outputs.squeeze(1)"
@@ -198,12 +200,12 @@ def _outputs(module: nn.Module, rows: Tensor, integers: Sequence[str]) -> Tensor
 
 def _ranges(rows: Tensor, integers: Sequence[str]) -> str:
     """The smallest and largest whole number of each input that has some."""
-    found = [
+    inputs = [
         (t, where)
         for (t, where), name in zip(tensors(rows, ""), names_of(rows), strict=True)
         if name in integers and t.numel()
     ]
-    return " and ".join(f"ids{where} {int(t.min())}..{int(t.max())}" for t, where in found) or "rows"
+    return " and ".join(f"ids{where} {int(t.min())}..{int(t.max())}" for t, where in inputs) or "rows"
 
 
 def predicted(
@@ -228,20 +230,20 @@ def predicted(
         row = int(outputs.isnan().nonzero()[0, 0])
         raise BadData("the model's output is nan; fill the row's missing cells", place=CALL.at(row))
     if outputs.ndim > 1 and outputs.shape[1] >= classes and decision == "argmax":
-        found = outputs.argmax(1)
+        codes = outputs.argmax(1)
     elif outputs.numel() == len(outputs) and classes == 2:
-        found = (outputs.reshape(-1) > (0.0 if decision == "argmax" else decision)).long()
+        codes = (outputs.reshape(-1) > (0.0 if decision == "argmax" else decision)).long()
     else:
         return outputs.numpy()
     if labels is None:
-        return found.numpy()
-    beyond = found >= len(labels)
+        return codes.numpy()
+    beyond = codes >= len(labels)
     if bool(beyond.any()):
         row = int(beyond.nonzero()[0, 0])
         raise BadData(
-            f"predict(X): of the model's {outputs.shape[1]} outputs, number {int(found[beyond][0])} (from 0) is the "
+            f"predict(X): of the model's {outputs.shape[1]} outputs, number {int(codes[beyond][0])} (from 0) is the "
             f"largest in row {row}, but the data has {len(labels)} labels; give the network {len(labels)} outputs",
             row=row,
         )
-    named: np.ndarray = np.asarray(labels)[found.numpy()]
+    named: np.ndarray = np.asarray(labels)[codes.numpy()]
     return named

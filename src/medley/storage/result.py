@@ -124,13 +124,14 @@ class Result:
     @property
     def evaluation(self) -> Row:
         """The history row of the model: the last, or the best with ``run(best=...)``; empty without a history."""
-        kept = self.summary.get("best_round")
-        return next((row for row in self.history if row["round"] == kept), self.history[-1] if self.history else {})
+        best = self.summary.get("best_round")
+        return next((row for row in self.history if row["round"] == best), self.history[-1] if self.history else {})
 
     def __getitem__(self, name: str) -> list[float]:
         """One column of the history, with nan for rows that lack it. Raises RecipeError if all rows lack it."""
         if self.history and not any(name in row for row in self.history):
-            raise RecipeError.unknown(name, {key for row in self.history for key in row}, "result[...]: the history")
+            names: set[str] = set().union(*self.history)
+            raise RecipeError.unknown(name, names, "result[...]: the history")
         return [row.get(name, math.nan) for row in self.history]
 
     @property
@@ -188,7 +189,7 @@ class Result:
 
     def write(self, folder: str | Path) -> Path:
         """`save` into any folder, such as the run's own."""
-        folder = atomic.made(Path(folder), own=is_secret(self.seed, self.settings))
+        folder = atomic.make_folder(Path(folder), owner_only=is_secret(self.seed, self.settings))
         tensors = {"x": self.x.contiguous()}
         if self.buffers is not None:
             tensors |= dict(zip(("floats", "ints"), self.buffers, strict=True))
@@ -249,7 +250,7 @@ class Result:
                 "own format call torch.save(result.state_dict(), path)",
                 "path",
             )
-        atomic.made(path.parent)
+        atomic.make_folder(path.parent)
         with atomic.replacing(path) as tmp:
             save_file(state, tmp)
         return path
@@ -260,16 +261,18 @@ class Result:
         A peft or transformers model is written by its own ``save_pretrained``; for any other the weights are
         model.safetensors. The card states data, method, rounds, ε and figures. Raises RecipeError without a model.
         """
-        folder = atomic.made(Path(folder))
+        folder = atomic.make_folder(Path(folder))
         model = self._model()
         library = "pytorch"
-        own = getattr(model, "save_pretrained", None)
-        if callable(own):
-            own(folder)
+        save = getattr(model, "save_pretrained", None)
+        if callable(save):
+            save(folder)
             library = "peft" if hasattr(model, "peft_config") else "transformers"
         else:
             self.save_weights(folder / "model.safetensors")
-        about = card(self.method, self.settings, self.evaluation, base_name(model), library, version())
+        about = card(
+            self.method, self.settings, self.evaluation, base=base_name(model), library=library, medley=version()
+        )
         atomic.write(folder / "README.md", about)
         return folder
 
@@ -319,7 +322,7 @@ class Result:
         """
         model = self._model()
         count = self.settings.get("clients")
-        return client_model(model, self.personal, client, self.clients, self.client_names, count)
+        return client_model(model, self.personal, client, rows=self.clients, names=self.client_names, count=count)
 
     @property
     def digest(self) -> str:
@@ -350,16 +353,15 @@ class Result:
             head = json.loads((folder / "result.json").read_text())
             if not isinstance(head, dict):
                 raise TypeError("result.json is not a table")
-            found = head["format"]
-            if found != FORMAT:
-                raise other_format(folder, found, FORMAT, head.get("medley"), use="read")
+            if head["format"] != FORMAT:
+                raise other_format(folder, head["format"], FORMAT, head.get("medley"), use="read")
             history = history_of((folder / HISTORY).read_text(encoding="utf-8"))
             of_clients = (folder / CLIENTS).read_text(encoding="utf-8") if (folder / CLIENTS).exists() else ""
             clients = history_of(of_clients)
-            kept = load_file(folder / "x.safetensors")
-            x = kept["x"]
-            buffers = (kept["floats"], kept["ints"]) if "floats" in kept else None
-            said = head.pop("checksum", None)
+            tensors = load_file(folder / "x.safetensors")
+            x = tensors["x"]
+            buffers = (tensors["floats"], tensors["ints"]) if "floats" in tensors else None
+            recorded = head.pop("checksum", None)
             check_kinds(head, KINDS)
             check_kinds(dict(zip(("outcome", "message"), head["status"], strict=True)), STATUS_KINDS)
             method, seed, summary, settings = (head[k] for k in ("method", "seed", "summary", "settings"))
@@ -368,27 +370,29 @@ class Result:
         except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as e:
             raise WireError(f"{folder} holds no readable result: {type(e).__name__}: {e}") from None
         result = cls(
-            method,
-            seed,
-            x,
-            history,
-            summary,
-            ledger,
-            status,
-            settings,
-            None,
-            buffers,
-            head.get("environment", {}),
-            clients,
-            load_models(folder),
+            method=method,
+            seed=seed,
+            x=x,
+            history=history,
+            summary=summary,
+            ledger=ledger,
+            status=status,
+            settings=settings,
+            buffers=buffers,
+            environment=head.get("environment", {}),
+            clients=clients,
+            personal=load_models(folder),
         )
-        found = checksum({"head": json.dumps(head), "clients": of_clients}, {})
-        refuse_damage(f"{folder / 'result.json'}, or {CLIENTS} next to it,", said, found)
+        computed = checksum({"head": json.dumps(head), "clients": of_clients}, {})
+        refuse_damage(f"{folder / 'result.json'}, or {CLIENTS} next to it,", recorded, computed)
         if head.get("digest", result.digest) != result.digest or head.get("clients", 0) != len(clients):
             raise WireError(f"{folder} is damaged: its files do not belong to one result; use a copy, or run it again")
         if model:
-            found = modules.brought_back(folder, module, x, buffers)
-            result.model, result._why = (None, found) if isinstance(found, str) else (found, "")
+            network = modules.restored(folder, module, x, buffers)
+            if isinstance(network, str):
+                result._why = network
+            else:
+                result.model = network
         return result
 
 

@@ -69,7 +69,8 @@ class Journal:
 
     def __init__(self, path: Path, text: str, lines: int) -> None:
         raw = text.encode()
-        self.path, self._end = path, (len(raw), lines, blake2b(raw, digest_size=16))
+        self.path = path
+        self._end = (len(raw), lines, blake2b(raw, digest_size=16))
         atomic.write(path, raw)
         with atomic.writing(path):
             self._file = path.open("rb+", buffering=0)
@@ -109,45 +110,46 @@ class RunFolder:
     """The folder of a run, locked until `close`. Raises RecipeError if another run has locked it."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._held = path, ExitStack()
-        self._held.enter_context(atomic.locked(path))
+        self.path = path
+        self._resources = ExitStack()
+        self._resources.enter_context(atomic.locked(path))
         self._history: Journal | None = None
         self._clients: Journal | None = None  # most runs have no such rows
 
-    def begin(self, grown: Grown, settings: dict[str, Any], round: int, anew: bool, recipe: str | None) -> None:
+    def begin(self, grown: Grown, settings: dict[str, Any], round: int, is_new: bool, recipe: str | None) -> None:
         """Write run.json, the history, the ledger and the clients' rows as of the start.
 
         Args:
             grown: rows and deliveries before the start; empty for a new run
             round: the last completed round
-            anew: True if the run does not resume the run in this folder
+            is_new: True if the run does not resume the run in this folder
             recipe: the text of the recipe; None leaves recipe.toml as it is
 
         Raises RecipeError for a new run in a folder that holds a checkpoint, a saved result or a comparison.
         """
         starts: list[dict[str, Any]] = []
-        if anew and (self.path / checkpoint.FILE).exists():
+        if is_new and (self.path / checkpoint.FILE).exists():
             command = f" ({COMMAND} {self.path})" if (self.path / RECIPE).exists() else ""
             raise RecipeError(
                 f"{self.path} holds a run already: resume it with resume={str(self.path)!r}{command}, choose "
                 "another folder, or delete it",
                 "checkpoint",
             )
-        if anew and (self.path / RESULT).exists():
+        if is_new and (self.path / RESULT).exists():
             raise RecipeError(
                 f"{self.path} holds a saved result, which this run would replace; choose another folder, or delete it",
                 "checkpoint",
             )
-        if anew and holds_comparison(self.path):
+        if is_new and holds_comparison(self.path):
             raise RecipeError(f"{self.path} holds a comparison; choose another folder for this run", "checkpoint")
-        now = environment() | _where(settings)
-        if not anew and (starts := (about := described(self.path)).get("starts", [])):
-            warn_of_changes(self.path, _where(about["settings"]) | starts[-1], now)
+        current = environment() | _where(settings)
+        if not is_new and (starts := (about := described(self.path)).get("starts", [])):
+            warn_of_changes(self.path, _where(about["settings"]) | starts[-1], current)
         old_clients = [] if grown.clients else [self.path / CLIENTS]
         for stale in [*self.path.glob(".*.tmp"), self.path / RESULT, *old_clients]:
             stale.unlink(missing_ok=True)
-        atomic.made(self.path, own=is_secret(settings.get("seed", 0), settings))
-        starts.append({"at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "round": round, **now})
+        atomic.make_folder(self.path, owner_only=is_secret(settings.get("seed", 0), settings))
+        starts.append({"at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "round": round, **current})
         about = {"format": FORMAT, "settings": settings, "starts": starts}
         atomic.write(self.path / RUN, json.dumps(about, indent=1, default=plain))
         if recipe is not None:
@@ -158,7 +160,7 @@ class RunFolder:
 
     def _journal(self, name: str, text: str, lines: int) -> Journal:
         journal = Journal(self.path / name, text, lines)
-        self._held.callback(journal.close)
+        self._resources.callback(journal.close)
         return journal
 
     def _grow_clients(self, rows: list[Row]) -> None:
@@ -185,7 +187,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the files and release the lock."""
-        self._held.close()
+        self._resources.close()
 
 
 def holds_run(folder: Path) -> bool:
@@ -245,12 +247,12 @@ def described(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     try:
         about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        found = about["format"]
+        written = about["format"]
         starts = about["starts"]
         if not isinstance(starts, list) or not starts or not all(isinstance(start, dict) for start in starts):
             raise TypeError("starts is not a list of tables")
-        if found != FORMAT:
-            raise other_format(folder, found, FORMAT, starts[-1].get("medley"))
+        if written != FORMAT:
+            raise other_format(folder, written, FORMAT, starts[-1].get("medley"))
         if not isinstance(about["settings"], dict):
             raise TypeError("settings is not a table")
     except FileNotFoundError:

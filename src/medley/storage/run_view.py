@@ -104,13 +104,13 @@ class RunView:
         return Counter(c.standing for c in self.clients)
 
 
-def view(folder: Path, now: float | None = None) -> RunView:
-    """The state of the run in ``folder`` at the time ``now``.
+def view(folder: Path, at: float | None = None) -> RunView:
+    """The state of the run in ``folder`` at the time ``at``, by default the present.
 
     Raises WireError if there is no run, and for events and deliveries that no run wrote.
     """
     try:
-        return _view(folder, now)
+        return _view(folder, time.time() if at is None else at)
     except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as e:
         if isinstance(e, MedleyError):
             raise
@@ -120,50 +120,37 @@ def view(folder: Path, now: float | None = None) -> RunView:
         ) from None
 
 
-def _view(folder: Path, now: float | None) -> RunView:
+def _view(folder: Path, at: float) -> RunView:
     if not (folder / RUN).exists():
         if (folder / events.FILE).exists():
             raise WireError(f"the run in {folder} has not begun: {_last(folder)}")
         raise WireError(f"there is no run in {folder}: pass the folder of a run, as in md.run(..., checkpoint=folder)")
     about = described(folder)
-    now = time.time() if now is None else now
-    seen = events.read(folder)
+    records = events.read(folder)
     settings = about.get("settings", {})
     rows = _history(folder)
     seed = shown_seed(int(settings.get("seed", 0)), settings)
-    v = RunView(str(folder), str(settings.get("method", "?")), seed, "stopped", at=now)
+    v = RunView(str(folder), str(settings.get("method", "?")), seed, "stopped", at=at)
     v.history = rows
     if rows:
         v.round = int(rows[-1]["round"])
-        v.bytes_down, v.bytes_up = int(rows[-1].get("bytes_down", 0)), int(rows[-1].get("bytes_up", 0))
-    pid = None
-    ended = None
-    born = None
-    for e in seen:
-        match e.get("event"):
-            case "start":
-                pid, ended, v.round, v.rounds = e.get("pid"), None, int(e.get("round", 0)), e.get("of")
-                born = e.get("born")
-                if not v.round:  # it starts over, if there was no checkpoint yet
-                    v.asked = v.lost = v.late = v.refused = 0
-            case "round":
-                v.round = int(e["round"])
-                v.asked, v.lost = v.asked + int(e["asked"]), v.lost + int(e["lost"])
-                v.late, v.refused = v.late + int(e["late"]), v.refused + int(e["refused"])
-            case "end":
-                ended = e
-    if ended is not None:
-        v.state, v.message = str(ended.get("outcome")), str(ended.get("message", ""))
-    elif pid is not None and alive(pid, born):
+        v.bytes_down = int(rows[-1].get("bytes_down", 0))
+        v.bytes_up = int(rows[-1].get("bytes_up", 0))
+    start, end = _count(v, records)
+    pid = start.get("pid")
+    if end is not None:
+        v.state = str(end.get("outcome"))
+        v.message = str(end.get("message", ""))
+    elif pid is not None and alive(pid, start.get("born")):
         v.state = "running"
     else:
         command = f"medley deploy run --resume {folder}" if (folder / DEPLOYED).exists() else resuming(folder)
         v.message = f"its process is gone; {command} resumes it from the last checkpoint"
-    recent = [e["at"] for e in seen if e.get("event") == "exchange" and e["at"] > now - STEADY]
+    recent = [e["at"] for e in records if e.get("event") == "exchange" and e["at"] > at - STEADY]
     if len(recent) > 1:
-        until = now if v.state == "running" else recent[-1]
+        until = at if v.state == "running" else recent[-1]
         v.rate = 60 * len(recent) / max(until - recent[0], 1e-3)
-    v.clients = _clients(folder, seen)
+    v.clients = _clients(folder, records)
     for c in v.clients if v.state != "running" else ():
         c.standing = "lost" if c.standing == "awaited" else c.standing
         if v.state == "stopped" and c.standing in ("alive", "late", "not asked yet"):
@@ -171,15 +158,39 @@ def _view(folder: Path, now: float | None) -> RunView:
     for c, name in zip(v.clients, settings.get("client_names", ()), strict=False):
         c.name = str(name)
     names = {k: str(name) for k, name in enumerate(settings.get("client_names", ()))}
-    v.log = [line(e, names) for e in seen[-400:] if is_told(e)][-40:]
+    v.log = [line(e, names) for e in records[-400:] if is_logged(e)][-40:]
     v.message = with_names(v.message, [*names.values()])
     return v
 
 
+def _count(v: RunView, records: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """Enter the rounds and requests of the events; the last start, empty if there is none, and the end after it."""
+    start: Mapping[str, Any] = {}
+    end = None
+    for e in records:
+        match e.get("event"):
+            case "start":
+                start = e
+                end = None
+                v.round = int(e.get("round", 0))
+                v.rounds = e.get("of")
+                if not v.round:  # it starts over, if there was no checkpoint yet
+                    v.asked = v.lost = v.late = v.refused = 0
+            case "round":
+                v.round = int(e["round"])
+                v.asked += int(e["asked"])
+                v.lost += int(e["lost"])
+                v.late += int(e["late"])
+                v.refused += int(e["refused"])
+            case "end":
+                end = e
+    return start, end
+
+
 def _last(folder: Path) -> str:
     """The last event of a run that has not begun, as a line."""
-    told = [line(e) for e in events.read(folder) if is_told(e)]
-    return told[-1] if told else "its server app starts"
+    lines = [line(e) for e in events.read(folder) if is_logged(e)]
+    return lines[-1] if lines else "its server app starts"
 
 
 def _history(folder: Path) -> list[Row]:
@@ -217,33 +228,33 @@ def birth(pid: int) -> str | None:
     return None
 
 
-def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientState]:
+def _clients(folder: Path, records: Iterable[Mapping[str, Any]]) -> list[ClientState]:
     """The clients, from the end of the ledger and the times of its exchanges."""
     ends = dict[tuple[int, int], Mapping[str, Any]]()
     n = 0
     excluded = dict[int, str]()
-    gone = set[int]()
+    absent = set[int]()
     awaited = set[int]()
     since = 0.0
-    for e in seen:
+    for e in records:
         if e.get("event") == "exchange":
             ends[int(e["round"]), int(e["exchange"])] = e
         elif e.get("event") == "start":
             awaited = set()
             n = int(e.get("clients", 0))
         elif e.get("event") == "members":
-            gone = gone.difference(e["joined"]).union(e["left"])
+            absent = absent.difference(e["joined"]).union(e["left"])
         elif e.get("event") == "awaited":
             awaited = {*map(int, e["clients"])}
             since = float(e["since"])
         elif e.get("event") == "refused":
             excluded = {int(i): str(why) for i, why in e.get("clients", {}).items()}
-    found = {i: ClientState(i) for i in range(min(n, 1 << 16))}
+    states = {i: ClientState(i) for i in range(min(n, 1 << 16))}
     for line in csv.reader(events.tail(folder / LEDGER, TAIL)):
         if len(line) != 7 or not line[0].isdigit():
             continue
         round, number, i, down, up = (int(line[k]) for k in (0, 1, 3, 4, 5))
-        c = found.setdefault(i, ClientState(i))
+        c = states.setdefault(i, ClientState(i))
         end = ends.get((round, number), {})
         c.total += up
         if i in end.get("lost", ()):
@@ -256,14 +267,20 @@ def _clients(folder: Path, seen: Iterable[Mapping[str, Any]]) -> list[ClientStat
         elif i in end.get("late", ()):
             c.standing = "late"
         else:
-            c.standing, c.why, c.answered, c.round, c.down, c.up = "alive", "", end.get("at"), round, down, up
-    for i in awaited & found.keys():
-        found[i].standing, found[i].why = "awaited", f"since {time.strftime('%H:%M:%S', time.localtime(since))}"
-    for i in gone & found.keys():
-        found[i].standing = "left"
+            c.standing = "alive"
+            c.why = ""
+            c.answered = end.get("at")
+            c.round = round
+            c.down = down
+            c.up = up
+    for i in awaited & states.keys():
+        states[i].standing = "awaited"
+        states[i].why = f"since {time.strftime('%H:%M:%S', time.localtime(since))}"
+    for i in absent & states.keys():
+        states[i].standing = "left"
     for i, why in excluded.items():
-        found[i] = ClientState(i, "refused", why=why)
-    return [found[i] for i in sorted(found)]
+        states[i] = ClientState(i, "refused", why=why)
+    return [states[i] for i in sorted(states)]
 
 
 def names(folder: Path) -> dict[int, str]:
@@ -273,7 +290,7 @@ def names(folder: Path) -> dict[int, str]:
     return {}
 
 
-def is_told(e: Mapping[str, Any]) -> bool:
+def is_logged(e: Mapping[str, Any]) -> bool:
     """Whether an event appears as a line of the log."""
     kind = e.get("event")
     return kind not in ("exchange", "app", "data", "members") and (kind != "awaited" or "waited" in e)
@@ -289,9 +306,9 @@ def _line(e: Mapping[str, Any], names: Mapping[int, str]) -> str:
     match e.get("event"):
         case "round":
             silent = ", ".join(f"{e[k]} {k}" for k in ("lost", "late", "refused") if e.get(k))
-            said = f"round {e['round']}: {e['asked'] - e['lost'] - e['late']} of {e['asked']} answers"
+            answers = f"round {e['round']}: {e['asked'] - e['lost'] - e['late']} of {e['asked']} answers"
             figures = ", ".join(f"{k} {v:.6g}" for k, v in e.get("figures", {}).items())
-            return f"{at} {', '.join(part for part in (said, silent, figures) if part)}, {e['took']} s"
+            return f"{at} {', '.join(part for part in (answers, silent, figures) if part)}, {e['took']} s"
         case "start":
             return f"{at} {e.get('method')}, seed {e.get('seed')}: starts after round {e.get('round')} of {e.get('of')}"
         case "end":
@@ -309,10 +326,10 @@ def prometheus(v: RunView) -> str:
     out = list[str]()
 
     def gauge(name: str, text: str, *values: tuple[str, float | None], kind: str = "gauge") -> None:
-        there = [(more, value) for more, value in values if value is not None]
-        if there:
+        samples = [(more, value) for more, value in values if value is not None]
+        if samples:
             out.extend([f"# HELP medley_{name} {text}", f"# TYPE medley_{name} {kind}"])
-            out.extend(f"medley_{name}{{{label}{more}}} {value:.10g}" for more, value in there)
+            out.extend(f"medley_{name}{{{label}{more}}} {value:.10g}" for more, value in samples)
 
     gauge("running", "1 while the run's process is at work.", ("", float(v.state == "running")))
     gauge("failed", "1 after a failure, or a process that is gone.", ("", float(v.state in ("failed", "stopped"))))

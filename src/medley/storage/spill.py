@@ -69,27 +69,27 @@ class Spill(MutableMapping[int, Any]):
         self.budget = BUDGET if budget is None else budget
         self.size = 0
         """Bytes of tensors in memory."""
-        self._here = OrderedDict[int, tuple[Any, int]]()  # value and bytes; the most recently used come last
+        self._in_memory = OrderedDict[int, tuple[Any, int]]()  # value and bytes; the most recently used come last
         # Offset in the file, bytes written, bytes of room. A value in memory is newer than one here.
-        self._there: dict[int, tuple[int, int, int]] = {}
+        self._in_file: dict[int, tuple[int, int, int]] = {}
         self._free: dict[int, list[int]] = {}  # offsets of free places, by bytes of room
         self._end = 0
         self._file: io.RawIOBase | None = None  # only this process reads and writes it
         self._put = 0  # bytes stored since the last `tricks.trim`
 
     def __getitem__(self, client: int) -> Any:
-        if client in self._here:
-            self._here.move_to_end(client)
-            return self._here[client][0]
+        if client in self._in_memory:
+            self._in_memory.move_to_end(client)
+            return self._in_memory[client][0]
         value = self.peek(client)
         self[client] = value
         return value
 
     def peek(self, client: int) -> Any:
         """The value of a client; it stays on disk if it is there."""
-        if client in self._here:
-            return self._here[client][0]
-        at, length, _ = self._there[client]
+        if client in self._in_memory:
+            return self._in_memory[client][0]
+        at, length, _ = self._in_file[client]
         assert self._file is not None
         self._file.seek(at)
         value = pytree.from_bytes(self._file.read(length), self.classes)
@@ -97,14 +97,14 @@ class Spill(MutableMapping[int, Any]):
 
     def __setitem__(self, client: int, value: Any) -> None:
         size = pytree.nbytes(value)
-        before = self._here.get(client, (None, 0))[1]
-        self._here[client] = value, size
-        self._here.move_to_end(client)
+        before = self._in_memory.get(client, (None, 0))[1]
+        self._in_memory[client] = value, size
+        self._in_memory.move_to_end(client)
         self._leave(client)
         self.size += size - before
         self._put += size
-        while self.size > self.budget and len(self._here) > 1:
-            self._spill(next(iter(self._here)))
+        while self.size > self.budget and len(self._in_memory) > 1:
+            self._spill(next(iter(self._in_memory)))
         if self._put > self.budget >> 3:
             self._put = 0
             tricks.trim()
@@ -112,21 +112,21 @@ class Spill(MutableMapping[int, Any]):
     def __delitem__(self, client: int) -> None:
         if client not in self:
             raise KeyError(client)
-        self.size -= self._here.pop(client, (None, 0))[1]
+        self.size -= self._in_memory.pop(client, (None, 0))[1]
         self._leave(client)
 
     def __contains__(self, client: object) -> bool:
-        return client in self._here or client in self._there
+        return client in self._in_memory or client in self._in_file
 
     def __iter__(self) -> Iterator[int]:
-        return iter([*self._here, *(i for i in self._there if i not in self._here)])
+        return iter([*self._in_memory, *(i for i in self._in_file if i not in self._in_memory)])
 
     def __len__(self) -> int:
-        return len(self._here.keys() | self._there.keys())
+        return len(self._in_memory.keys() | self._in_file.keys())
 
     def _spill(self, client: int) -> None:
         """Move a client's value to disk."""
-        value, size = self._here[client]
+        value, size = self._in_memory[client]
         raw = pytree.to_bytes(value)
         room = -(-len(raw) // PAGE) * PAGE
         if self._file is None:
@@ -150,14 +150,14 @@ class Spill(MutableMapping[int, Any]):
             free.pop()
         else:
             self._end = at + room
-        self._there[client] = at, len(raw), room
-        del self._here[client]
+        self._in_file[client] = at, len(raw), room
+        del self._in_memory[client]
         self.size -= size
 
     def _leave(self, client: int) -> None:
         """Free the client's place in the file, if it has one."""
-        if client in self._there:
-            at, _, room = self._there.pop(client)
+        if client in self._in_file:
+            at, _, room = self._in_file.pop(client)
             self._free.setdefault(room, []).append(at)
 
     def __del__(self) -> None:

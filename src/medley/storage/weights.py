@@ -28,12 +28,12 @@ def weights_of(init: Any) -> Weights | None:
 
     Raises RecipeError if it holds no tensors of real numbers, or if its file cannot be read.
     """
-    found = None if init is None else _tensors(init)
-    for t in found.values() if isinstance(found, dict) else [] if found is None else [found]:
+    tensors = None if init is None else _tensors(init)
+    for t in tensors.values() if isinstance(tensors, dict) else [] if tensors is None else [tensors]:
         if t.is_meta or t.is_complex():
             why = "has no values, on the device 'meta'" if t.is_meta else "is complex"
             raise RecipeError(f"run(init=...): a tensor {list(t.shape)} {why}; give real numbers", "init")
-    return found
+    return tensors
 
 
 def _tensors(init: Any) -> Weights:
