@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +25,9 @@ def complete(begun: str) -> list[str]:
     """Lists of methods that begin with this text. The names are read from a file, because importing takes seconds."""
     before, comma, last = begun.rpartition(",")
     tree = ast.parse(Path(__file__).parents[1].joinpath("_public.py").read_text(encoding="utf-8"))
-    found = [n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("algorithms")]
-    names = [*FORMS, *(a.name for n in found for a in n.names), *plugins.names("methods")]
+    imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("algorithms")]
+    aliases = chain.from_iterable(n.names for n in imports)
+    names = [*FORMS, *(a.name for a in aliases), *plugins.names("methods")]
     return sorted(before + comma + n for n in names if n.lower().startswith(last.lower()))
 
 

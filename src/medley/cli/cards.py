@@ -10,8 +10,8 @@ import unicodedata
 def card(method: object, part: str) -> str:
     """A part of a method's card on one line, e.g. its **Reference**; empty if the card has no such part."""
     text = inspect.getdoc(method) or ""
-    found = re.search(rf"\*\*{part}\*\*:\s*(.+?)(?=\n\s*\n\*\*|\Z)", text, re.DOTALL)
-    return " ".join(found[1].split()) if found else ""
+    match = re.search(rf"\*\*{part}\*\*:\s*(.+?)(?=\n\s*\n\*\*|\Z)", text, re.DOTALL)
+    return " ".join(match[1].split()) if match else ""
 
 
 STATUSES = {
@@ -64,17 +64,17 @@ def bibtex(reference: str) -> str:
 
     Cards have only surnames, so the entry has no given names. Empty if the reference has another form.
     """
-    found = PAPER.search(reference)
-    if found is None:
+    match = PAPER.search(reference)
+    if match is None:
         return ""
-    people = re.split(r",? & |,? and |, ", found["names"].removesuffix(" et al."))
-    if found["names"].endswith(" et al."):
+    people = re.split(r",? & |,? and |, ", match["names"].removesuffix(" et al."))
+    if match["names"].endswith(" et al."):
         people.append("others")
-    word = next((w for w in re.findall(r"[A-Za-z]+", _plain(found["title"])) if len(w) > 3), "paper")
-    fields = {"author": " and ".join(f"{{{p}}}" if " " in p else p for p in people), "title": f"{{{found['title']}}}"}
-    venue = re.sub(r"\([^)]*\)", "", found["venue"]).strip(" ,")
+    word = next((w for w in re.findall(r"[A-Za-z]+", _plain(match["title"])) if len(w) > 3), "paper")
+    fields = {"author": " and ".join(f"{{{p}}}" if " " in p else p for p in people), "title": f"{{{match['title']}}}"}
+    venue = re.sub(r"\([^)]*\)", "", match["venue"]).strip(" ,")
     kind = "misc"
-    number = re.search(r"arXiv[: ](\d{4}\.\d{4,5})", re.split(r"[“\";]", reference[found.start("venue") :])[0])
+    number = re.search(r"arXiv[: ](\d{4}\.\d{4,5})", re.split(r"[“\";]", reference[match.start("venue") :])[0])
     if number:
         fields |= {"eprint": number[1], "archivePrefix": "arXiv"}
     elif venue in CONFERENCES:
@@ -84,9 +84,9 @@ def bibtex(reference: str) -> str:
         kind = "article"
         fields["journal"] = JOURNALS.get(journal[1], journal[1])
         fields |= {"volume": journal[2]} if journal[2] else {}
-    fields["year"] = found["year"]
+    fields["year"] = match["year"]
     body = "\n".join(f"  {k} = {{{v}}},".replace("&", r"\&") for k, v in fields.items())
-    return f"@{kind}{{{re.sub('[^A-Za-z]', '', _plain(people[0])).lower()}{found['year']}{word.lower()},\n{body}\n}}"
+    return f"@{kind}{{{re.sub('[^A-Za-z]', '', _plain(people[0])).lower()}{match['year']}{word.lower()},\n{body}\n}}"
 
 
 def _plain(text: str) -> str:

@@ -6,6 +6,7 @@ import errno
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, starmap
 from typing import Any
 
 import typer
@@ -35,8 +36,8 @@ class Commands(TyperGroup):
                 raise
             from ..contract.errors import Diverged, MedleyError
 
-            told = isinstance(e, MedleyError) or (isinstance(e, OSError) and e.errno != errno.EPIPE)
-            if ctx.meta.get("debug") or not told:  # a closed pipe is not an error
+            is_expected = isinstance(e, MedleyError) or (isinstance(e, OSError) and e.errno != errno.EPIPE)
+            if ctx.meta.get("debug") or not is_expected:  # a closed pipe is not an error
                 raise
             from ..recipe.terms import in_terms
 
@@ -45,7 +46,7 @@ class Commands(TyperGroup):
 
 
 _RANGES = ((0, 9), (11, 32), (127, 160), (0x61C, 0x61D), (0x200E, 0x2010), (0x202A, 0x202F), (0x2066, 0x206A))
-SIGNS = {code: "\N{REPLACEMENT CHARACTER}" for first, end in _RANGES for code in range(first, end)}
+SIGNS = dict.fromkeys(chain.from_iterable(starmap(range, _RANGES)), "\N{REPLACEMENT CHARACTER}")
 """Signs that move a terminal's cursor, or change the direction of its text: names in a folder may contain them."""
 
 

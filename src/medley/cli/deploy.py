@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,24 +118,25 @@ def deploy_evaluate(
     if not model.exists():
         raise RecipeError(f"medley deploy evaluate {model}: there is no such folder or file", "model")
     folder = save or project / "runs" / time.strftime("%Y-%m-%d-%H%M%S")
-    given = [*(settings or []), "run.rounds=0", f"run.init={model.resolve()}"]
-    deploy_run(project, folder, settings=given, timeout=timeout, superlink=superlink)
+    overrides = [*(settings or []), "run.rounds=0", f"run.init={model.resolve()}"]
+    deploy_run(project, folder, settings=overrides, timeout=timeout, superlink=superlink)
     result = Result.load(folder, model=False)
     names = dict(enumerate(result.client_names))
     last = [row for row in result.clients if row["round"] == 0]
-    told = [e["clients"] for e in events.read(folder) if e.get("event") == "data"]
-    support: Mapping[str, Any] = told[-1] if told else {}
+    reports = [e["clients"] for e in events.read(folder) if e.get("event") == "data"]
+    support: Mapping[str, Any] = reports[-1] if reports else {}
     rows = [(names.get(int(r["client"]), f"{r['client']:g}"), r, _classes(support, int(r["client"]))) for r in last]
     show(_figures(rows, result.history[-1]))
 
 
 def _classes(support: Mapping[str, Any], client: int) -> str:
     """A client's training rows of each class, as "0: 12, 1: 30"."""
-    pairs = [f"{k}: {n}" for task in support.get(str(client), ()) for k, n in task.get("support", ())]
+    tasks = support.get(str(client), ())
+    pairs = [f"{k}: {n}" for k, n in chain.from_iterable(task.get("support", ()) for task in tasks)]
     return ", ".join(pairs[:10]) + (f" and {len(pairs) - 10} more" if len(pairs) > 10 else "")
 
 
-def _figures(rows: Sequence[tuple[str, Row, str]], whole: Row) -> Any:
+def _figures(rows: Sequence[tuple[str, Row, str]], total: Row) -> Any:
     """The figures of each client and of all together, with 95 % intervals."""
     from ..federation.figures import Z, pooled_error, wilson
 
@@ -156,10 +158,10 @@ def _figures(rows: Sequence[tuple[str, Row, str]], whole: Row) -> Any:
         ends = "" if error is None else f" [{value - Z * error:.3g}, {value + Z * error:.3g}]"
         return f"{value:.4g}{bins}{ends}"
 
-    there = {k for row in clients for k in row if not k.endswith(("_error", "_within"))}
-    known = ["rows", "loss", "test_rows", "test_loss", "accuracy"]
-    own = sorted(there - {*known, "client", "round", "took_part"})
-    heads = [k for k in [*known, *own] if k in there]
-    lines = (*rows, ("all", {**whole, **both}, ""))
+    names = {k for k in chain.from_iterable(clients) if not k.endswith(("_error", "_within"))}
+    standard = ["rows", "loss", "test_rows", "test_loss", "accuracy"]
+    others = sorted(names - {*standard, "client", "round", "took_part"})
+    heads = [k for k in [*standard, *others] if k in names]
+    lines = (*rows, ("all", {**total, **both}, ""))
     body = [(name, *(cell(row, k) for k in heads), classes) for name, row, classes in lines]
     return table(("client", *heads, "rows by class"), body)

@@ -17,13 +17,13 @@ def doctor(debug: Debug = False) -> None:
     from ..datasets import files
     from ..runtime.versions import OWN, is_installed
 
-    wanted = (metadata.requires(OWN) if is_installed() else None) or []
-    show(pairs("here", _here()))
-    show(pairs("extras", installation.extras(wanted)))
+    requirements = (metadata.requires(OWN) if is_installed() else None) or []
+    show(pairs("here", _machine()))
+    show(pairs("extras", installation.extras(requirements)))
     sets = ", ".join(installation.data_sets()) or "none; medley list datasets says where each is expected"
     show(pairs("data sets", {"here": sets, "folders": ", ".join(map(str, files.places()))}))
     lost = "Medley is not installed, it is only on PYTHONPATH, so its requirements are not known here; pip install it"
-    problems = [*([] if is_installed() else [lost]), *installation.problems(wanted)]
+    problems = [*([] if is_installed() else [lost]), *installation.problems(requirements)]
     if problems:
         for problem in problems:
             say(f"! {problem}")
@@ -31,7 +31,7 @@ def doctor(debug: Debug = False) -> None:
     show("nothing is wrong")
 
 
-def _here() -> dict[str, Any]:
+def _machine() -> dict[str, Any]:
     import torch
 
     from ..runtime import tricks

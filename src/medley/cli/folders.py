@@ -47,14 +47,14 @@ def show_folder(
     show(pairs("settings", {k: v for k, v in common.items() if not k.startswith(PREFIX)}))
     identity = {k.removeprefix(PREFIX): v for k, v in common.items() if k.startswith(PREFIX)}
     show(pairs("identity", identity) if identity else "no identity is recorded: this folder was saved without one")
-    for (path, _), own in zip(results, settings, strict=False):
-        differ = {k.removeprefix(PREFIX): v for k, v in own.items() if k not in common}
+    for (path, _), run_settings in zip(results, settings, strict=False):
+        differ = {k.removeprefix(PREFIX): v for k, v in run_settings.items() if k not in common}
         if differ and len(results) > 1:
             show(pairs(str(path.relative_to(folder)), differ))
     starts = begun.get("starts", []) or [r.environment for _, r in results[:1] if r.environment]
     if starts:
-        said = [{k: str(s.get(k, "")) for k in VERSIONS} for s in starts]
-        alike = {k: v for k, v in said[0].items() if all(s[k] == v for s in said)}
+        versions = [{k: str(s.get(k, "")) for k in VERSIONS} for s in starts]
+        alike = {k: v for k, v in versions[0].items() if all(s[k] == v for s in versions)}
         show(pairs("versions", alike))
         head = ("start", "round", *(k for k in VERSIONS if k not in alike))
         show(table(head, [[str(s.get(k, "")) for k in ("at", *head[1:])] for s in starts]))
@@ -76,7 +76,7 @@ def _runs(folder: Path, results: Sequence[tuple[Path, Result]], begun: Mapping[s
         for path, r in results
     ]
     if not results:
-        own = begun["settings"]
+        settings = begun["settings"]
         going = f"not finished: {resuming(folder)} goes on"
-        return table(RUNS, [(".", own["method"], shown_seed(own["seed"], own), "", going)])
+        return table(RUNS, [(".", settings["method"], shown_seed(settings["seed"], settings), "", going)])
     return table(RUNS, rows)

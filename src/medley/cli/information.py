@@ -60,18 +60,17 @@ def _loaded(folders: Iterable[Path]) -> list[Result]:
     from ..contract import RecipeError
     from ..experiments.board import Board
 
-    found = [
-        (path.parent, r)
-        for folder in folders
-        for path, r in zip(sorted(folder.glob("**/result.json")), Board.load(folder).results, strict=True)
-    ]
-    results = [r for _, r in found]
+    runs: list[tuple[Path, Result]] = []
+    for folder in folders:
+        saved = [path.parent for path in sorted(folder.glob("**/result.json"))]
+        runs += zip(saved, Board.load(folder).results, strict=True)
+    results = [r for _, r in runs]
     places = dict[tuple[str, int], Path]()
-    for here, r in found:
-        other = places.setdefault((r.method, r.seed), here)
-        if other is not here:
+    for place, r in runs:
+        other = places.setdefault((r.method, r.seed), place)
+        if other is not place:
             raise RecipeError(
-                f"{other} and {here} both hold {r.method!r} with seed {r.seed}: report them separately, or give "
+                f"{other} and {place} both hold {r.method!r} with seed {r.seed}: report them separately, or give "
                 "them different names in Python (Result.method)",
                 "runs",
             )
@@ -96,7 +95,7 @@ def list_all(
     from ..contract.errors import nearest
     from ..datasets import files
 
-    there: dict[str, Mapping[str, Any]] = {
+    kinds: dict[str, Mapping[str, Any]] = {
         "methods": recipe.constructors(),
         "problems": recipe.KINDS["problem"],
         "models": {n: getattr(models, n) for n in models.__all__},
@@ -112,16 +111,18 @@ def list_all(
         "laws": recipe.LAWS,
         "devices": recipe.PRESETS,
     }
-    if what is not None and what not in there:
-        one = {n.lower(): (n, thing) for things in there.values() for n, thing in things.items()}
+    if what is not None and what not in kinds:
+        one: dict[str, tuple[str, Any]] = {}
+        for things in kinds.values():
+            one |= {n.lower(): (n, thing) for n, thing in things.items()}
         if what.lower() not in one:
-            near = nearest(what, [*there, *(n for n, _ in one.values())])
+            near = nearest(what, [*kinds, *(n for n, _ in one.values())])
             raise RecipeError(f"medley list has no {what!r}.{near} medley list prints all names.", what)
         return _one(*one[what.lower()])
-    for kind, things in there.items():
+    for kind, things in kinds.items():
         if what in (None, kind):
             more = _MORE.get(kind, {})
-            rows = [(n, _sentence(t, n), *(said(n, t) for said in more.values())) for n, t in things.items()]
+            rows = [(n, _sentence(t, n), *(describe(n, t) for describe in more.values())) for n, t in things.items()]
             show(table((kind, "", *more), rows))
             if kind == "datasets":
                 show(f"Files are expected below {' or '.join(map(str, files.places()))}; folder= names another place.")
@@ -142,9 +143,9 @@ def _one(name: str, thing: Any) -> None:
     from ..scenarios import Attack
 
     show(Text(f"{name}: {_sentence(thing, name)}"))
-    said = status(thing)
-    if said:
-        show(Text(f"{name} is {said}: {STATUSES[said]}."))
+    state = status(thing)
+    if state:
+        show(Text(f"{name} is {state}: {STATUSES[state]}."))
     rows = [
         (a.name, a.values, a.default, a.text) for a in recipe.arguments(Attack if isinstance(thing, str) else thing)
     ]
@@ -173,15 +174,15 @@ def _expected(name: str) -> str:
     return files.EXPECTED.get(name, "")
 
 
-def _there(name: str) -> str:
-    """Whether that file is there."""
+def _is_present(name: str) -> str:
+    """Whether the data set's file is present, yes or no; empty for data sets without a file."""
     from ..datasets import files
 
     return ("yes" if files.there(name) else "no") if name in files.EXPECTED else ""
 
 
 _MORE: dict[str, dict[str, Callable[[str, Any], str]]] = {
-    "datasets": {"expected at": lambda name, _: _expected(name), "here": lambda name, _: _there(name)},
+    "datasets": {"expected at": lambda name, _: _expected(name), "here": lambda name, _: _is_present(name)},
     "methods": {"status": lambda _, make: status(make), "the server reads": lambda _, make: _reads(make)},
 }
 """Further columns of a list, by kind."""
@@ -197,16 +198,17 @@ def cite(
 
     kinds = recipe.constructors()
     by_name = {spelled(name): name for name in kinds}
-    for wanted in methods:
-        name = by_name.get(spelled(wanted))
+    for method in methods:
+        name = by_name.get(spelled(method))
         if name is None:
-            raise RecipeError.unknown(wanted, kinds, "medley cite: this version")
+            raise RecipeError.unknown(method, kinds, "medley cite: this version")
         reference = card(kinds[name], "Reference") or card(kinds[name.partition(".")[0]], "Reference")
         if not reference:
-            raise RecipeError(f"medley cite {wanted}: the card of {name} names no paper")
+            raise RecipeError(f"medley cite {method}: the card of {name} names no paper")
         show(Text(f"{name}: {reference}"))
         for form in (name, *(n for n in kinds if n.startswith(f"{name}."))):
-            show(Text(f"{form} is {(said := status(kinds[form]))}: {STATUSES[said]}."))
+            state = status(kinds[form])
+            show(Text(f"{form} is {state}: {STATUSES[state]}."))
         entry = bibtex(reference)
         if entry:
             show(Text(f"\n{entry}\n"))

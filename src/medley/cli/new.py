@@ -56,25 +56,25 @@ def new(
     templates = resources.files(__package__) / "project"
     kind = "".join(part.capitalize() for part in name.split("_"))
     words = {"name": name, "kind": kind, "clients": CLIENTS}
-    made = {
+    contents = {
         Template(file).substitute(words): Template((templates / source).read_text("utf-8")).substitute(words)
         for file, source in (METHOD if method else FILES).items()
     }
     if not method:
-        made["data.csv"] = _patients()
-    made[".gitignore"] = "runs/\n*.html\n__pycache__/\n"
+        contents["data.csv"] = _patients()
+    contents[".gitignore"] = "runs/\n*.html\n__pycache__/\n"
     begun = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, text in made.items():
+        for file, text in contents.items():
             (folder / file).write_text(text, encoding="utf-8")
     except OSError:  # such as a full disk: do not leave half a project
-        for file in made:
+        for file in contents:
             (folder / file).unlink(missing_ok=True)
         if begun and folder.exists():
             folder.rmdir()
         raise
-    for file in made:
+    for file in contents:
         show(str(folder / file))
     show(f"next: cd {folder}, then medley compare recipe.toml")
 

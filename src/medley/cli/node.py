@@ -108,7 +108,8 @@ def node(
     if renew is not None:
         return _renew(memory, key, renew)
     if approve or close:
-        return _approve(memory, key, recipe_file, until if approve else None, approve, allow or "")
+        last = until if approve else None
+        return _approve(memory, key, recipe_file, until=last, approve=approve, allow=allow or "")
     if check:
         return _report(recipe_file, data, _number(client, key), code)
     if superlink is None or key is None or ca is None:
@@ -128,12 +129,12 @@ def _app(recipe_file: Path, data: Path | None, code: list[str]) -> Any:
     from ..flower import client_app, study_client_app
     from ..flower.daemon import data_function
 
-    own = None if data is None else data_function(data)
+    read_data = None if data is None else data_function(data)
     if not _is_study(recipe_file):
-        return client_app(recipe_file, own, code=code)
-    if own is None:
+        return client_app(recipe_file, read_data, code=code)
+    if read_data is None:
         raise _missing({"data": None}, "a study uses your rows: a file whose data(context) returns a frame")
-    return study_client_app(recipe_file, own)
+    return study_client_app(recipe_file, read_data)
 
 
 def _is_study(recipe_file: Path) -> bool:
@@ -176,27 +177,27 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
     except Exception as e:
         raise BadData(f"--data {data}: data(context) fails: {type(e).__name__}: {e}", client=client) from e
     lots = side.lots(context)
-    found = report(lots, client)
-    scenario = side.recipe.scenario(tuple(found.X.shape), found.classes)
-    scenario.problem.ready(found.X.example(), found.y.example(), found.classes, None, "cpu")
-    said = agreed(found, side.recipe.limits())
-    if said:
-        raise BadData(said, client=client)
-    kind = "regression" if found.classes is None else f"{found.classes} classes"
-    typer.echo(f"client {client}: rows of shape {tuple(found.X.shape)}, {kind}; {recipe_file} fits")
-    for what, names in (("columns", found.names.features), ("labels", found.names.labels)):
+    client_report = report(lots, client)
+    scenario = side.recipe.scenario(tuple(client_report.X.shape), client_report.classes)
+    scenario.problem.ready(client_report.X.example(), client_report.y.example(), client_report.classes, None, "cpu")
+    disagreement = agreed(client_report, side.recipe.limits())
+    if disagreement:
+        raise BadData(disagreement, client=client)
+    kind = "regression" if client_report.classes is None else f"{client_report.classes} classes"
+    typer.echo(f"client {client}: rows of shape {tuple(client_report.X.shape)}, {kind}; {recipe_file} fits")
+    for what, names in (("columns", client_report.names.features), ("labels", client_report.names.labels)):
         typer.echo(f"{what}: {', '.join(names) if names else 'without names'}")
-    if found.names.scaling:
-        typer.echo(f"scaled by the numbers {found.names.scaling}")
+    if client_report.names.scaling:
+        typer.echo(f"scaled by the numbers {client_report.names.scaling}")
     typer.echo("the server compares columns, labels and scaling with the other clients' before round 1")
-    for k, task in enumerate(found.tasks):
-        where = f"task {k}: " if len(found.tasks) > 1 else ""
+    for k, task in enumerate(client_report.tasks):
+        where = f"task {k}: " if len(client_report.tasks) > 1 else ""
         typer.echo(f"{where}{task.rows} training rows, {task.test} test rows, labels {list(task.labels)}")
     if data_sets is None and "data" in side.recipe.tables:
         data_sets = side.recipe.federation().whole(side.recipe.seed)[0].data
     for k, data_set in enumerate(data_sets if isinstance(data_sets, list | tuple) else [data_sets]):
         for line in _categories(data_set):
-            typer.echo(f"task {k}: {line}" if len(found.tasks) > 1 else line)
+            typer.echo(f"task {k}: {line}" if len(client_report.tasks) > 1 else line)
 
 
 def _categories(data_set: Any) -> list[str]:
@@ -206,8 +207,8 @@ def _categories(data_set: Any) -> list[str]:
         return []
     features = data_set.X.double() * scaling.deviation + scaling.mean
     return [
-        f"column {name}: {known} rows with a known category, {unknown} with another, {missing} missing"
-        for name, (known, unknown, missing) in scaling.coding.counted(features.numpy()).items()
+        f"column {name}: {matched} rows with a known category, {others} with another, {missing} missing"
+        for name, (matched, others, missing) in scaling.coding.counted(features.numpy()).items()
     ]
 
 
@@ -243,10 +244,10 @@ def _check(recipe_file: Path, keyring: Path | None) -> None:
         read_keyring(keyring)
 
 
-def _missing(given: Mapping[str, object], why: str = "a node needs --superlink, --key and --ca") -> RecipeError:
+def _missing(values: Mapping[str, object], why: str = "a node needs --superlink, --key and --ca") -> RecipeError:
     from ..contract.errors import RecipeError
 
-    missing = next(name for name, value in given.items() if value is None)
+    missing = next(name for name, value in values.items() if value is None)
     return RecipeError(f"medley node: give --{missing} ({why})", missing)
 
 
@@ -294,9 +295,9 @@ def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | Non
     try:
         day = None if not approve else datetime.date.fromisoformat(until or "")
     except ValueError:
-        given = "" if until is None else f", not {until}"
+        invalid = "" if until is None else f", not {until}"
         raise RecipeError(
-            f"--approve: give the last day with --until, for example {today + datetime.timedelta(90)}{given}", "until"
+            f"--approve: give the last day with --until, for example {today + datetime.timedelta(90)}{invalid}", "until"
         ) from None
     if day is not None and day < today:
         raise RecipeError(f"--approve --until {day}: this day is past (today is {today}, UTC); give a later one, or "
@@ -334,27 +335,29 @@ def _log(memory: Path, client: int | None, key: Path | None, what: str) -> None:
     config = {"memory": str(memory), "partition-id": at, **({} if key is None else {"key": str(key)})}
     folder = ledgers_to_read(config)
     for name in (record.LEFT, record.APPROVALS):
-        kept = record.Record(folder / name, key)
+        log = record.Record(folder / name, key)
         n = 0
-        gone = 0
-        for line in kept.lines():
+        deleted = 0
+        for line in log.lines():
             n = n + 1
-            answer = kept.kept(line)
-            gone += bool(line.get("kept")) and answer is None
+            answer = log.kept(line)
+            deleted += bool(line.get("kept")) and answer is None
             if what == "show" or (answer is not None and what == "sent"):
                 typer.echo("  ".join(f"{k} {shown(v)}" for k, v in line.items() if k != "before"))
             if what == "sent" and answer is not None:
                 typer.echo("".join(f"    {line}\n" for line in numbers(answer)), nl=False)
         signed = "signed" if key is not None else "not checked for signatures; give --key"
-        if kept.path.exists():
-            typer.echo(f"{kept.path}: {n} lines, whole, {signed}; the last digest is {kept.head()}")
-            if kept.torn():
-                typer.echo(f"{kept.path}, line {n + 1}: incomplete, not sent; the node removes it when it writes again")
-            if gone:
-                typer.echo(f"of {gone} answers only the digest is left: they are no longer in {folder / record.SENT}")
+        if log.path.exists():
+            typer.echo(f"{log.path}: {n} lines, whole, {signed}; the last digest is {log.head()}")
+            if log.torn():
+                typer.echo(f"{log.path}, line {n + 1}: incomplete, not sent; the node removes it when it writes again")
+            if deleted:
+                typer.echo(
+                    f"of {deleted} answers only the digest is left: they are no longer in {folder / record.SENT}"
+                )
         elif name == record.LEFT:
             raise RecipeError(
-                f"{kept.path}: there is no such record; pass the node's memory folder as --memory, and its --key",
+                f"{log.path}: there is no such record; pass the node's memory folder as --memory, and its --key",
                 "memory",
             )
 
@@ -362,5 +365,5 @@ def _log(memory: Path, client: int | None, key: Path | None, what: str) -> None:
 def _clean(memory: Path, age: float) -> None:
     from ..flower.cleaning import clean as delete_old
 
-    gone = delete_old(memory, age)
-    typer.echo("\n".join(f"deleted {run}" for run in gone) or f"{memory} holds no memories to delete")
+    deleted = delete_old(memory, age)
+    typer.echo("\n".join(f"deleted {run}" for run in deleted) or f"{memory} holds no memories to delete")

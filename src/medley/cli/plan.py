@@ -30,33 +30,33 @@ def plan(
     chosen = r.seeds if seeds is None else seeds_in(seeds)
     count = chosen if isinstance(chosen, int) else len(chosen)
     rounds = r.rounds if rounds is None else rounds
-    found = list[Estimate]()
+    costs = list[Estimate]()
     options = {k: v for k, v in r.options().items() if k != "transport"}
     for each in estimates(named, r.federation(), rounds, count, seed=r.seed, **options):
         say(f"{each.name}: {duration(each.seconds)} a round")
-        found.append(each)
+        costs.append(each)
     columns = {
-        "method": [e.name for e in found],
-        "engine": [e.engine for e in found],
-        "memory": column("bytes", [e.memory for e in found]),
-        "down a round": column("bytes", [e.down for e in found]),
-        "up a round": column("bytes", [e.up for e in found]),
-        "time a round": column("seconds", [e.seconds for e in found]),
-        "from": ["whole rounds" if e.whole else "few rows" for e in found],
-        "in all": column("seconds", [e.total for e in found]),
+        "method": [e.name for e in costs],
+        "engine": [e.engine for e in costs],
+        "memory": column("bytes", [e.memory for e in costs]),
+        "down a round": column("bytes", [e.down for e in costs]),
+        "up a round": column("bytes", [e.up for e in costs]),
+        "time a round": column("seconds", [e.seconds for e in costs]),
+        "from": ["whole rounds" if e.whole else "few rows" for e in costs],
+        "in all": column("seconds", [e.total for e in costs]),
     }
     show(table([*columns], zip(*columns.values(), strict=True), right=[*columns][1:]))
-    first = found[0]
-    total = sum(e.total for e in found)
+    first = costs[0]
+    total = sum(e.total for e in costs)
     show(
         f"{first.parameters:,} parameters; {first.clients:.4g} clients a round with {first.rows:,.0f} row gradients of "
         f"local steps, {1e-9 * first.flops:.3g} GFLOP if computed as plain steps"
     )
-    made = plural(first.rounds, "round")
+    rounds_text = plural(first.rounds, "round")
     evaluation = duration(first.evaluation)
-    runs = f"{plural(count, 'seed')}, {plural(len(found), 'method')}"
+    runs = f"{plural(count, 'seed')}, {plural(len(costs), 'method')}"
     where = f"{plural(torch.get_num_threads(), 'thread')} on {plural(os.cpu_count() or 1, 'core')}"
     show(
-        f"{made} and {plural(first.evaluations, 'evaluation')} of {evaluation} each, {runs}, one run after the other: "
-        f"{duration(total)} with {where}, loaded as now"
+        f"{rounds_text} and {plural(first.evaluations, 'evaluation')} of {evaluation} each, {runs}, one run after the "
+        f"other: {duration(total)} with {where}, loaded as now"
     )

@@ -62,13 +62,13 @@ def run(
     from ..experiments.profile import profiled
 
     folder = save or resume
-    given = [f"run.{k}={v}" for k, v in (("seed", seed), ("rounds", rounds)) if v is not None]
+    overrides = [f"run.{k}={v}" for k, v in (("seed", seed), ("rounds", rounds)) if v is not None]
     r = recipe.load(_recipe(recipe_file, resume))
     if recipe_file is None:  # a run's folder may come from another person: run no code from it
         if "sink" in r.tables:  # its address would receive this run's figures
             say(f"[sink] of {folder}/recipe.toml is left out: give the recipe itself to go on sending figures there")
         r = replace(r, folder=None, tables={k: v for k, v in r.tables.items() if k != "sink"})
-    r = r.with_settings([*(settings or []), *given]).only(only)
+    r = r.with_settings([*(settings or []), *overrides]).only(only)
     (method,) = r.methods()
     options = r.options() | {"checkpoint": folder, "resume": resume, "recipe": r.dumps()}
     place = _transport(on, workers, options.get("transport"), profile)
@@ -97,14 +97,14 @@ def run(
 def _federation(r: Recipe, tell: Callable[[str], object] = say) -> Federation:
     """The recipe's federation. Prints how the data was read, and which rows the figures are from."""
     fed = r.federation()
-    said = f"{r.source}: {fed.data!r}"
+    text = f"{r.source}: {fed.data!r}"
     if fed.data.features:
         first = fed.data.features[:SHOWN]
         more = len(fed.data.features) - SHOWN
-        said += f" with {', '.join(first)}" + (f" and {more} columns more" if more > 0 else "")
+        text += f" with {', '.join(first)}" + (f" and {more} columns more" if more > 0 else "")
     if fed.data.X_test is None and fed.sizes is None:
-        said += "; no test rows, so figures are for the training rows"
-    tell(said)
+        text += "; no test rows, so figures are for the training rows"
+    tell(text)
     return fed
 
 
@@ -120,21 +120,21 @@ def _transport(on: str, workers: int | None, faults: Any, profile: bool) -> Any:
     return inner if faults is None else replace(faults, inner=inner)
 
 
-def _recipe(given: Path | None, resume: Path | None) -> Path:
+def _recipe(recipe_file: Path | None, resume: Path | None) -> Path:
     """The given recipe, or else the one in the folder to resume. Raises RecipeError if there is neither."""
     from ..contract.errors import RecipeError
     from ..storage.run_folder import holds_comparison
 
     if resume is not None and holds_comparison(resume):
-        said = f"{resume} holds a comparison: medley compare RECIPE.toml --save {resume} goes on with it"
-        raise RecipeError(said, "resume")
-    if given is None and resume is None:
+        message = f"{resume} holds a comparison: medley compare RECIPE.toml --save {resume} goes on with it"
+        raise RecipeError(message, "resume")
+    if recipe_file is None and resume is None:
         raise RecipeError("medley run: give a recipe, or --resume with the folder of an earlier run")
-    if given is None and not Path(resume or "").is_dir():
+    if recipe_file is None and not Path(resume or "").is_dir():
         raise RecipeError(
             f"medley run --resume {resume}: there is no such folder; give the folder of an earlier run", "resume"
         )
-    return given or Path(resume or "", "recipe.toml")
+    return recipe_file or Path(resume or "", "recipe.toml")
 
 
 @contextmanager
@@ -230,18 +230,18 @@ def tune(
     methods = r.methods(names_in(only))
     grids = [r.grid(m) for m in methods]
     if not all(grids):
-        said = f"{recipe_file} has no settings to try; give some, [tune] grid = {{ lr = [0.3, 1, 3] }}"
-        raise RecipeError(said, "tune")
+        message = f"{recipe_file} has no settings to try; give some, [tune] grid = {{ lr = [0.3, 1, 3] }}"
+        raise RecipeError(message, "tune")
     how = r.tuning() | {k: v for k, v in (("rounds", rounds), ("metric", metric)) if v is not None}
     if seeds is not None:
         how["seeds"] = seeds_in(seeds)
     fed = _federation(r)
-    found = []
+    tuned = []
     for method, grid in zip(methods, grids, strict=True):
         best = tuning.tune(method, fed, grid, jobs=jobs, **how)
-        found.append(best)
+        tuned.append(best)
         show(_grid_table(best.name, grid, best.record))
-    chosen = recipe.tuned(r, found)
+    chosen = recipe.tuned(r, tuned)
     show(Text(recipe.Recipe({"methods": chosen.tables["methods"]}).dumps()))
     if save is not None:
         show(f"saved in {chosen.save(save)}")
@@ -251,8 +251,8 @@ def _grid_table(name: str, grid: Mapping[str, Any], record: Iterable[Mapping[str
     """A row for each point of the grid, with its score, its status and its note; the chosen one is bold."""
     rows = []
     for row in record:
-        said = [row["status"] if row["status"] != "finished" else "", row.get("note", "")]
-        words = "; ".join([*(["chosen"] if row["chosen"] else []), *(s for s in said if s)])
+        remarks = [row["status"] if row["status"] != "finished" else "", row.get("note", "")]
+        words = "; ".join([*(["chosen"] if row["chosen"] else []), *(s for s in remarks if s)])
         cells = (*(str(row[k]) for k in grid), f"{row['score']:.4g}", words)
         rows.append([Text(cell, style="bold" if row["chosen"] else "") for cell in cells])
     return table((*grid, "score", ""), rows, right=(*grid, "score"), title=name)
