@@ -110,7 +110,7 @@ def _note_edge(algorithm: Algorithm[Any, Any], best: Point, edge: str) -> None:
 
 def points_of(algorithm: Algorithm[Any, Any], grid: Grid) -> list[Point]:
     """All points of a grid. Raises RecipeError for an unknown key and for an empty grid."""
-    keys = known(algorithm)
+    keys = tunable(algorithm)
     for key, values in grid.items():
         if key not in keys and key in Pace.__dataclass_fields__:
             raise RecipeError(
@@ -199,7 +199,7 @@ def _check(method: object, grid: object, metric: object, options: Mapping[str, A
         )
 
 
-def known(algorithm: Algorithm[Any, Any]) -> list[str]:
+def tunable(algorithm: Algorithm[Any, Any]) -> list[str]:
     """Settings that can be tuned: "lr", the factor on the clients' lr, and the method's own settings."""
     return ["lr", *algorithm.settings()]
 

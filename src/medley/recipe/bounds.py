@@ -24,7 +24,8 @@ class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         shape = args[0] if args else ()
         if isinstance(shape, list | tuple) and all(isinstance(k, int) for k in shape):
-            self.numbers, self.tensors = self.numbers + math.prod(shape), self.tensors + 1
+            self.numbers += math.prod(shape)
+            self.tensors += 1
             if self.numbers > NUMBERS or self.tensors > TENSORS:
                 raise RecipeError(
                     f"the network would have a part of {'×'.join(map(str, shape))} numbers: this makes more "

@@ -12,8 +12,8 @@ from .. import transports
 from ..contract.errors import RecipeError
 from . import toml
 from .bounds import Bounded
-from .schema import LAWS, fits, hints, model_functions, said
-from .user_code import found, is_own
+from .schema import LAWS, fits, hints, in_toml, model_functions
+from .user_code import is_own, load_object
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Builder:
         shown = toml.inline(value) if isinstance(value, bool | int | float | str | list | dict) else repr(value)
         return RecipeError(f"{self.source}: {path} = {shown} should be {wants}", path.rsplit(".", 1)[-1])
 
-    def known(self, path: str, table: Iterable[str], keys: Iterable[str], also: Iterable[str] = ()) -> None:
+    def check_keys(self, path: str, table: Iterable[str], keys: Iterable[str], also: Iterable[str] = ()) -> None:
         """Check that all keys of ``table`` are in ``keys``; messages also suggest those in ``also``."""
         keys = list(keys)
         for key in table:
@@ -45,11 +45,12 @@ class Builder:
     ) -> Mapping[str, inspect.Parameter]:
         """f's parameters, once every key of ``args`` is known to be one of them. A removed setting raises its own
         text."""
-        (parameters, takes_any), gone = named(f), getattr(f, "gone", {})
-        for key in args.keys() & gone.keys():
-            raise RecipeError(f"{self.source}: {path}: {gone[key]}", key)
+        parameters, takes_any = named(f)
+        removed = getattr(f, "gone", {})
+        for key in args.keys() & removed.keys():
+            raise RecipeError(f"{self.source}: {path}: {removed[key]}", key)
         if not takes_any:
-            self.known(path, args, parameters, also)
+            self.check_keys(path, args, parameters, also)
         return parameters
 
     def options(self, run: Mapping[str, Any], keys: Iterable[str], also: Iterable[str]) -> None:
@@ -60,18 +61,18 @@ class Builder:
                 "of ResNet-18 in bfloat16 took 1.5 times as long as in float32; set run.dtype to float32 or float64",
                 "precision",
             )
-        self.known("run", run, keys, also)
+        self.check_keys("run", run, keys, also)
 
     def typed(self, path: str, value: Any, hint: Any) -> Any:
         """``value``, if it has the type ``hint``."""
         if not fits(value, hint):
-            raise self.wrong(path, value, said(hint))
+            raise self.wrong(path, value, in_toml(hint))
         return value
 
     def pick(self, path: str, value: Any, choice: Mapping[str, Any]) -> Any:
         """The entry of ``choice`` with this name, in any case; or the user's own object, "module:name"."""
         if is_own(value):
-            return self.own(path, value)
+            return self.user_object(path, value)
         if not isinstance(value, str):
             raise self.wrong(path, value, f"one of {', '.join(sorted(choice))}")
         by_name = {name.lower(): thing for name, thing in choice.items()}
@@ -79,7 +80,7 @@ class Builder:
             raise RecipeError.unknown(value, choice, f"{self.source}: {path}: this version")
         return by_name[value.lower()]
 
-    def own(self, path: str, value: Any) -> Any:
+    def user_object(self, path: str, value: Any) -> Any:
         """The object that "module:name" names; any other value unchanged."""
         if not is_own(value):
             return value
@@ -89,13 +90,13 @@ class Builder:
                 f"(allowed: {', '.join(sorted(self.code)) or 'none'}); to allow it: medley node --allow-code {value}",
                 path.rsplit(".", 1)[-1],
             )
-        return found(value, self.folder, f"{self.source}: {path}")
+        return load_object(value, self.folder, f"{self.source}: {path}")
 
     def function(self, path: str, value: Any) -> Any:
         """The function that "module:name" names; of a class, an instance with its defaults. Other values unchanged."""
         if isinstance(value, list) and value:
             return (self.function(path, value[0]), *value[1:])
-        thing = self.own(path, value)
+        thing = self.user_object(path, value)
         if not isinstance(thing, type):
             return thing
         try:
@@ -107,13 +108,13 @@ class Builder:
                 path.rsplit(".", 1)[-1],
             ) from None
 
-    def beside(self, table: Mapping[str, Any]) -> dict[str, Any]:
+    def with_paths(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """The table, with relative paths made relative to the recipe's folder; other values unchanged."""
         out = dict(table)
         for key in ("path", "folder", "prepared"):
             if self.folder is not None and isinstance(value := table.get(key), str) and value:
-                there = self.folder / value
-                out[key] = str(there) if there.exists() else value
+                place = self.folder / value
+                out[key] = str(place) if place.exists() else value
         return out
 
     def call(self, path: str, f: Callable[..., Any], args: Mapping[str, Any]) -> Any:

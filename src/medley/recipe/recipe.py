@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from ..contract import Algorithm, RecipeError, Tuned, describe
-from ..experiments.tune import known, variant
+from ..experiments.tune import tunable, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
 from ..runtime import plugins, streams
@@ -95,72 +95,71 @@ class Recipe:
             if key not in self.tables:
                 raise RecipeError(f"{self.source}: there is no [{key}]", key)
         problem = self._problem()
-        partition = self._build.kind("partition", self._build.beside(self._table("partition")), KINDS["partition"])
+        partition = self._build.kind("partition", self._build.with_paths(self._table("partition")), KINDS["partition"])
         rest = self._rest()
         data, validation = rows.read(self._build, self._table("data"))
         family = self._family(problem, tuple(data.X.shape[1:]), data.classes, data.name)
-        given = {"problem": family, "partition": partition, "validation": validation, "data": data, **rest}
-        return cast(Federation, self._build.call("federation", Federation, given))
+        arguments = {"problem": family, "partition": partition, "validation": validation, "data": data, **rest}
+        return cast(Federation, self._build.call("federation", Federation, arguments))
 
     def scenario(self, shape: tuple[int, ...], classes: int | None) -> Scenario:
         """The federation without its data, for clients that hold their own; [data] and [partition] are ignored."""
         if "problem" not in self.tables:
             raise RecipeError(f"{self.source}: there is no [problem]", "problem")
-        for key, said in SIMULATED.items():
+        for key, remedy in SIMULATED.items():
             if key in self.tables:
-                raise RecipeError(f"{self.source}: [{key}] {said}, or run the recipe here", key)
+                raise RecipeError(f"{self.source}: [{key}] {remedy}, or run the recipe here", key)
         problem = self._problem()
         rest = self._rest()
         rest.pop("classes", None)
-        given = {"problem": self._family(problem, shape, classes, "the clients' data"), **rest}
-        return cast(Scenario, self._build.call("federation", Scenario.of, given))
+        arguments = {"problem": self._family(problem, shape, classes, "the clients' data"), **rest}
+        return cast(Scenario, self._build.call("federation", Scenario.of, arguments))
 
-    def methods(self, wanted: Sequence[str] | None = None) -> list[Algorithm[Any, Any] | Tuned]:
-        """The methods under [[methods]]; with ``wanted`` only those names, with defaults if the recipe lacks one.
+    def methods(self, names: Sequence[str] | None = None) -> list[Algorithm[Any, Any] | Tuned]:
+        """The methods under [[methods]]; with ``names`` only those names, with defaults if the recipe lacks one.
 
-        Raises RecipeError if there are none and ``wanted`` is not given, and for unknown names and settings.
+        Raises RecipeError if there are none and ``names`` is not given, and for unknown names and settings.
         """
         refuse_study(self.source, self.tables)
-        there = [self._method(f"methods.{k}", m) for k, m in enumerate(self.tables.get("methods", []))]
-        if wanted is None:
-            if not there:
+        methods = [self._method(f"methods.{k}", m) for k, m in enumerate(self.tables.get("methods", []))]
+        if names is None:
+            if not methods:
                 raise RecipeError(f"{self.source}: there are no [[methods]]; name some with --methods", "methods")
-            return there
+            return methods
         out: list[Algorithm[Any, Any] | Tuned] = []
-        for name in wanted:
-            out += [there[k] for k in self._places(name.strip(), there)] or [
+        for name in names:
+            out += [methods[k] for k in self._places(name.strip(), methods)] or [
                 self._method("--methods", {"kind": name.strip()})
             ]
         return out
 
     def only(self, name: str | None = None) -> Recipe:
         """The recipe with one method: the first, or the first of this name; by default that method's own settings."""
-        there = self.tables.get("methods", [])
+        tables = self.tables.get("methods", [])
         if name is not None:
-            there = [there[k] for k in self._places(name, self.methods() if there else [])] or [{"kind": name}]
-        return replace(self, tables={**self.tables, "methods": there[:1]})
+            tables = [tables[k] for k in self._places(name, self.methods() if tables else [])] or [{"kind": name}]
+        return replace(self, tables={**self.tables, "methods": tables[:1]})
 
-    def _places(self, name: str, made: Sequence[Algorithm[Any, Any] | Tuned]) -> list[int]:
+    def _places(self, name: str, methods: Sequence[Algorithm[Any, Any] | Tuned]) -> list[int]:
         """The [[methods]] that a name means: of this kind; else with this name, as "DP-FedAvg"; else wrapped ones."""
         tables = self.tables.get("methods", [])
-        said = name.lower()
+        lower_name = name.lower()
         kinds = [str(m.get("kind", "")).lower() for m in tables]
-        bare = [k for k, kind in enumerate(kinds) if kind == said and not tables[k].keys() & {*WRAPPING}]
-        named = [k for k, m in enumerate(made) if m.name.lower() == said]
-        return bare or named or [k for k, kind in enumerate(kinds) if said in (kind, kind.rpartition(":")[2])]
+        bare = [k for k, kind in enumerate(kinds) if kind == lower_name and not tables[k].keys() & {*WRAPPING}]
+        named = [k for k, m in enumerate(methods) if m.name.lower() == lower_name]
+        return bare or named or [k for k, kind in enumerate(kinds) if lower_name in (kind, kind.rpartition(":")[2])]
 
     def analyses(self) -> list[Analysis]:
         """The analyses under [[study]]. Raises RecipeError if there are none."""
-        there = [
-            {k: tuple(v) if isinstance(v, list) else v for k, v in table.items() if k != "complete"}
-            for table in self.tables.get("study", [])
-        ]
-        if not there:
+        analyses = []
+        for k, table in enumerate(self.tables.get("study", [])):
+            settings = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items() if key != "complete"}
+            analyses.append(self._build.kind(f"study.{k}", settings, ANALYSES, inner={}))
+        if not analyses:
             raise RecipeError(f"{self.source}: there is no [[study]]", "study")
-        made = [self._build.kind(f"study.{k}", table, ANALYSES, inner={}) for k, table in enumerate(there)]
-        if "secure" in self.tables and (said := next((a.alone for a in made if a.alone), "")):
-            raise RecipeError(f"{self.source}: {said}", "secure")
-        return made
+        if "secure" in self.tables and (reason := next((a.alone for a in analyses if a.alone), "")):
+            raise RecipeError(f"{self.source}: {reason}", "secure")
+        return analyses
 
     def complete(self) -> tuple[str, ...]:
         """Columns without which a study leaves out a row: ``complete`` of the first of [[study]]."""
@@ -173,7 +172,7 @@ class Recipe:
     def limits(self) -> ClientLimits:
         """The table [clients]: limits on what clients on other machines report."""
         return cast(
-            ClientLimits, self._build.call("clients", CALLS["clients"], self._build.beside(self._table("clients")))
+            ClientLimits, self._build.call("clients", CALLS["clients"], self._build.with_paths(self._table("clients")))
         )
 
     @property
@@ -222,7 +221,7 @@ class Recipe:
             yield None
             return
         table = self._table("sink")
-        kinds = schema.sink_kinds(schema.asked(table.get("kind")))
+        kinds = schema.sink_kinds(schema.only_name(table.get("kind")))
         with closing(self._build.kind("sink", table, kinds)) as sink:
             sink.settings(filed(self.tables))
             yield sink
@@ -238,7 +237,7 @@ class Recipe:
         The target is left out, because runs that end early have their last evaluations in different rounds.
         """
         tune = {k: v for k, v in self._table("tune").items() if k != "grid"}
-        self._build.known("tune", tune, ("rounds", "seeds", "metric"), also=("grid",))
+        self._build.check_keys("tune", tune, ("rounds", "seeds", "metric"), also=("grid",))
         options = {
             k: v
             for k, v in self.options().items()
@@ -252,13 +251,13 @@ class Recipe:
         self._build.typed("tune.grid", grid, dict)
         kinds = {name.lower(): name for name in (*methods(()), *plugins.names("methods"), method.name)}
         out: dict[str, list[Any]] = {}
-        keys = known(method.method if isinstance(method, Tuned) else method)
+        keys = tunable(method.method if isinstance(method, Tuned) else method)
         for key, value in grid.items():
             if isinstance(value, dict):
                 if key.lower() not in kinds:
                     raise RecipeError.unknown(key, kinds.values(), f"{self.source}: tune.grid")
                 if key.lower() == method.name.lower():
-                    self._build.known(f"tune.grid.{key}", value, keys)
+                    self._build.check_keys(f"tune.grid.{key}", value, keys)
                     out |= value
             elif key in keys:
                 out.setdefault(key, value)
@@ -291,30 +290,32 @@ class Recipe:
             for k, v in self._table("problem").items()
         }
         family = self._build.pick("problem.kind", table.pop("kind", None), KINDS["problem"])
-        own = inspect.signature(family).parameters
-        if "module" not in own:
-            self._build.known("problem", table, own, also=("kind",))
+        parameters = inspect.signature(family).parameters
+        if "module" not in parameters:
+            self._build.check_keys("problem", table, parameters, also=("kind",))
             return family, None, table, {}
         model = self._build.pick("problem.model", table.pop("model", None), model_functions())
         its, takes_any = named(model)
         if not takes_any:
-            self._build.known("problem", table, [*(k for k in own if k != "module"), *its], also=("kind", "model"))
-        of_model = {k: v for k, v in table.items() if k in its or (takes_any and k not in own)}
-        return family, model, {k: v for k, v in table.items() if k in own}, of_model
+            self._build.check_keys(
+                "problem", table, [*(k for k in parameters if k != "module"), *its], also=("kind", "model")
+            )
+        of_model = {k: v for k, v in table.items() if k in its or (takes_any and k not in parameters)}
+        return family, model, {k: v for k, v in table.items() if k in parameters}, of_model
 
     def _family(self, problem: Parts, shape: tuple[int, ...], classes: int | None, name: str) -> Any:
         """The problem of [problem]."""
-        family, model, own, of_model = problem
+        family, model, arguments, of_model = problem
         if model is not None:
             sizes = {"features": math.prod(shape), "classes": classes, "shape": shape}
-            wanted = inspect.signature(model).parameters
-            if "classes" in wanted and "classes" not in of_model and classes is None:
+            parameters = inspect.signature(model).parameters
+            if "classes" in parameters and "classes" not in of_model and classes is None:
                 raise RecipeError(f"{self.source}: problem.model needs classes, but {name} has none", "classes")
-            settings = {k: v for k, v in sizes.items() if k in wanted} | of_model
+            settings = {k: v for k, v in sizes.items() if k in parameters} | of_model
             with Bounded(), streams.globals_kept("cpu"):
                 streams.name_globals("cpu", 0, "module")  # a frozen part, which no seed draws, is the same everywhere
-                own = {**own, "module": self._build.call("problem", model, settings)}
-        return self._build.call("problem", family, own)
+                arguments = {**arguments, "module": self._build.call("problem", model, settings)}
+        return self._build.call("problem", family, arguments)
 
     def _rest(self) -> dict[str, Any]:
         """The arguments of `Federation` other than problem, data and partition."""
@@ -329,14 +330,14 @@ class Recipe:
         if "attack" in self.tables:
             out["attack"] = self._build.call("attack", CALLS["attack"], self._table("attack"))
         rest = self._table("federation")
-        self._build.known("federation", rest, ("weights", "classes", "f_star"))
+        self._build.check_keys("federation", rest, ("weights", "classes", "f_star"))
         return out | rest
 
     def _pace(self) -> Any:
-        whole = self._table("pace")
-        table = {k: self._build.nested(f"pace.{k}", v) for k, v in whole.items() if k != "optimizer"}
-        if "optimizer" in whole:
-            table["optimizer"] = self._optimizer(whole["optimizer"])
+        pace = self._table("pace")
+        table = {k: self._build.nested(f"pace.{k}", v) for k, v in pace.items() if k != "optimizer"}
+        if "optimizer" in pace:
+            table["optimizer"] = self._optimizer(pace["optimizer"])
         if table.get("batch") == "full":
             table["batch"] = None
         return self._build.call("pace", CALLS["pace"], table)
@@ -344,19 +345,19 @@ class Recipe:
     def _optimizer(self, value: Any) -> Any:
         """A name, or a factory: "torch.optim:AdamW", or a table with such a kind and its settings."""
         if not isinstance(value, dict) or "kind" not in value:
-            return self._build.own("pace.optimizer", value)
-        make = self._build.own("pace.optimizer.kind", value["kind"])
+            return self._build.user_object("pace.optimizer", value)
+        make = self._build.user_object("pace.optimizer.kind", value["kind"])
         if not callable(make):
             raise self._build.wrong("pace.optimizer.kind", value["kind"], "a factory such as torch.optim:AdamW")
         settings = {k: v for k, v in value.items() if k != "kind"}
-        self._build.known("pace.optimizer", settings, inspect.signature(make).parameters)
+        self._build.check_keys("pace.optimizer", settings, inspect.signature(make).parameters)
         return functools.partial(make, **settings)
 
     def _devices(self) -> Any:
         table = {k: self._build.nested(f"devices.{k}", v) for k, v in self._table("devices").items()}
         if "preset" in table:
             preset = self._build.pick("devices.preset", table.pop("preset"), PRESETS)
-            self._build.known("devices", table, ())
+            self._build.check_keys("devices", table, ())
             return preset()
         return self._build.call("devices", CALLS["devices"], table)
 
@@ -370,7 +371,7 @@ class Recipe:
         if "kind" not in table:
             raise RecipeError(f"{self.source}: {path} lacks 'kind', the name of a method", "kind")
         spelt = path if path == "--methods" else f"{path}.kind"
-        kind = self._build.pick(spelt, table["kind"], constructors(schema.asked(table["kind"])))
+        kind = self._build.pick(spelt, table["kind"], constructors(schema.only_name(table["kind"])))
         if is_own(table["kind"]) and not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
             raise RecipeError(f"{self.source}: {path}.kind = {table['kind']!r} is not an Algorithm", "kind")
         settings = {k: self._build.nested(f"{path}.{k}", v) for k, v in table.items() if k not in ("kind", *WRAPPING)}
@@ -394,7 +395,7 @@ def loads(text: str, source: str = "recipe") -> Recipe:
     return Recipe(toml.read(text, source), source)
 
 
-def tuned(recipe: Recipe, found: Sequence[Tuned]) -> Recipe:
-    """The recipe with the methods ``found`` instead of its own."""
-    tables = copy.deepcopy(recipe.tables) | {"methods": [written(t) for t in found]}
+def tuned(recipe: Recipe, methods: Sequence[Tuned]) -> Recipe:
+    """The recipe with these methods instead of its own."""
+    tables = copy.deepcopy(recipe.tables) | {"methods": [written(t) for t in methods]}
     return replace(recipe, tables=tables)

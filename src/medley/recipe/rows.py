@@ -21,15 +21,15 @@ def read(build: Builder, table: Mapping[str, Any]) -> tuple[Dataset, float]:
     """
     table = dict(table)
     name = table.pop("kind") if "kind" in table else table.pop("name", None)
-    reader = build.pick("data.name", name, schema.readers(schema.asked(name)))
-    own = inspect.signature(reader).parameters
-    steps = {k: table.pop(k) for k in STEPS if k in table and k not in own}
-    build.known("data", table, own, also=("name", *STEPS))
+    reader = build.pick("data.name", name, schema.readers(schema.only_name(name)))
+    parameters = inspect.signature(reader).parameters
+    steps = {k: table.pop(k) for k in STEPS if k in table and k not in parameters}
+    build.check_keys("data", table, parameters, also=("name", *STEPS))
     for key, value in steps.items():
         if key == "test" and isinstance(value, float):
             raise build.wrong("data.test", value, f"a number of test rows to keep; split = {value} draws a test set")
         build.typed(f"data.{key}", value, STEPS[key])
-    data = build.call("data", reader, table if is_own(name) else build.beside(table))
+    data = build.call("data", reader, table if is_own(name) else build.with_paths(table))
     if not isinstance(data, Dataset):
         raise RecipeError(f"{build.source}: data.name = {name!r} gives a {type(data).__name__}, not a Dataset", "name")
     return _changed(build, data, steps), steps.get("validation", 0.0)
@@ -41,8 +41,8 @@ def _changed(build: Builder, data: Dataset, steps: Mapping[str, Any]) -> Dataset
             raise RecipeError(
                 f"{build.source}: data.split: {data.name} has a test set already; leave split out", "split"
             )
-        given = steps["split"]
-        data = build.call("data.split", data.split, given if isinstance(given, dict) else {"test": given})
+        split = steps["split"]
+        data = build.call("data.split", data.split, split if isinstance(split, dict) else {"test": split})
     if "train" in steps or "test" in steps:
         data = data.take(steps.get("train"), steps.get("test"))
     if "pool" in steps:

@@ -49,7 +49,7 @@ def having(module: Any, protocol: Any) -> dict[str, Any]:
         return [*inspect.signature(getattr(cls, name)).parameters]
 
     members = get_protocol_members(protocol)
-    found = {}
+    classes = {}
     functions = [name for name in members if inspect.isfunction(getattr(protocol, name))]
     for name, thing in sorted(vars(module).items()):
         mine = inspect.isclass(thing) and thing.__module__.startswith(module.__name__)
@@ -58,8 +58,8 @@ def having(module: Any, protocol: Any) -> dict[str, Any]:
         if members <= {*dir(thing), *getattr(thing, "__dataclass_fields__", ())} and all(
             takes(thing, name) == takes(protocol, name) for name in functions
         ):
-            found[name] = thing
-    return found
+            classes[name] = thing
+    return classes
 
 
 LAWS = having(scenarios, scenarios.Law) | having(scenarios, Schedule)
@@ -113,9 +113,10 @@ def is_written(kind: ValueType) -> bool:
     return issubclass(kind.type, TOML)
 
 
+_OPTIONS = [f for f in fields(RunOptions) if f.init]
 RUN = [
     f.name
-    for f, setting in zip((f for f in fields(RunOptions) if f.init), describe(RunOptions), strict=True)
+    for f, setting in zip(_OPTIONS, describe(RunOptions), strict=True)
     if f.name not in COUNTS and f.metadata.get("recipe", True) and any(is_written(kind) for kind in setting.kinds)
 ]
 """Options of a run that a file can set."""
@@ -137,11 +138,11 @@ STEPS: dict[str, Any] = {
 
 
 def _with_others(
-    group: str, fits: Callable[[Any], bool], own: Mapping[str, Any], only: Collection[str] | None
+    group: str, fits: Callable[[Any], bool], entries: Mapping[str, Any], only: Collection[str] | None
 ) -> dict[str, Any]:
     """Medley's own entries and those of other packages. Raises RecipeError if one of ``only`` cannot be used."""
     try:
-        return {**own, **plugins(group, fits, own, only)}
+        return {**entries, **plugins(group, fits, entries, only)}
     except ImportError as e:
         raise RecipeError(str(e), "kind") from e
 
@@ -168,11 +169,10 @@ def methods(only: Collection[str] | None = None) -> dict[str, type[Algorithm[Any
 def constructors(only: Collection[str] | None = None) -> dict[str, Callable[..., Algorithm[Any, Any]]]:
     """Every method, and the class methods that make one in another form, by name as in "SHED.fast"; see `methods`."""
     kinds = methods(None if only is None else [name.partition(".")[0] for name in only])
-    made: dict[str, Callable[..., Algorithm[Any, Any]]] = {
-        **kinds,
-        **{name: make for kind in kinds.values() for name, make in presets(kind).items()},
-    }
-    return dict(sorted(made.items(), key=lambda item: item[0].lower()))
+    forms: dict[str, Callable[..., Algorithm[Any, Any]]] = dict(kinds)
+    for kind in kinds.values():
+        forms |= presets(kind)
+    return dict(sorted(forms.items(), key=lambda item: item[0].lower()))
 
 
 def model_functions() -> dict[str, Any]:
@@ -182,8 +182,9 @@ def model_functions() -> dict[str, Any]:
 
 def readers(only: Collection[str] | None = None) -> dict[str, Any]:
     """Every function of `medley.datasets` and other packages that reads or makes a data set; see `methods`."""
-    own = {name: f for name in datasets.__all__ if inspect.isfunction(f := getattr(datasets, name))}
-    return _with_others("datasets", callable, own, only)
+    public = {name: getattr(datasets, name) for name in datasets.__all__}
+    functions = {name: f for name, f in public.items() if inspect.isfunction(f)}
+    return _with_others("datasets", callable, functions, only)
 
 
 def sink_kinds(only: Collection[str] | None = None) -> dict[str, Any]:
@@ -192,7 +193,7 @@ def sink_kinds(only: Collection[str] | None = None) -> dict[str, Any]:
     return _with_others("sinks", fits, KINDS["sink"], only)
 
 
-def asked(value: object) -> tuple[str, ...]:
+def only_name(value: object) -> tuple[str, ...]:
     """A name in a recipe, in the form of ``only`` of `methods`; empty if the value is not a name."""
     return (value,) if isinstance(value, str) else ()
 
@@ -210,10 +211,10 @@ def fits(value: Any, hint: Any) -> bool:
     return any(kind.fits(value, {}) for kind in kinds(hint))
 
 
-def said(hint: Any) -> str:
+def in_toml(hint: Any) -> str:
     """An annotation in the words of TOML: "a finite number above 0, or 'auto'"."""
-    there = [kind for kind in kinds(hint) if kind.type is not type(None) and not issubclass(kind.type, PathLike)]
-    texts = [kind.text if kind.type is object or is_written(kind) else "a table with a kind" for kind in there]
+    allowed = [kind for kind in kinds(hint) if kind.type is not type(None) and not issubclass(kind.type, PathLike)]
+    texts = [kind.text if kind.type is object or is_written(kind) else "a table with a kind" for kind in allowed]
     return in_words(text.replace("True or False", "true or false") for text in texts)
 
 
@@ -228,13 +229,15 @@ class Argument(NamedTuple):
 
 def arguments(f: Callable[..., Any]) -> list[Argument]:
     """The arguments of a function or a class, from their annotations and docstrings."""
-    known = hints(f)
+    annotations = hints(f)
     texts = _texts(f)
     out = []
     for name, p in inspect.signature(f).parameters.items():
         plain = isinstance(p.default, bool | int | float | str | tuple | list)
         default = "needed" if p.default is p.empty else inline(p.default) if plain else ""
-        out.append(Argument(name, said(known[name]) if name in known else "", default, texts.get(name, "")))
+        out.append(
+            Argument(name, in_toml(annotations[name]) if name in annotations else "", default, texts.get(name, ""))
+        )
     return out
 
 
@@ -245,8 +248,8 @@ def _texts(f: Callable[..., Any]) -> dict[str, str]:
         if not thing.__module__.startswith("medley."):
             continue
         for block in re.split(r"(?:Args|Attributes):\n", inspect.cleandoc(thing.__doc__ or ""))[1:]:
-            found = re.findall(r"^    ([\w, ]+): (.+?)(?=^    \w|\Z)", block.partition("\n\n")[0], re.M | re.S)
-            for names, text in found:
+            matches = re.findall(r"^    ([\w, ]+): (.+?)(?=^    \w|\Z)", block.partition("\n\n")[0], re.M | re.S)
+            for names, text in matches:
                 for name in names.split(", "):
                     out.setdefault(name, " ".join(text.split()))
     return out

@@ -26,20 +26,20 @@ CALL = re.compile(r"\b(?:\w+\.)?(?P<call>[A-Za-z]\w*)\((?P<key>\w+)=(?P<value>'[
 def in_terms(message: str) -> str:
     """A message with calls such as ``Federation(validation=0.1)`` in a recipe's terms: "data.validation = 0.1"."""
 
-    def said(found: re.Match[str]) -> str:
-        call = found["call"]
-        key = found["key"]
-        value = found["value"]
+    def in_recipe(match: re.Match[str]) -> str:
+        call = match["call"]
+        key = match["key"]
+        value = match["value"]
         if call in ("compare", "tune") and key in OPTIONS:
             return f"--{key}" if value == "..." else f"--{key} {value}"
         if call == "Federation":
-            own = key in KINDS or key in CALLS
-            path = FEDERATION.get(key, (f"[{key}]" if value == "..." else key) if own else f"federation.{key}")
+            is_table = key in KINDS or key in CALLS
+            path = FEDERATION.get(key, (f"[{key}]" if value == "..." else key) if is_table else f"federation.{key}")
         elif call in TABLES:
             path = f"{TABLES[call]}.{key}"
         else:
-            return found[0]
+            return match[0]
         written = {"True": "true", "False": "false"}.get(value, value.replace("'", '"'))
         return path if value == "..." or path.startswith("[") else f"{path} = {written}"
 
-    return CALL.sub(said, message)
+    return CALL.sub(in_recipe, message)

@@ -34,7 +34,7 @@ def modules(value: Any, folder: Path | None) -> list[Path]:
     return sorted(path for path in files if path.is_file())
 
 
-def found(value: str, folder: Path | None, where: str) -> Any:
+def load_object(value: str, folder: Path | None, where: str) -> Any:
     """The object that ``value`` names.
 
     Medley looks for the module next to the recipe, then in the working folder, then among installed packages. Before
@@ -75,7 +75,7 @@ def found(value: str, folder: Path | None, where: str) -> Any:
         raise RecipeError(f"{where} = {value!r}: importing {module} failed: {type(e).__name__}: {e}") from e
     for name in path.split("."):
         if not hasattr(thing, name):
-            there = [n for n in vars(thing) if not n.startswith("_")]
-            raise RecipeError.unknown(name, there, f"{where}: {module}")
+            names = [n for n in vars(thing) if not n.startswith("_")]
+            raise RecipeError.unknown(name, names, f"{where}: {module}")
         thing = getattr(thing, name)
     return thing
