@@ -22,22 +22,24 @@ class Bar:
         self, shown: bool | None, call: str, runs: int, rounds: int, tell: Callable[[int, Row], object] | None = None
     ) -> None:
         self.shown = draws_bars(shown)
-        self.call, self.runs, self.rounds = call, runs, max(rounds, 1)
+        self.call = call
+        self.runs = runs
+        self.rounds = max(rounds, 1)
         self._rounds: dict[int, float] = {}  # rounds done, by run
         self._finished = 0
         self.tell = tell
         self._bar: Any = None
-        self._drawn = ExitStack()
+        self._shown_bar = ExitStack()
 
     def __enter__(self) -> Bar:
         if self.shown:
             self._bar = bar("TaskProgressColumn", "{task.fields[now]}")
-            self._drawn.enter_context(self._bar)
+            self._shown_bar.enter_context(self._bar)
             self._task = self._bar.add_task(f"{self.call} 0/{self.runs}", total=self.runs * self.rounds, now="")
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._drawn.close()
+        self._shown_bar.close()
 
     def row(self, run: int, row: Row) -> None:
         """Note a new row in the history of a run."""
@@ -53,7 +55,7 @@ class Bar:
         self._finished += 1
         if self._bar is not None:
             figures = "".join(f"  {m} {last[m]:.4g}" for m in ("loss", "accuracy") if m in last)
-            said = f"{self.call} {self._finished}/{self.runs}"
+            progress = f"{self.call} {self._finished}/{self.runs}"
             self._bar.update(
-                self._task, completed=sum(self._rounds.values()), description=said, now=f"{name}:{figures}"
+                self._task, completed=sum(self._rounds.values()), description=progress, now=f"{name}:{figures}"
             )

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,17 +49,17 @@ class Board:
     target_over: int | None = None
 
     @property
-    def _told(self) -> list[Result]:
+    def _marked(self) -> list[Result]:
         return report.told(self.results, self.target, self.target_over)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A dict per method: means, spreads, 95 % intervals, the paired difference from ``base``, the status."""
-        return report.rows(self._told, self.base)
+        return report.rows(self._marked, self.base)
 
     def table(self) -> Any:
         """A table for the terminal, a `rich.table.Table`."""
-        return report.table(self._told, self.base)
+        return report.table(self._marked, self.base)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """The table; a narrow console leaves out the status if all runs ended well, and then the last columns."""
@@ -70,7 +71,7 @@ class Board:
         least += any(str(column.header) == NAMES["epsilon"] for column in table.columns)
         while len(table.columns) > least and Measurement.get(console, free, table).maximum > options.max_width:
             del table.columns[drop]
-        table.caption = caption(self._told, [str(column.header) for column in table.columns])
+        table.caption = caption(self._marked, [str(column.header) for column in table.columns])
         yield table
 
     def __repr__(self) -> str:
@@ -79,7 +80,7 @@ class Board:
         return f"Board({', '.join(groups)}; seeds {sorted({r.seed for r in self.results})}; {self.status})"
 
     def _repr_html_(self) -> str:
-        return report.html(self._told, self.base)
+        return report.html(self._marked, self.base)
 
     def frame(self, of: Literal["history", "clients"] = "history") -> Any:
         """History or clients of all runs as one pandas DataFrame; see `Result.frame`."""
@@ -91,17 +92,17 @@ class Board:
         from rich.console import Console
 
         console = Console(file=io.StringIO(), force_jupyter=False, color_system=None)
-        with console.capture() as got:
+        with console.capture() as captured:
             console.print(self)
-        return "\n".join(line.rstrip() for line in got.get().splitlines()).strip("\n")
+        return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
     def markdown(self) -> str:
         """The table in Markdown."""
-        return report.markdown(self._told, self.base)
+        return report.markdown(self._marked, self.base)
 
     def paired(self, base: str | None = None, metric: str | None = None) -> list[report.Paired]:
         """Differences of every method from ``base``, seed by seed. Raises RecipeError for an unknown ``base``."""
-        return report.paired(self._told, base or self.base, metric)
+        return report.paired(self._marked, base or self.base, metric)
 
     def save(
         self, path: str | Path, *, title: str | None = None, metric: str | None = None, over: str = "round"
@@ -136,21 +137,21 @@ class Board:
                 command=self.command,
             )
         if kind in (".svg", ".pdf"):
-            drawn = report.curve(self.results, metric, over, self.base)
-            made = pdf(**drawn) if kind == ".pdf" else report.lines(**drawn).encode()
+            curves = report.curve(self.results, metric, over, self.base)
+            figure = pdf(**curves) if kind == ".pdf" else report.lines(**curves).encode()
             atomic.make_folder(path.parent)
             with atomic.replacing(path) as tmp:
-                tmp.write_bytes(made)
+                tmp.write_bytes(figure)
             return path
         if kind in (".md", ".tex"):
             atomic.make_folder(path.parent)
-            atomic.write(path, self.markdown() if kind == ".md" else report.latex(self._told, self.base))
+            atomic.write(path, self.markdown() if kind == ".md" else report.latex(self._marked, self.base))
             return path
         atomic.make_folder(path.parent)
         with atomic.replacing(path) as tmp, tmp.open("w", newline="", encoding="utf-8") as f:
             if kind == ".csv":
                 rows = [{cell(k): cell(v) for k, v in row.items()} for row in self.rows]
-                w = csv.DictWriter(f, list(dict.fromkeys(k for row in rows for k in row)))
+                w = csv.DictWriter(f, list(dict.fromkeys(chain.from_iterable(rows))))
                 w.writeheader()
                 w.writerows(rows)
             else:
@@ -174,10 +175,10 @@ class Board:
     @classmethod
     def load(cls, folder: str | Path, base: str | None = None) -> Board:
         """A board of all runs below ``folder``, without their networks. Raises WireError if there is none."""
-        found = sorted(Path(folder).glob("**/result.json"))
-        if not found:
+        paths = sorted(Path(folder).glob("**/result.json"))
+        if not paths:
             raise WireError(f"there is no run in {folder}: give a folder that compare(save=...) or run wrote")
-        return cls([Result.load(f.parent, model=False) for f in found], base)
+        return cls([Result.load(f.parent, model=False) for f in paths], base)
 
 
 FORMS = {

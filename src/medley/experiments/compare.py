@@ -65,8 +65,21 @@ def compare(
         atomic.writable(path, "compare(save=...)")
     chosen = seeds_of(seeds, "compare")
     recipe = options.pop("recipe", None)
-    own = _own_options(named, options)
-    results, status = Sweep(named, fed, rounds, chosen, "compare", jobs, folder, progress, options, own, recipe).run()
+    per_method = _own_options(named, options)
+    sweep = Sweep(
+        named,
+        fed,
+        rounds,
+        chosen,
+        "compare",
+        jobs=jobs,
+        folder=folder,
+        progress=progress,
+        options=options,
+        per_method=per_method,
+        recipe=recipe,
+    )
+    results, status = sweep.run()
     present = {r.method for r in results}
     board = Board(results, base if base in present else None, status, fed.describe(chosen[0]), options.get("target"))
     board.target_over = options.get("target_over")
@@ -79,8 +92,8 @@ def _by_name(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Meth
     """The methods by name. Raises RecipeError for anything else."""
     if not isinstance(methods, Mapping | Iterable) or isinstance(methods, type):
         raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
-    given = methods.values() if isinstance(methods, Mapping) else methods
-    if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in given):
+    sequence = methods.values() if isinstance(methods, Mapping) else methods
+    if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in sequence):
         raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
     named = dict(methods) if isinstance(methods, Mapping) else dict(zip(names(methods), methods, strict=True))
     unnamed = [name for name in named if not isinstance(name, str) or not name.isprintable()]
@@ -102,14 +115,14 @@ def _save(board: Board, path: Path) -> None:
 
 def _own_options(methods: Mapping[str, Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Options of single methods by name, removed from ``options``. Raises RecipeError for an unknown name."""
-    own: dict[str, dict[str, Any]] = {}
+    per_method: dict[str, dict[str, Any]] = {}
     for key in PER_METHOD:
         if isinstance(options.get(key), Mapping):
             for name, value in options.pop(key).items():
                 if name not in methods:
                     raise RecipeError.unknown(name, methods, f"compare({key}={{...}}): the comparison")
-                own.setdefault(name, {})[key] = value
-    return own
+                per_method.setdefault(name, {})[key] = value
+    return per_method
 
 
 def names(methods: Sequence[Method]) -> list[str]:
@@ -117,21 +130,21 @@ def names(methods: Sequence[Method]) -> list[str]:
 
     ``lr`` is the factor on the clients' lr.
     """
-    own = []
+    settings = []
     usual = []
     for m in methods:
         algorithm, lr = split(m)
-        own.append(_named(algorithm.settings(), lr))
+        settings.append(_named(algorithm.settings(), lr))
         usual.append(_named(_defaults(algorithm), 1.0))
     out = []
-    for m, mine, default in zip(methods, own, usual, strict=True):
-        kin = [o for n, o in zip(methods, own, strict=True) if n.name == m.name]
+    for m, mine, default in zip(methods, settings, usual, strict=True):
+        kin = [o for n, o in zip(methods, settings, strict=True) if n.name == m.name]
         differ = [k for k in mine if any(repr(o[k]) != repr(mine[k]) for o in kin)]
         wrapper = f"{getattr(split(m)[0], 'prefix', '')}."
-        said = ", ".join(
+        differences = ", ".join(
             f"{k.removeprefix(wrapper)}={_short(mine[k])}" for k in differ if repr(mine[k]) != repr(default[k])
         )
-        out.append(f"{m.name} ({said})" if said else m.name)
+        out.append(f"{m.name} ({differences})" if differences else m.name)
     out = [preset(split(m)[0]) or name if split(m)[1] == 1 else name for m, name in zip(methods, out, strict=True)]
     for name in out:
         if out.count(name) > 1:
@@ -148,19 +161,19 @@ def presets(kind: type[Algorithm[Any, Any]]) -> dict[str, Callable[..., Algorith
     """The class methods of a method's class that make one, by name, such as "SHED.fast"."""
     return {
         f"{kind.__name__}.{name}": getattr(kind, name)
-        for name, made in vars(kind).items()
-        if isinstance(made, classmethod)
-        and made.__func__.__annotations__.get("return") == kind.__name__
+        for name, constructor in vars(kind).items()
+        if isinstance(constructor, classmethod)
+        and constructor.__func__.__annotations__.get("return") == kind.__name__
         and not name.startswith("_")
     }
 
 
 def _defaults(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
     """The defaults of a method's settings; for a wrapper also its method's defaults, with the names of `settings`."""
-    own = {f.name: f.default for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+    defaults = {f.name: f.default for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
     if not isinstance(algorithm, Wrapper):
-        return own
-    mine = {f"{algorithm.prefix}.{name}": value for name, value in own.items() if name != "method"}
+        return defaults
+    mine = {f"{algorithm.prefix}.{name}": value for name, value in defaults.items() if name != "method"}
     return {**_defaults(algorithm.method), **mine}
 
 

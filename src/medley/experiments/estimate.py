@@ -90,15 +90,15 @@ def estimates(
     methods: Mapping[str, Method], fed: Population, rounds: int, seeds: int = 1, **options: Any
 ) -> Iterator[Estimate]:
     """The cost of each method's runs, one after the other; see `estimate`. In a stream, ``rounds`` are of one task."""
-    drawn: dict[object, tuple[Population, Shared]] = {}
+    cached: dict[object, tuple[Population, Shared]] = {}
     for name, method in methods.items():
         algorithm = split(method)[0]
         key = algorithm.shares()
-        if key not in drawn:
-            drawn.clear()  # one draw at a time, as in a run
+        if key not in cached:
+            cached.clear()  # one draw at a time, as in a run
             mine = sharing(fed, algorithm)
-            drawn[key] = mine, prepared(mine, rounds, options)
-        yield replace(estimate(method, *drawn[key], seeds), name=name)
+            cached[key] = mine, prepared(mine, rounds, options)
+        yield replace(estimate(method, *cached[key], seeds), name=name)
 
 
 def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared:
@@ -129,10 +129,10 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) ->
     fits = [_fit(trial.rounds[s * ROUNDS : (s + 1) * ROUNDS]) for s in range(len(trial.rounds) // ROUNDS)]
     by_task = [fits[min(s, len(fits) - 1)] for s in range(tasks)]
     seconds = statistics.fmean(a * k + b * n for (a, b), (k, n) in zip(by_task, mean, strict=True))
-    whole = False
+    whole_rounds = False
     if draw.rounds_per_task is None and seconds < CHEAP:
         trial = tried(method, fed, o, Small(draw, cut=False))
-        whole = True
+        whole_rounds = True
         seconds = statistics.median(r.wall for r in trial.rounds[1:])
     last = trial.rounds[-1]
     clients = statistics.fmean(m[0] for m in mean)
@@ -140,21 +140,21 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) ->
     rows = statistics.fmean(m[1] for m in mean)
     total = tasks * length
     return Estimate(
-        split(method)[0].name,
-        str(trial.result.settings["engine"]),
-        trial.result.x.numel(),
-        clients,
-        rows,
-        3 * rows * shared.forward,  # a gradient is a forward pass and two products of its size on the way back
-        last.down * scale,
-        last.up * scale,
-        _memory(trial, shared, total),
-        seconds,
-        shared.evaluation,
-        total,
-        1 + -(-total // o.eval_every),
-        seeds,
-        whole,
+        name=split(method)[0].name,
+        engine=str(trial.result.settings["engine"]),
+        parameters=trial.result.x.numel(),
+        clients=clients,
+        rows=rows,
+        flops=3 * rows * shared.forward,  # a gradient is a forward pass and two products of its size on the way back
+        down=last.down * scale,
+        up=last.up * scale,
+        memory=_memory(trial, shared, total),
+        seconds=seconds,
+        evaluation=shared.evaluation,
+        rounds=total,
+        evaluations=1 + -(-total // o.eval_every),
+        seeds=seeds,
+        whole=whole_rounds,
     )
 
 
@@ -183,9 +183,11 @@ def _fit(rounds: list[TrialRound]) -> tuple[float, float]:
 
 def _memory(trial: Trial, shared: Shared, rounds: int) -> int:
     """The peak, plus clients' memories that the trial did not hold: the acknowledged one and its predecessor."""
-    visits = Counter(i for t in range(1, min(rounds, VISITED) + 1) for i in shared.draw.cohort(t))
-    held = trial.memory * sum(min(n, 2) for n in visits.values())
-    more = min(held, BUDGET) - min(trial.memory * 2 * trial.rounds[-1].clients, BUDGET)
+    visits = Counter[int]()
+    for t in range(1, min(rounds, VISITED) + 1):
+        visits.update(shared.draw.cohort(t))
+    memories = trial.memory * sum(min(n, 2) for n in visits.values())
+    more = min(memories, BUDGET) - min(trial.memory * 2 * trial.rounds[-1].clients, BUDGET)
     return max(shared.peak, memory.peak() + int(max(0.0, more)))
 
 

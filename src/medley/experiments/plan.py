@@ -49,7 +49,7 @@ class PlannedRun:
         """True if the folder holds a result, final or not."""
         return self.folder is not None and (self.folder / "result.json").exists()
 
-    def kept(self) -> Result | None:
+    def saved_result(self) -> Result | None:
         """The final result from an earlier call, or None. Raises WireError if its settings differ."""
         if self.folder is None or not self.done:
             return None
@@ -68,9 +68,9 @@ class PlannedRun:
 def settings_of(method: Method) -> dict[str, Any]:
     """The settings of a method for the record."""
     algorithm, lr = split(method)
-    own = {f"method.{k}": v for k, v in algorithm.settings().items()}
+    settings = {f"method.{k}": v for k, v in algorithm.settings().items()}
     tuning = method.tuning if isinstance(method, Tuned) else ""
-    return {"method": algorithm.name, **own, "lr multiplier": lr, **({"tuning": tuning} if tuning else {})}
+    return {"method": algorithm.name, **settings, "lr multiplier": lr, **({"tuning": tuning} if tuning else {})}
 
 
 def as_json(settings: dict[str, Any]) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def seeds_of(seeds: int | Sequence[int], call: str) -> list[int]:
     if many is not None:
         out = list(range(many))
     elif isinstance(seeds, Iterable):
-        found = [integer(s) for s in seeds]
-        out = [s for s in found if s is not None] if None not in found else []
+        integers = [integer(s) for s in seeds]
+        out = [s for s in integers if s is not None] if None not in integers else []
     if not out or len(set(out)) < len(out):
         raise RecipeError(f"{call}(seeds={seeds!r}): give a number from 1, or different integers", "seeds")
     return out

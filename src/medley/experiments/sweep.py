@@ -64,7 +64,7 @@ class Sweep:
     folder: Path | None = None
     progress: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    per_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options of single methods, by their names; they override ``options``."""
     recipe: str | None = None
     """The TOML source, written into the folder once its runs are known to be of this call."""
@@ -96,7 +96,8 @@ class Sweep:
                     )
                 stack.enter_context(atomic.locked(self.folder))
             runs = self.plan()
-            results = {k: kept for k, run in enumerate(runs) if (kept := run.kept()) is not None}
+            saved = {k: run.saved_result() for k, run in enumerate(runs)}
+            results = {k: result for k, result in saved.items() if result is not None}
             if self.folder is not None and self.recipe is not None:
                 atomic.write(self.folder / "recipe.toml", self.recipe)
             todo = {k: run for k, run in enumerate(runs) if k not in results}
@@ -114,10 +115,10 @@ class Sweep:
                     todo = {
                         k: replace(run, folder=slot(place, run.name, run.seed, self.methods)) for k, run in todo.items()
                     }
-                made, stopped = forked(todo, self.make, workers, bar)
+                results_made, stopped = forked(todo, self.make, workers, bar)
             else:
-                made, stopped = in_turn(todo, self.make, bar)
-        results |= made
+                results_made, stopped = in_turn(todo, self.make, bar)
+        results |= results_made
         for result in results.values():
             result.model = None  # x is kept, so there is a copy of the weights
         status = self._interrupted(results, len(runs)) if stopped else Status("finished")
@@ -128,12 +129,12 @@ class Sweep:
         common = self.fed.settings() | ({} if self.folder is None else self.fed.identity())
         runs = []
         for name, method in self.methods.items():
-            whole = {**settings_of(method), **common, "run": {"rounds": self.rounds, **self.options_of(name)}}
+            settings = {**settings_of(method), **common, "run": {"rounds": self.rounds, **self.options_of(name)}}
             if self.folder is not None:
-                whole |= identity(self._identified(name)) | identity({"method": split(method)[0]})
+                settings |= identity(self._identified(name)) | identity({"method": split(method)[0]})
             for seed in self.seeds:
                 at = None if self.folder is None else slot(self.folder, name, seed, self.methods)
-                runs.append(PlannedRun(name, method, seed, as_json({**whole, "seed": seed}), at))
+                runs.append(PlannedRun(name, method, seed, as_json({**settings, "seed": seed}), at))
         return runs
 
     def make(self, run: PlannedRun, tick: Callable[[Row], object]) -> Result:
@@ -169,7 +170,7 @@ class Sweep:
 
     def options_of(self, name: str) -> dict[str, Any]:
         """The options of `medley.run` for the method of this name, without ``on_round``."""
-        options = {**self.options, **self.own.get(name, {})}
+        options = {**self.options, **self.per_method.get(name, {})}
         options.pop("on_round", None)
         return options
 
@@ -177,12 +178,12 @@ class Sweep:
         """Raise the error that a run would raise at its start, before any run is made."""
         first = {run.name: run for run in reversed(list(runs))}
         if first:
-            given = {name: {"rounds": self.rounds, **self.options_of(name)} for name in first}
+            options_by_name = {name: {"rounds": self.rounds, **self.options_of(name)} for name in first}
             seed = self.seeds[0]
             try:
                 self.fed.check(
                     {name: self.methods[name] for name in self.methods if name in first},
-                    {name: {**options, "seed": seed} for name, options in given.items()},
+                    {name: {**options, "seed": seed} for name, options in options_by_name.items()},
                 )
             except MedleyError as e:
                 e.args = (f"{self.call}, before the first run: {e}", *e.args[1:])

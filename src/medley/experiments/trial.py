@@ -97,14 +97,14 @@ class Small:
         """Rows of each client of the cohort in this round, by id."""
         ids = self.cohort(round)
         t = self.real(round)
-        whole = {i: int(self.draw.task(t).sizes[i]) for i in ids}
+        full = {i: int(self.draw.task(t).sizes[i]) for i in ids}
         if not self.cut:
-            return whole
-        small = {i: max(1, self._batch(i, t, n) // SHARE) for i, n in whole.items()}
+            return full
+        small = {i: max(1, self._batch(i, t, n) // SHARE) for i, n in full.items()}
         if (round - 1) % ROUNDS == ROUNDS - 1:
             return small
-        large = sorted(ids, key=lambda i: (-whole[i], i))[:LARGE]
-        return small | {i: min(whole[i], BATCHES * self._batch(i, t, whole[i])) for i in large}
+        large = sorted(ids, key=lambda i: (-full[i], i))[:LARGE]
+        return small | {i: min(full[i], BATCHES * self._batch(i, t, full[i])) for i in large}
 
     def _batch(self, i: int, round: int, n: int) -> int:
         """Rows of a mini-batch of client i. A client whose batch is all of its rows counts as having two."""
@@ -190,6 +190,6 @@ def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
         sizes = small.sizes(t)
         rows = sum(local(small.pace(i, t), n) for i, n in sizes.items())
         out.append(TrialRound(wall, len(sizes), rows, int(down), int(up)))
-    kept = [memory for versions in transport.host.memories.versions.values() for _, memory in versions[-1:]]
-    held = sum(t.numel() * t.element_size() for _, t in pytree.tensors(kept))
-    return Trial(out, result, held / max(1, len(kept)))
+    memories = [versions[-1][1] for versions in transport.host.memories.versions.values() if versions]
+    size = sum(t.numel() * t.element_size() for _, t in pytree.tensors(memories))
+    return Trial(out, result, size / max(1, len(memories)))

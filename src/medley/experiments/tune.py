@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +84,27 @@ def tune(
     progress = options.pop("progress", None)
     folder = None if save is None else Path(save)
     options = {**options, "evaluate_on": "validation", "on_round": _checking(metric, options.get("on_round"))}
-    sweep = Sweep(candidates, fed, rounds, seeds_of(seeds, "tune"), "tune", jobs, folder, progress, options)
+    sweep = Sweep(
+        candidates,
+        fed,
+        rounds,
+        seeds_of(seeds, "tune"),
+        "tune",
+        jobs=jobs,
+        folder=folder,
+        progress=progress,
+        options=options,
+    )
     results, status = sweep.run()
     if not status.ok:
         raise KeyboardInterrupt(str(status))
     if metric is None:
-        there = {m for r in results for row in (*r.history[:1], figures_of(r)) for m in row}
-        metric = next((m for m in DEFAULTS if m in there), DEFAULTS[-1])
-    record = [
-        {**p, **_judged([r for r in results if r.method == name], metric), "rounds": rounds}
-        for name, p in zip(candidates, points, strict=True)
-    ]
+        available = set[str]().union(*(r.history[0] for r in results if r.history), *map(figures_of, results))
+        metric = next((m for m in DEFAULTS if m in available), DEFAULTS[-1])
+    record = []
+    for name, p in zip(candidates, points, strict=True):
+        runs = [r for r in results if r.method == name]
+        record.append({**p, **_judged(runs, metric), "rounds": rounds})
     best = _best(algorithm, results, record, metric)
     record[best]["chosen"] = True
     _note_idle(algorithm, grid, points, results)
@@ -144,23 +155,24 @@ def _checking(metric: str | None, on_round: Callable[[Row], object] | None) -> C
     if metric is None:
         return on_round
 
-    def told(row: Row) -> None:
+    def checked(row: Row) -> None:
         late = figures([[0.0]]) if "task" in row else {}
         if row["round"] > 0 and not (metric in row or metric in late or metric.startswith("personal_")):
             raise RecipeError.unknown(metric, {*row, *late} - {"method", "seed", "round"}, UNKNOWN)
         if on_round is not None:
             on_round(row)
 
-    return told
+    return checked
 
 
 def _best(algorithm: Algorithm[Any, Any], results: list[Result], record: list[Point], metric: str) -> int:
     """The index of the best point. Raises RecipeError for an unknown metric, Diverged if all points diverged."""
     ranked = [k for k, row in enumerate(record) if math.isfinite(row["score"])]
     if not ranked:
-        there = sorted({m for r in results for row in (*r.history, figures_of(r)) for m in row})
-        if metric not in there:
-            raise RecipeError.unknown(metric, there, UNKNOWN)
+        rows = chain.from_iterable((*r.history, figures_of(r)) for r in results)
+        available = sorted(set[str]().union(*rows))
+        if metric not in available:
+            raise RecipeError.unknown(metric, available, UNKNOWN)
         if any(map(usable, results)):
             raise RecipeError(
                 f"tune(metric={metric!r}): it is nan at the end of every run that ended well, so it cannot "
@@ -182,9 +194,9 @@ def _check(method: object, grid: object, metric: object, options: Mapping[str, A
         raise RecipeError(f"tune(grid={grid!r}): give values by setting, such as {{'lr': [0.1, 1.0]}}", "grid")
     if metric is not None and not isinstance(metric, str):
         raise RecipeError(f"tune(metric={metric!r}): give the name of a figure, such as 'accuracy'", "metric")
-    own = directions_of(options.get("metrics"))
-    if metric in own:
-        higher_is_better(metric, own)
+    declared = directions_of(options.get("metrics"))
+    if metric in declared:
+        higher_is_better(metric, declared)
     if options.get("best") is not None and options.get("patience") is None:
         raise RecipeError(
             f"tune(best={options['best']!r}): a point's score is the mean of its last evaluations, whichever round was "
@@ -206,13 +218,13 @@ def tunable(algorithm: Algorithm[Any, Any]) -> list[str]:
 
 def variant(algorithm: Algorithm[Any, Any], settings: Mapping[str, Any], lr: float = 1.0) -> Tuned:
     """``algorithm`` with these settings, named as in `known`; ``lr`` multiplies its factor."""
-    own = {k: v for k, v in settings.items() if k != "lr"}
+    arguments = {k: v for k, v in settings.items() if k != "lr"}
     method: Any = algorithm  # mypy doesn't know that every method is a dataclass
     if isinstance(algorithm, Wrapper):
         prefix = f"{algorithm.prefix}."
-        outer = {k.removeprefix(prefix): own.pop(k) for k in [*own] if k.startswith(prefix)}
-        own = {**outer, "method": variant(algorithm.method, own).method}
-    return Tuned(dataclasses.replace(method, **own), lr * settings.get("lr", 1.0))
+        outer = {k.removeprefix(prefix): arguments.pop(k) for k in [*arguments] if k.startswith(prefix)}
+        arguments = {**outer, "method": variant(algorithm.method, arguments).method}
+    return Tuned(dataclasses.replace(method, **arguments), lr * settings.get("lr", 1.0))
 
 
 def score(result: Result, metric: str) -> float:

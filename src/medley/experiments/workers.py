@@ -60,8 +60,8 @@ def forked(runs: PlannedRuns, make: Make, workers: int, bar: Bar) -> Made:
         stopped = True
     finally:
         pool.end()
-    there = {k: run.folder for k, run in runs.items() if run.folder is not None and run.done}
-    return {k: Result.load(folder, model=False) for k, folder in there.items()}, stopped
+    folders = {k: run.folder for k, run in runs.items() if run.folder is not None and run.done}
+    return {k: Result.load(folder, model=False) for k, folder in folders.items()}, stopped
 
 
 class Pool:
@@ -98,18 +98,18 @@ class Pool:
             for end in cast("list[pipes.Connection]", pipes.wait(list(self.busy))):
                 k = self.busy[end]
                 try:
-                    what, *said = end.recv()
+                    what, *content = end.recv()
                 except (EOFError, OSError):  # OSError if it died before it had read its run's number
                     raise MedleyError(
                         f"{bar.call}: the process of {self.runs[k]} died, perhaps because memory ran out; try "
                         "fewer jobs"
                     ) from None
                 if what == "row":
-                    bar.row(k, said[0])
+                    bar.row(k, content[0])
                 elif what == "failed":
-                    raise revived(*said)
+                    raise revived(*content)
                 else:
-                    bar.done(k, str(self.runs[k]), said[0])
+                    bar.done(k, str(self.runs[k]), content[0])
                     del self.busy[end]
                     self._give(end)
 
