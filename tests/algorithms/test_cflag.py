@@ -536,7 +536,7 @@ def test_lost_replies_leave_a_round_of_those_who_answered():
     """By hand: who sent no gradients has no part in H nor in the shares, and a lost step none in the mean."""
     q, lost = Quadratics(steps=3), {(1, 0, 2), (1, 1, 0), (2, 1, 3)}
     method = md.CFLAG.joint(form="iag")
-    got, _ = q.run(method, 3, transport=Rewired(Local(), losing(lost, served=True)))
+    got, _ = q.run(method, 3, transport=Rewired(Local(), losing(lost, requests_arrive=True)))
     x = torch.zeros(D).double()
     for t in (1, 2, 3):
         clients = {i: q.me(i, t) for i in q.p if (t, 0, i) not in lost}

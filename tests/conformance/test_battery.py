@@ -180,7 +180,7 @@ def test_a_fault_is_found_where_it_should_be(fault: str) -> None:
 def test_a_scrambled_run_that_fails_only_as_a_whole_fails() -> None:
     subject = Subject(Descent("counts who came before"))
     with pytest.raises(AssertionError, match=r"answered differently|x differs") as e:
-        bits.scrambled(subject, Processes(2), alone={"sleeping": lambda t: None, "waking": lambda t: None})
+        bits.scrambled(subject, Processes(2), single_changes={"sleeping": lambda t: None, "waking": lambda t: None})
     assert e.value.__notes__ == ["fail by themselves: none of sleeping, waking"]
 
 

@@ -118,7 +118,7 @@ def test_a_node_that_is_down_is_a_lost_reply(tmp_path: Path) -> None:
     def down(row: dict[str, Any]) -> None:
         transport.grid.silent = {102} if row["round"] == 1 else set()
 
-    a = fed.run(md.SCAFFOLD(), 4, transport=Rewired(Local(), losing({(2, 0, 2)}, served=True)))
+    a = fed.run(md.SCAFFOLD(), 4, transport=Rewired(Local(), losing({(2, 0, 2)}, requests_arrive=True)))
     b = fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=down)
     assert [e._replace(overhead=0) for e in a.ledger] == [e._replace(overhead=0) for e in b.ledger]
     assert [e.client for e in b.ledger if e.up == 0] == [2]

@@ -159,7 +159,7 @@ def test_state_survives_resume_workers_and_second_requests(codec, tmp_path):
 @pytest.mark.parametrize("codec", quick(2, CODECS), ids=str)
 def test_a_lost_reply_is_one_never_asked_for(codec):
     lost = {(1, 0, 1), (2, 0, 2), (3, 0, 1)}
-    both = [Rewired(Local(), losing(lost, served=served)) for served in (True, False)]
+    both = [Rewired(Local(), losing(lost, requests_arrive=served)) for served in (True, False)]
     a, b = (md.run(md.SCAFFOLD(), fed(), 5, codec=codec, progress=False, transport=t) for t in both)
     assert a.x.equal(b.x)
 

@@ -59,7 +59,7 @@ def checks(method: Algorithm[Any, Any], transport: Transport | None = None) -> l
             "frozen": contract_checks.frozen,
             "card": messages.costs,
             "same again": bits.same_again,
-            "scrambled": partial(bits.scrambled, transport=Processes(2), alone=ALONE),
+            "scrambled": partial(bits.scrambled, transport=Processes(2), single_changes=ALONE),
             "one worker": partial(bits.elsewhere, transport=Processes(1), where="one worker"),
             "stacks": bits.stacks,
             "resume": bits.resume,

@@ -38,20 +38,21 @@ def elsewhere(t: Subject, transport: Transport, where: str) -> None:
         expect_same(t.single(place), other, f"{place.name}: one process, and {where}")
 
 
-def scrambled(t: Subject, transport: Transport, alone: Mapping[str, Callable[[Subject], None]]) -> None:
+def scrambled(t: Subject, transport: Transport, single_changes: Mapping[str, Callable[[Subject], None]]) -> None:
     """Clients behind ``transport``, from the last to the first, with requests that arrive twice: the same bits.
 
-    If that fails, the checks in ``alone`` try one thing at a time. The first of their errors is raised, with a note
-    that names all that fail.
+    If that fails, the checks in ``single_changes`` try one thing at a time. The first of their errors is raised, with a
+    note that names all that fail.
     """
     for place in t.places:
         try:
             other = t.run(place.federation(), transport=Rewired(transport, scramble))
             expect_same(t.single(place), other, f"{place.name}: served elsewhere, backwards and twice")
         except Exception as e:
-            failed = {name: error for name, test in alone.items() if (error := _error(t, test)) is not None}
+            errors = {name: _error(t, test) for name, test in single_changes.items()}
+            failed = {name: error for name, error in errors.items() if error is not None}
             first = next(iter(failed.values()), e)
-            first.add_note(f"fail by themselves: {', '.join(failed) or 'none of ' + ', '.join(alone)}")
+            first.add_note(f"fail by themselves: {', '.join(failed) or 'none of ' + ', '.join(single_changes)}")
             raise first from None
 
 
@@ -67,21 +68,21 @@ def stacks(t: Subject) -> None:
     """Clients in stacks on the fastest engine, or one by one on the reference: x is the same to 1e-10 (1 + ‖x‖)."""
     for place in t.places:
         exact: dict[str, Any] = {"dtype": "float64"}
-        alone = t.run(place.federation(), engine="seq", transport=Rewired(Local(), one_by_one), **exact).x
-        off = float((t.run(place.federation(), **exact).x - alone).norm() / (1 + alone.norm()))
+        reference = t.run(place.federation(), engine="seq", transport=Rewired(Local(), one_by_one), **exact).x
+        off = float((t.run(place.federation(), **exact).x - reference).norm() / (1 + reference.norm()))
         expect(off <= 1e-10, f"{place.name}: served in stacks, or by another engine, x is off by {off:.2g}")
 
 
 def resume(t: Subject) -> None:
     """A run that is stopped and resumed after each round has the same bits as one that never stopped."""
-    there: dict[str, Any] = {}
-    whole = t.plain
+    options: dict[str, Any] = {}
+    uninterrupted = t.plain
     if not isinstance(t.transport, Local):
-        there = {"transport": Rewired(t.transport, one_by_one)}
-        whole = t.single
+        options = {"transport": Rewired(t.transport, one_by_one)}
+        uninterrupted = t.single
     for place in t.places:
         with tempfile.TemporaryDirectory() as folder:
-            t.run(place.federation(), 1, checkpoint=folder, **there)
+            t.run(place.federation(), 1, checkpoint=folder, **options)
             for rounds in range(2, place.rounds + 1):
-                last = t.run(place.federation(), rounds, resume=folder, **there)
-        expect_same(whole(place), last, f"{place.name}: resumed after every round")
+                last = t.run(place.federation(), rounds, resume=folder, **options)
+        expect_same(uninterrupted(place), last, f"{place.name}: resumed after every round")

@@ -51,7 +51,7 @@ class Line(NamedTuple):
             up: bytes delivered to the server
         """
         weight = {"float": width, "scalar": 8, "byte": 1}
-        letters = sorted({c for t in self.down + self.up for c in t.text if c.isalpha()} - {"d"})
+        letters = sorted({c for c in "".join(t.text for t in self.down + self.up) if c.isalpha()} - {"d"})
 
         def search(free: list[str], fixed: dict[str, int]) -> bool | None:
             """Try the values of the letters in ``free``; None if even 0 for all of them is too much.
@@ -65,9 +65,9 @@ class Line(NamedTuple):
             if not free:
                 return least == [down, up]
             for k in range(max(down, up) + 1):
-                found = search(free[1:], {**fixed, free[0]: k})
-                if found is not False:
-                    return found is True
+                result = search(free[1:], {**fixed, free[0]: k})
+                if result is not False:
+                    return result is True
             return False
 
         return search(letters, {"d": d}) is True
@@ -82,8 +82,8 @@ def has_card(method: Algorithm[Any, Any]) -> bool:
 def card(method: Algorithm[Any, Any]) -> list[Line]:
     """The lines of the method's card. Raises AssertionError if there is no card, or a line cannot be read."""
     method = getattr(method, "method", method)  # a wrapper sends what its method sends
-    _, found, section = (inspect.getdoc(type(method)) or "").partition(SECTION)
-    if not found:
+    _, heading, section = (inspect.getdoc(type(method)) or "").partition(SECTION)
+    if not heading:
         raise AssertionError(f"{method.name}: the docstring has no section {SECTION}; see medley.testing")
     lines = []
     for text in section.partition("\n**")[0].splitlines():

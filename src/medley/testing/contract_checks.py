@@ -102,8 +102,10 @@ def partial(t: Subject) -> None:
                 continue
             raise AssertionError(f"{t.method.name} says it needs everyone, but ran without")
         r = t.run(fed, ROUNDS)
-        asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in range(1, ROUNDS + 1)]
-        expect(asked == cohorts, f"{place.name}: the cohorts are {cohorts}, but the method asked {asked}")
+        clients_asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in range(1, ROUNDS + 1)]
+        expect(
+            clients_asked == cohorts, f"{place.name}: the cohorts are {cohorts}, but the method asked {clients_asked}"
+        )
         expect(learned(r, t.run(fed, 0)), f"{place.name}: nothing was learned")
 
 
@@ -124,9 +126,12 @@ def members(t: Subject) -> None:
             raise AssertionError(f"{t.method.name} says it needs the same clients throughout, but ran without")
         r = t.run(fed)
         for k in range(1, place.rounds + 1):
-            asked = {e.client for e in r.ledger if e.round == k}
-            there = set(changes.at(k, 5))
-            expect(asked <= there, f"{place.name}: round {k} has the members {there}, but the method asked {asked}")
+            clients_asked = {e.client for e in r.ledger if e.round == k}
+            present = set(changes.at(k, 5))
+            expect(
+                clients_asked <= present,
+                f"{place.name}: round {k} has the members {present}, but the method asked {clients_asked}",
+            )
         expect(learned(r, t.run(fed, 0)), f"{place.name}: nothing was learned")
         four = t.run(place.federation(range(4)), 2)
         of_five = t.run(place.federation(membership=never), 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from ..wire.connection import Connection, Host, Transport
 from ..wire.exchange import Exchange
@@ -42,12 +43,21 @@ class RewiredConnection:
 
 def one_by_one(connection: Connection, exchange: Exchange) -> Iterable[Fold]:
     """Makes every client a block of its own, so that few clients keep several workers busy."""
-    return connection.exchange(replace(exchange, blocks=tuple((i,) for block in exchange.blocks for i in block)))
+    return connection.exchange(replace(exchange, blocks=_single(_clients(exchange))))
+
+
+def _clients(exchange: Exchange) -> list[int]:
+    return [*chain.from_iterable(exchange.blocks)]
+
+
+def _single(ids: Iterable[int]) -> tuple[tuple[int], ...]:
+    """Blocks of one client each."""
+    return tuple((i,) for i in ids)
 
 
 def backwards(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
     """Serves clients from the last to the first; their replies arrive in that order."""
-    ids = [i for block in exchange.blocks for i in block]
+    ids = _clients(exchange)
     for turn, i in reversed(list(enumerate(ids))):
         for reply in connection.exchange(replace(exchange, blocks=((i,),))):
             reply.block = turn
@@ -66,10 +76,10 @@ def scrambled(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
     """Serves clients from the last to the first, and delivers requests twice: for one half of them in odd rounds, for
     the other half in even ones. Replies arrive from the last to the first.
     """
-    ids = [i for block in exchange.blocks for i in block]
+    ids = _clients(exchange)
     turns = range(len(ids))[::-1]
     again = [turn for turn in turns if (turn + exchange.tag[0]) % 2]
-    blocks = tuple((ids[turn],) for turn in (*turns, *again))
+    blocks = _single(ids[turn] for turn in (*turns, *again))
     replies = {reply.block: reply for reply in connection.exchange(replace(exchange, blocks=blocks))}
     for k, turn in enumerate(again):
         _expect_same(replies[turns.index(turn)], replies.pop(len(ids) + k), exchange)
@@ -83,15 +93,15 @@ def _expect_same(a: Fold, b: Fold, exchange: Exchange) -> None:
     expect(same, f"{exchange.method}: the same request was answered differently the second time")
 
 
-def losing(lost: Collection[tuple[int, int, int]], *, served: bool) -> Deliver:
+def losing(lost: Collection[tuple[int, int, int]], *, requests_arrive: bool) -> Deliver:
     """Loses the replies of (round, exchange, client) in ``lost``; with ``served=False`` the requests."""
 
     def deliver(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
-        ids = [i for block in exchange.blocks for i in block]
+        ids = _clients(exchange)
         answering = [i for i in ids if (*exchange.tag, i) not in lost]
-        asked = ids if served else answering
-        for reply in connection.exchange(replace(exchange, blocks=tuple((i,) for i in asked))):
-            i = asked[reply.block]
+        clients_asked = ids if requests_arrive else answering
+        for reply in connection.exchange(replace(exchange, blocks=_single(clients_asked))):
+            i = clients_asked[reply.block]
             if i in answering:
                 reply.block = answering.index(i)
                 yield reply

@@ -24,12 +24,12 @@ def _charged(method: Algorithm[Any, Any], place: Place, r: Result, width: int | 
     if not has_card(method):
         return
     lines = card(method)
-    seen = set()
+    called = set()
     used: list[Line] = []
     width = r.x.element_size() if width is None else width
     for e in r.ledger:
-        skip = "later" if (e.method, e.client) not in seen else "first time"
-        seen.add((e.method, e.client))
+        skip = "later" if (e.method, e.client) not in called else "first time"
+        called.add((e.method, e.client))
         fit = [
             line
             for line in lines
@@ -60,7 +60,7 @@ def lost_reply(t: Subject) -> None:
     for place in t.places:
         for number in sorted({e.exchange for e in t.single(place).ledger}):
             lost = {(r, number, 2 - r % 2) for r in (1, 2, PER_TASK + 1, PER_TASK + 2)}
-            a, b = (_or_error(t, place, losing(lost, served=served)) for served in (True, False))
+            a, b = (_or_error(t, place, losing(lost, requests_arrive=arrive)) for arrive in (True, False))
             if isinstance(a, Result) and isinstance(b, Result):
                 expect_same(
                     a, b, f"{place.name}: replies lost at (round, exchange, client) {sorted(lost)}, or requests"

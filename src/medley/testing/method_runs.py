@@ -24,7 +24,8 @@ class Subject:
     """The subject of a battery: ``method``, on clients behind ``transport`` (default: in this process)."""
 
     def __init__(self, method: Algorithm[Any, Any], transport: Transport | None = None) -> None:
-        self.method, self.transport = method, transport or Local()
+        self.method = method
+        self.transport = transport or Local()
         self._plain: dict[str, Result] = {}
         self._single: dict[str, Result] = {}
 

@@ -149,12 +149,12 @@ class PretendedGPU:
 
     def _named(self, device: Any) -> torch.device:
         """The device of this name. Raises RuntimeError if there is none."""
-        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        if found.type == "cpu":
+        named = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if named.type == "cpu":
             return HOST
-        index = found.index or 0
-        if found.type != "cuda" or index >= self.devices:
-            raise RuntimeError(f"{found}: invalid device ordinal, the pretended GPUs are cuda:0 to {self.devices - 1}")
+        index = named.index or 0
+        if named.type != "cuda" or index >= self.devices:
+            raise RuntimeError(f"{named}: invalid device ordinal, the pretended GPUs are cuda:0 to {self.devices - 1}")
         return torch.device("cuda", index)
 
     @contextmanager
@@ -170,12 +170,12 @@ class PretendedGPU:
     def _count(self, what: str) -> None:
         {"upload": self.uploads, "draw": self.draws}.get(what, self.waits).append(Event(what, _line()))
 
-    def _say(self, out: Any, device: torch.device, given: frozenset[int] = frozenset()) -> None:
-        """Put new storages on ``device``; a storage that has a device already, or was ``given``, stays there."""
+    def _say(self, out: Any, device: torch.device, inputs: frozenset[int] = frozenset()) -> None:
+        """Put new storages on ``device``; a storage that has a device already, or is in ``inputs``, stays there."""
         for t in tree_leaves(out):
             if isinstance(t, Tensor) and device != HOST and not torch._C._functorch.is_functorch_wrapped_tensor(t):
                 storage: Any = t.untyped_storage()
-                if storage._cdata not in given and not hasattr(storage, "pretended"):
+                if storage._cdata not in inputs and not hasattr(storage, "pretended"):
                     storage.pretended = device
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -200,66 +200,66 @@ class PretendedGPU:
 
     def _uploaded(self, t: Tensor, target: torch.device) -> Tensor:
         """A tensor made from Python's numbers or an array, on ``target``."""
-        here = self.device_of(t)
-        if here == target:
+        source = self.device_of(t)
+        if source == target:
             return t
-        with self._during(target, here):
+        with self._during(target, source):
             return t.clone()
 
     def _moved(self, x: Tensor, device: Any, dtype: torch.dtype, copy: bool = False, **form: Any) -> Tensor:
         """`Tensor.to`."""
         target = self.device_of(x) if device is None else self._named(device)
-        here = self.device_of(x)
-        if here == target:
+        source = self.device_of(x)
+        if source == target:
             return x.to(dtype, copy=copy, **form)
-        with self._during(target, here):
+        with self._during(target, source):
             return x.to(dtype, **form).clone() if dtype == x.dtype else x.to(dtype, **form)
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operation below autograd: check its devices, count it, and put its result on a device."""
         name = func.overloadpacket.__name__
-        given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
-        here = self._common(func, name, args, given)
+        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
+        device = self._common(func, name, args, tensors)
         for v in kwargs.values():
-            _refuse_generator(v, here)
-        target = here if self._target is None or (given and name.endswith("_")) else self._target
-        self._tally(func, name, args, given, target)
+            _refuse_generator(v, device)
+        target = device if self._target is None or (tensors and name.endswith("_")) else self._target
+        self._tally(func, name, args, tensors, target)
         out = func(*args, **kwargs)
-        self._say(out, target, frozenset(t.untyped_storage()._cdata for t in given if t.layout == torch.strided))
+        self._say(out, target, frozenset(t.untyped_storage()._cdata for t in tensors if t.layout == torch.strided))
         return out
 
-    def _common(self, func: Any, name: str, args: tuple[Any, ...], given: list[Tensor]) -> torch.device:
+    def _common(self, func: Any, name: str, args: tuple[Any, ...], tensors: list[Tensor]) -> torch.device:
         """The device of an operation. Raises RuntimeError for tensors on several devices, as torch does."""
-        devices = [self.device_of(t) for t in given]
+        devices = [self.device_of(t) for t in tensors]
         several = sorted({str(d) for d in devices}, reverse=True)
-        if not given:
+        if not tensors:
             return HOST if self._calling is None else self._calling
         if len(several) == 1 or name in COPIES:
             return devices[0]
         if name.startswith("index") and isinstance(args[1], list | tuple):  # with tensors as indices
             home = devices[0]
             if any(self.device_of(t) not in (HOST, home) for t in args[1] if t is not None):
-                said = "indices should be either on cpu or on the same device as the indexed tensor"
-                raise RuntimeError(f"{said} ({home})")
-            given = [given[0], *args[2:3]]
+                message = "indices should be either on cpu or on the same device as the indexed tensor"
+                raise RuntimeError(f"{message} ({home})")
+            tensors = [tensors[0], *args[2:3]]
             devices = [home, *(self.device_of(t) for t in args[2:3])]
         numbers = torch.Tag.pointwise in func.tags or name in ZERO_DIM
-        found = {d for t, d in zip(given, devices, strict=True) if not (numbers and d == HOST and t.ndim == 0)}
-        if len(found) > 1 or (name.endswith("_") and devices[0] not in found):
+        places = {d for t, d in zip(tensors, devices, strict=True) if not (numbers and d == HOST and t.ndim == 0)}
+        if len(places) > 1 or (name.endswith("_") and devices[0] not in places):
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 f"{several[0]} and {several[-1]}! ({name})"
             )
-        return found.pop()
+        return places.pop()
 
-    def _tally(self, func: Any, name: str, args: tuple[Any, ...], given: list[Tensor], target: torch.device) -> None:
+    def _tally(self, func: Any, name: str, args: tuple[Any, ...], tensors: list[Tensor], target: torch.device) -> None:
         """Count an operation in which host and device meet."""
-        devices = [self.device_of(t) for t in given]
+        devices = [self.device_of(t) for t in tensors]
         # Attention has the tag even without dropout; with dropout it calls bernoulli_.
         attention = name.startswith("_scaled_dot_product")
         if torch.Tag.nondeterministic_seeded in func.tags and target != HOST and not attention:
             self._count("draw")
-        if name in COPIES and given:
+        if name in COPIES and tensors:
             source = devices[1] if name in ("copy", "copy_") else devices[0]
             if source != target:
                 self._count("copy to the host" if target == HOST else "upload")
@@ -271,10 +271,10 @@ class PretendedGPU:
         elif name == "repeat_interleave" and "output_size" not in str(func):
             self._count("repeat_interleave")
         elif name.startswith("index") and isinstance(args[1], list | tuple):
-            there = [t for t in args[1] if t is not None]
-            if any(t.dtype in (torch.bool, torch.uint8) for t in there):
+            indices = [t for t in args[1] if t is not None]
+            if any(t.dtype in (torch.bool, torch.uint8) for t in indices):
                 self._count("boolean mask")
-            elif any(self.device_of(t) == HOST for t in there):
+            elif any(self.device_of(t) == HOST for t in indices):
                 self._count("upload")
 
 
@@ -334,8 +334,8 @@ def _to(gpu: PretendedGPU, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 def _parsed(gpu: PretendedGPU, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The arguments of `torch.nn.Module.to`; a tensor's device is the pretended one."""
     like = next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
-    found = func(*args, **kwargs)
-    return found if like is None else (gpu.device_of(like), *found[1:])
+    parsed = func(*args, **kwargs)
+    return parsed if like is None else (gpu.device_of(like), *parsed[1:])
 
 
 def _form(rest: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -373,20 +373,24 @@ def _same_place(gpu: PretendedGPU, func: Any, args: tuple[Any, ...], kwargs: dic
 
 def _one_hot(gpu: PretendedGPU, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """On a GPU torch does not look at the classes if their number is given."""
-    known = len(args) > 1 or kwargs.get("num_classes", -1) >= 0
+    number_known = len(args) > 1 or kwargs.get("num_classes", -1) >= 0
     waits = len(gpu.waits)
     with gpu._during(None, gpu.device_of(args[0])):
         out = func(*args, **kwargs)
-    if known:
+    if number_known:
         del gpu.waits[waits:]
     return out
+
+
+def _index(device: torch.device) -> int:
+    return -1 if device == HOST else device.index
 
 
 _SPECIAL: dict[Any, Callable[[PretendedGPU, Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     Tensor.device.__get__: lambda gpu, f, a, k: gpu.device_of(a[0]),
     Tensor.is_cuda.__get__: lambda gpu, f, a, k: gpu.device_of(a[0]) != HOST,  # type: ignore[attr-defined]
     Tensor.is_cpu.__get__: lambda gpu, f, a, k: gpu.device_of(a[0]) == HOST,  # type: ignore[attr-defined]
-    Tensor.get_device: lambda gpu, f, a, k: -1 if (d := gpu.device_of(a[0])) == HOST else d.index,
+    Tensor.get_device: lambda gpu, f, a, k: _index(gpu.device_of(a[0])),
     Tensor.to: _to,
     Tensor.cpu: lambda gpu, f, a, k: gpu._moved(a[0], HOST, a[0].dtype, **k),
     Tensor.cuda: lambda gpu, f, a, k: gpu._moved(a[0], a[1] if a[1:] else k.get("device", "cuda"), a[0].dtype),

@@ -102,7 +102,8 @@ class Adapted(nn.Module):
     def __init__(self, columns: int, rows: int, rank: int) -> None:
         super().__init__()
         self.base_layer = nn.Linear(columns, rows)
-        self.lora_A, self.lora_B = nn.Linear(columns, rank, bias=False), nn.Linear(rank, rows, bias=False)
+        self.lora_A = nn.Linear(columns, rank, bias=False)
+        self.lora_B = nn.Linear(rank, rows, bias=False)
         self.scaling = 0.5
 
     def forward(self, X: Tensor) -> Tensor:
