@@ -125,7 +125,7 @@ def test_a_data_set_whose_memory_lies_in_another_order_is_the_same_run(method: A
 
 
 def test_labels_beyond_int64_are_named_with_their_row():
-    with pytest.raises(md.BadData, match="row 1, column 'y': 1000000000000000000000000000000 is no int64") as told:
+    with pytest.raises(md.BadData, match="row 1, column 'y': 1000000000000000000000000000000 is beyond int64") as told:
         md.datasets.Dataset(np.zeros((2, 3)), [1, 10**30], classes=2)
     assert told.value.row == 1
 

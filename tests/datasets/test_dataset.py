@@ -160,7 +160,7 @@ def test_standardise_images_per_channel() -> None:
         (lambda d: replace(d, X=d.X[:0], y=d.y[:0]), "0 rows of X", None, None),
         (lambda d: replace(d, X=d.X[:, 0]), r"\[n, features\]", None, None),
         (lambda d: replace(d, y=d.y + 1), "row 2, column 'y': 3 is no label", 2, None),
-        (lambda d: replace(d, y=d.y.float()), "must be int64", None, None),
+        (lambda d: replace(d, y=d.y.float()), "holds float32, but classes=3", None, None),
         (lambda d: replace(d, X_test=None), "both X and y", None, None),
         (lambda d: replace(d, X_test=d.X_test.repeat(1, 2)), r"test row has shape \[2\]", None, None),
         (lambda d: replace(d, keys={"i": np.arange(3)}), "key 'i' has 3 values", None, None),

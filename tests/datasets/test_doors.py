@@ -573,3 +573,93 @@ def test_a_label_that_looks_missing_is_said(door: str, tmp_path: Path, caplog: p
     rows = Rows({"a": TWO.astype(float), "b": TWO * 2.0, "c": TWO * 3.0}, y)
     trained(door, md.problems.Logistic(mu=1e-2), rows, tmp_path)
     assert f"'nan' is taken for a class (its rows: {N // 2})" in caplog.text
+
+
+ALIKE = {"compositions": ("Z\u00fcrich", "Zu\u0308rich"), "no width": ("a", "a\u200b"), "spaces": ("a b", "a\u00a0b")}
+SEEN = ("pairs", "frame", "frames", "data=frame", "data=pair", "csv")
+
+
+@pytest.mark.parametrize("door", SEEN)
+@pytest.mark.parametrize("kind", ALIKE)
+def test_labels_that_look_alike_are_said(
+    kind: str, door: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = ALIKE[kind]
+    rows = Rows({name: x for name, x in spoilt(0.0).items()}, objects(of(one, other, "c")))
+    DOORS[door](md.problems.Softmax(mu=1e-2), rows, tmp_path)
+    assert f"{one!a} (" in caplog.text
+    assert f"{other!a} (" in caplog.text
+    assert ("client " in caplog.text) == (door != "data=pair")
+
+
+@pytest.mark.parametrize("door", SEEN)
+def test_a_gap_is_said_once_where_users_see_it(door: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gap = SEEN.index(door) + 40  # said once in a process
+    for _ in range(2):
+        DOORS[door](md.problems.Logistic(mu=1e-2), Rows(spoilt(0.0), gap * TWO), tmp_path)
+    assert [r.levelname for r in caplog.records if f"the labels 0, {gap} are numbered 0, 1" in r.message] == ["WARNING"]
+    DOORS[door](md.problems.LeastSquares(mu=1e-2), Rows(spoilt(0.0), (gap + 50) * TWO), tmp_path)
+    assert f"the labels 0, {gap + 50}" not in caplog.text
+
+
+@pytest.mark.parametrize("door", SEEN)
+def test_test_rows_have_the_training_rows_coding(door: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    test = Rows({name: x[:6] for name, x in spoilt(0.0).items()}, TWO[:6])
+    fed = DOORS[door](md.problems.Softmax(mu=1e-2), Rows(spoilt(0.0), TWO + 1, test), tmp_path)
+    assert (fed.data.classes, fed.data.labels) == (3, ())
+    assert fed.data.y_test is not None
+    assert (fed.data.y.tolist(), fed.data.y_test.tolist()) == ((TWO + 1).tolist(), TWO[:6].tolist())
+    assert "the test rows have the labels 0, which no training row has" in caplog.text
+
+
+@pytest.mark.parametrize("door", SEEN)
+def test_values_have_no_classes(door: str, tmp_path: Path) -> None:
+    rows = Rows(spoilt(0.0), KIND + 0.5, classes=2)
+    for family in (md.problems.LeastSquares(), md.problems.Network(torch.nn.Linear(3, 1), loss="mse")):
+        with pytest.raises(md.RecipeError, match=r"Federation\(classes=2\): .* fits values, not classes; leave it out"):
+            DOORS[door](family, rows, tmp_path)
+
+
+TABLE = Rows(spoilt(0.0), TWO).frame()
+NAMES: dict[str, Callable[[Any], Any]] = {
+    "clients=frame": lambda c: {"clients": TABLE.assign(client=c)},
+    "frame": lambda c: {"clients": md.datasets.frame(TABLE.assign(site=c), "label", client="site")},
+    "data=frame": lambda c: {"data": TABLE.assign(site=c), "partition": md.scenarios.ByKey("site")},
+    "Dataset": lambda c: {
+        "data": md.datasets.Dataset(TABLE[[*COLUMN]], TWO, keys={"site": c}), "partition": md.scenarios.ByKey("site"),
+    },
+    "named frames": lambda c: {"clients": {name: TABLE for name in dict.fromkeys(c)}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", NAMES)
+def test_names_of_clients(door: str, caplog: pytest.LogCaptureFixture) -> None:
+    names = lambda column: md.Federation(md.problems.Logistic(), **NAMES[door](column)).client_names
+    assert names(of(1.0, 2.0)) == ("1", "2")
+    assert names(of(1.5, 2.0)) == ("1.5", "2.0")
+    assert names(of(True, False)) in (("False", "True"), ("True", "False"))
+    assert "client's name" not in caplog.text
+    assert {*names(of("nan", "a"))} == {"nan", "a"}
+    assert "'nan' is taken for a client's name" in caplog.text
+    names(of(*ALIKE["no width"]))
+    assert r"the clients 'a' and 'a\u200b' look alike, as 'a'" in caplog.text
+    with pytest.raises(md.BadData, match=r"is no client's name|names no client|has no key"):
+        names(of(None, "a"))
+
+
+def test_raw_test_rows_are_prepared_like_the_training_rows() -> None:
+    rng = np.random.default_rng(0)
+    raw = pd.DataFrame({"age": rng.normal(60, 9, N), "sex": of("f", "m"), "label": of("no", "no", "yes")})
+    raw.loc[3, "age"] = np.nan
+    study = md.statistics.Study({"u": raw[:12], "v": raw[12:]}, rules=RULES)
+    prepared = study.prepare(["age: median, standardise", "sex: encode"])
+    data = md.datasets.frame(raw.assign(site=Rows({}, TWO).clients), "label", "site", prepared=prepared)
+    later = raw[:6].assign(age=[70, np.nan, 50, 60, 61, 62], sex=["m", "f", "m", "f", "m", "f"])
+    fed = md.Federation(md.problems.Logistic(mu=0.1), clients=data, test=later)
+    want = md.datasets.frame(later, "label", prepared=prepared)
+    assert fed.data.X_test is not None
+    assert torch.equal(fed.data.X_test, want.X)
+    assert fed.data.y_test is not None
+    assert fed.data.y_test.tolist() == [0, 0, 1, 0, 0, 1]
+    with pytest.raises(md.BadData, match="'sex'"):
+        md.Federation(md.problems.Logistic(mu=0.1), clients=data, test=later.drop(columns="sex"))

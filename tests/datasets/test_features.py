@@ -216,7 +216,7 @@ def test_raw_labels_of_test_rows_are_taken_by_name(names: tuple[Any, Any]) -> No
     later = tables[1].drop(columns="hospital").rename(columns={"died": "label"})
     of = {"data": data, "partition": md.scenarios.IID(2)}
     numbered = torch.tensor([names.index(v) for v in later["label"]])
-    for y in (None, later["label"], numbered):
+    for y in (None, later["label"], *([numbered] if isinstance(names[0], str) else [])):
         test = later if y is None else (later.drop(columns="label"), y)
         result = md.run(md.Newton(), md.Federation(P, **of, test=test), 6, progress=False)
         right = (result.predict(later.drop(columns="label")) == later["label"]).mean()
@@ -224,16 +224,31 @@ def test_raw_labels_of_test_rows_are_taken_by_name(names: tuple[Any, Any]) -> No
         assert right > 0.97
 
 
-def test_whole_numbers_that_may_be_labels_or_their_numbers_are_asked_about() -> None:
+def test_whole_numbers_of_test_rows_have_the_training_rows_coding(caplog: pytest.LogCaptureFixture) -> None:
     table = wards().drop(columns="hospital")
     data = md.datasets.frame(table.assign(died=1 + (table["died"] == "yes")), target="died")
+    rows, softmax = table.drop(columns="died")[:5], md.problems.Softmax(mu=1e-2)
     of = {"data": data, "partition": md.scenarios.IID(2)}
-    rows = table.drop(columns="died")[:5]
-    with pytest.raises(
-        md.BadData, match="may be the labels 1, 2, or their numbers from 0; pass a frame if they are labels"
-    ):
-        md.Federation(P, **of, test=(rows, np.ones(5, int)))
-    assert md.Federation(P, **of, test=(rows, np.array([1, 2, 1, 2, 1]))).data.y_test.tolist() == [0, 1, 0, 1, 0]  # type: ignore[union-attr]
+    for y, labels in (([1, 1, 1, 1, 1], (1, 2)), ([1, 2, 1, 2, 1], (1, 2)), ([0, 1, 0, 1, 0], ())):
+        fed = md.Federation(softmax, **of, test=(rows, np.array(y)))
+        assert (fed.data.labels, fed.data.classes) == (labels, len(labels) or 3)
+        assert fed.data.y_test.tolist() == [v - bool(labels) for v in y]  # type: ignore[union-attr]
+    assert "the test rows have the labels 0, which no training row has" in caplog.text
+    with pytest.raises(md.BadData, match=r"Logistic has two classes, and frame has 3 labels: 0 \(0 rows\)"):
+        md.Federation(P, **of, test=(rows, np.array([0, 1, 0, 1, 0])))
+
+
+def test_places_and_labels_of_a_data_set_that_names_its_labels_are_asked_about() -> None:
+    table = wards().drop(columns="hospital")
+    X, y = table.drop(columns="died"), (table["died"] == "yes").to_numpy().astype(int)
+    data = md.datasets.Dataset(X, y, labels=(1, 2))
+    of = {"data": data, "partition": md.scenarios.IID(2)}
+    for numbers, places in (([1, 2], [0, 1]), ([0, 1], [0, 1])):
+        assert md.Federation(P, **of, test=(X[:2], np.array(numbers))).data.y_test.tolist() == places  # type: ignore[union-attr]
+    with pytest.raises(md.BadData, match="may be the labels 1, 2, or their numbers from 0; pass a frame"):
+        md.Federation(P, **of, test=(X[:2], np.array([1, 1])))
+    for test in (X[:2].assign(label=[1, 1]), md.datasets.Dataset(X[:2], [0, 0], labels=(1, 2))):
+        assert md.Federation(P, **of, test=test).data.y_test.tolist() == [0, 0]  # type: ignore[union-attr]
 
 
 def test_a_result_of_other_labels_or_another_scaling_begins_no_run(caplog: pytest.LogCaptureFixture) -> None:

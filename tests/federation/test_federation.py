@@ -138,7 +138,7 @@ def test_weights_that_cannot_be_used():
     network = md.problems.Network(md.models.mlp(4, 2), loss=lambda z, y: torch.nn.functional.cross_entropy(z, y))
     with pytest.raises(md.Unsupported, match="Network cannot weight rows if the loss returns a mean"):
         md.Federation(network, clients=[(X, y, np.ones(4))]).draw(0)
-    with pytest.raises(md.BadData, match=r"row 1, column 'weights': the weight is -1"):
+    with pytest.raises(md.BadData, match=r"row 1: its weight is -1"):
         md.datasets.Dataset(torch.eye(2), torch.tensor([0, 1]), classes=2, weights=torch.tensor([1.0, -1.0]))
 
 
@@ -400,7 +400,7 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "Federation(problem) is the class Softmax; give an object such as problems.Softmax()",
         "Federation(pace=...) is a float; give an object such as scenarios.Pace(lr=0.1)",
         "Federation(data=...) is a list; give an object such as datasets.Dataset(X, y, classes=10)",
-        "Federation(test=...): give a pair (X, y); if data= is a data set, test= may be one too",
+        "Federation(test=...): its type is Tensor; give a pair (X, y), a frame or a data set",
         "client 1: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "client 'a': give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "client 0: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
@@ -569,9 +569,10 @@ def test_the_record_has_everything_that_made_the_run():
 def test_a_label_that_only_the_test_set_has_is_blamed_on_it():
     X, y = torch.ones(4, 2), torch.tensor([0, 1, 0, 1])
     data = md.datasets.Dataset(X, y, X, torch.tensor([0, 1, 2, 0]), classes=3)
-    fed = md.Federation(md.problems.Logistic(), data=data, partition=md.scenarios.IID(2))
-    with pytest.raises(md.BadData, match=r"^the test set, row 2: Logistic wants labels in .*; it has 2$") as caught:
-        fed.draw(0)
+    with pytest.raises(
+        md.BadData, match=r"^data, test row 2, column 'y': Logistic has two classes, .* 2 \(0 rows\)"
+    ) as caught:
+        md.Federation(md.problems.Logistic(), data=data, partition=md.scenarios.IID(2))
     assert (caught.value.client, caught.value.row) == (None, 2)
 
 

@@ -195,7 +195,7 @@ def test_natural_clients():
     assert e.value.row == 1
     with pytest.raises(BadData, match="row 2 has no key"):
         ByKey("k").split(None, 3, 0, {"k": np.array(["b", "a", None], dtype=object)})
-    with pytest.raises(BadData, match="comparable"):
+    with pytest.raises(BadData, match="of one kind"):
         ByKey("k").split(None, 2, 0, {"k": np.array(["a", 1], dtype=object)})
 
 

@@ -196,16 +196,17 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-SYNONYMS = {"label": "target", "labels": "target"}
-"""Other libraries' words for an argument."""
+SYNONYMS = {word: ("target", "y") for word in ("label", "labels", "target", "targets")}
+"""Other libraries' words for an argument, each with the words that calls here may have for it."""
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
     """ " Did you mean 'mu'?", with the most similar known name; empty if none is similar."""
     # Recipes use lower case and classes do not, so ignore case.
     spelt = {name.lower(): name for name in known}
-    if SYNONYMS.get(str(key)) in spelt:
-        return f" Did you mean {SYNONYMS[str(key)]!r}?"
+    for word in SYNONYMS.get(str(key), ()):
+        if word in spelt:
+            return f" Did you mean {word!r}?"
     near = difflib.get_close_matches(str(key).lower(), spelt, n=1, cutoff=0.5)
     return f" Did you mean {spelt[near[0]]!r}?" if near else ""
 

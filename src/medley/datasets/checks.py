@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..contract import BadData, Place, RecipeError, integer, take
 from ..numerics.scaling import Scaling
-from ..rows.tensors import check_finite
+from ..rows.tensors import as_tensor, check_finite
 
 
 def check_rows(X: Tensor, y: Tensor, classes: int | None, place: Place) -> None:
@@ -28,13 +28,28 @@ def check_rows(X: Tensor, y: Tensor, classes: int | None, place: Place) -> None:
         check_finite(y, place.at(column="y"))
         return
     if y.dtype != torch.int64:
-        raise BadData(f"y holds {y.dtype}; class labels must be int64, y.astype('int64') or y.long().", place=place)
+        raise BadData(
+            f"y holds {str(y.dtype).removeprefix('torch.')}, but classes={classes} says that it holds labels; leave "
+            "classes= out if they are values, or give whole numbers, y.astype('int64') or y.long()",
+            place=place,
+        )
     outside = ((y < 0) & (y.ndim == 1)) | (y >= classes)
     # Sequences and maps may be padded with a negative number, or one above the classes.
     if outside.any() and (y.ndim == 1 or len(torch.unique(y[outside])) > 1):
         at = tuple(outside.nonzero()[0].tolist())
         said = f"{int(y[at])} is no label of 0..{classes - 1}; give classes= if there are more."
         raise BadData(said, place=place.at(at[0], "y"))
+
+
+def weights_of(given: Any, n: int, place: Place) -> Tensor:
+    """Weights of the losses of n rows [n]: finite numbers of at least 0. Raises BadData, naming the row."""
+    w = as_tensor(given, place, "weights")
+    if w.shape != (n,):
+        raise BadData(f"there are {n} rows and weights {list(w.shape)}; give one weight per row", place=place)
+    if (bad := ~((w >= 0) & w.isfinite())).any():
+        row = int(bad.nonzero()[0, 0])
+        raise BadData(f"its weight is {float(w[row])}; give finite weights of at least 0", place=place.at(row))
+    return w.double()
 
 
 def refuse_other_targets(y: Tensor | np.ndarray, like: Tensor | np.ndarray, place: Place, which: str) -> None:

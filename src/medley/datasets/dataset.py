@@ -20,9 +20,9 @@ from ..rows.lazy import in_memory
 from ..rows.sparse import Sparse
 from ..rows.tensors import as_tensor, check_tensor
 from ..storage.html import facts
-from .checks import check_keys, check_kinds, check_rows, refuse_other_targets
+from .checks import check_keys, check_kinds, check_rows, refuse_other_targets, weights_of
 from .ingest.keys import as_column
-from .ingest.labels import Label, RawTargets, code, is_plain
+from .ingest.labels import Label, RawTargets, code, is_plain, warn_of_missing
 from .splits import carved, drawn, in_time
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
@@ -125,13 +125,7 @@ class Dataset(Settings):
             elif X is not None or y is not None:
                 raise BadData(f"{self.name}: the {part} set needs both X and y, or neither.")
         if self.weights is not None:
-            if len(self.weights) != len(self.X):
-                raise BadData(f"{self.name}: {len(self.weights)} weights for {len(self.X)} training rows.")
-            bad = ~(self.weights.isfinite() & (self.weights >= 0))
-            if bad.any():
-                row = int(bad.nonzero()[0, 0])
-                said = f"the weight is {float(self.weights[row])}; want at least 0."
-                raise BadData(said, place=Place(self.name, row=row, column="weights"))
+            object.__setattr__(self, "weights", weights_of(self.weights, len(self.X), Place(self.name)))
         if self.labels and len(self.labels) != self.classes:
             raise BadData(f"{self.name}: {len(self.labels)} labels for {self.classes} classes.")
 
@@ -168,13 +162,13 @@ class Dataset(Settings):
             given = getattr(self, part)
             if given is None and part in ("X", "y"):
                 raise BadData(f"{self.name}: {part} is None; give an array or a tensor")
-            if given is None or part[0] == "y":
+            if given is None or part[0] != "X":
                 continue
             place = Place(self.name, part[2:])
             if isinstance(given, Tensor):
                 check_tensor(given, place, part)
             rows = given if isinstance(given, Tensor) else as_tensor(given, place, part)
-            object.__setattr__(self, part, rows if part[0] == "X" else in_memory(rows))
+            object.__setattr__(self, part, rows.detach() if type(rows) is Tensor else rows)
         self._take_targets()
         for part in ("keys", "test_keys"):
             place = Place(self.name, "test" if part == "test_keys" else "")
@@ -186,7 +180,8 @@ class Dataset(Settings):
         if all(isinstance(y, Tensor) for y in ys.values()) and (self.classes is not None or self.y.is_floating_point()):
             for part, y in ys.items():
                 check_tensor(y, Place(self.name, part[2:]), part)
-                object.__setattr__(self, part, in_memory(y))
+                y = in_memory(y).detach()
+                object.__setattr__(self, part, y.float() if y.dtype == torch.bfloat16 else y)
             return
         parts = [RawTargets.of(y, Place(self.name, part[2:], column="y")) for part, y in ys.items()]
         new: dict[str, Any] = {}
@@ -200,6 +195,7 @@ class Dataset(Settings):
             tensors, new = coded.parts, {} if coded.classes is None or self.classes else {"classes": coded.classes}
             if not self.labels and coded.classes is not None:
                 new |= {"labels": () if is_plain(coded.labels) else coded.labels, "inferred": True}
+                warn_of_missing(coded.labels, tensors[0], self.name)
         for part, value in (*zip(ys, tensors, strict=True), *new.items()):
             object.__setattr__(self, part, value)
 

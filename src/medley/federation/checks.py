@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 
-from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, Unsupported
+from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, Unsupported, integer
 from ..datasets import Dataset
+from ..datasets.ingest.spelling import look_alike
 from ..datasets.readers.folders import refuse_parts
 from ..privacy.private import private_part
 from ..problems import Logistic, Network, Softmax
 from ..problems.network.own_loss import called
-from ..rows.numbers import kind_of_text
+from ..rows.numbers import MISSING, kind_of_text
 from ..scenarios import ByKey, Partition
+from ..scenarios.laws import is_number
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..wire.codec import Codec, Plain
 from .labels import fits
 
 log = logging.getLogger("medley")
+
+MANY_NAMES = 100_000
+"""Spellings of more clients' names than this are not compared."""
 
 
 def expect(value: object, kind: Any, where: str, example: str, key: str, wanted: bool = False) -> None:
@@ -65,36 +69,103 @@ def check_sources(data: Dataset | None, clients: object, partition: Partition | 
         raise RecipeError("Federation(clients=...): they already hold their data; leave partition= out", "partition")
 
 
-def check_labels(problem: Family, data: Dataset, sizes: list[int] | None = None) -> None:
+def checked_number(problem: Family, validation: object, classes: object, own_test: object) -> int | None:
+    """``classes`` as a Python int. Raises RecipeError for an invalid share, number or switch."""
+    if not isinstance(own_test, bool | None):
+        raise RecipeError(f"Federation(own_test={own_test!r}): must be True or False, or None", "own_test")
+    if not is_number(validation) or not 0 <= validation < 1:  # type: ignore[operator]
+        raise RecipeError(f"Federation(validation={validation!r}): must be a share in [0, 1)", "validation")
+    number = integer(classes)
+    if classes is not None and (number is None or not 2 <= number < 2**31):
+        raise RecipeError(f"Federation(classes={classes!r}): must be a whole number, at least 2", "classes")
+    if number is not None and fits(problem) == "values":
+        name = called(problem.loss) if isinstance(problem, Network) else type(problem).__name__
+        raise RecipeError(f"Federation(classes={number}): {name} fits values, not classes; leave it out", "classes")
+    if isinstance(problem, Logistic) and number not in (None, 2):
+        raise RecipeError(f"Federation(classes={number}): Logistic has two; leave it out, or use Softmax", "classes")
+    return number
+
+
+def check_labels(problem: Family, data: Dataset, place_of: Callable[[int], Place]) -> None:
     """Raise BadData, with the remedy, for targets that do not fit the problem.
 
-    These are: values for a classification problem; class numbers for a regression problem; and more than two text
-        labels for a problem of two classes. With ``sizes``, the rows of each client, the error names the client if only
-        it has the rarest label.
+    These are: values for a classification problem; class numbers for a regression problem; and more than two labels for
+    a problem of two classes. The error names the client if only it has the rarest label.
 
-    Logs a warning for labels that differ only in capitals or in spaces at their ends.
+    Args:
+        place_of: the place of a training row, by its number among all
     """
     _check_task(problem, data)
-    spelt = [str(label).strip().casefold() for label in data.labels]
-    times = Counter(spelt)
-    if odd := [label for label, s in zip(data.labels, spelt, strict=True) if times[s] > 1][:8]:
-        shown = ", ".join(map(repr, odd))
-        log.warning("the labels %s are different classes; if two are spellings of one, correct them in the data", shown)
-    if not isinstance(problem, Logistic) or len(data.labels) <= 2:
+    _warn_of_spellings(data, place_of)
+    if data.inferred:
+        _warn_of_gaps(data.labels)
+    _warn_of_unseen(data)
+    labels = data.labels or tuple(range(data.classes or 0))
+    if not isinstance(problem, Logistic) or len(labels) <= 2 or data.y.ndim > 1:
         return
-    counts = torch.bincount(data.y[data.y >= 0], minlength=len(data.labels)).tolist()
-    said = [f"{label!r} ({count:,} rows)" for label, count in zip(data.labels, counts, strict=True)]
+    counts = torch.bincount(data.y[data.y >= 0], minlength=len(labels)).tolist()
+    said = [f"{label!r} ({count:,} rows)" for label, count in zip(labels, counts, strict=True)]
     more = f" and {len(said) - 8} more" if len(said) > 8 else ""
     e = BadData(
         f"Logistic has two classes, and {data.name} has {len(said)} labels: {', '.join(said[:8])}{more}; correct a "
         "misspelt label, or use problems.Softmax"
     )
-    rows = (data.y == counts.index(min(counts))).nonzero()[:, 0].tolist()
-    held = set() if sizes is None else {*np.repeat(np.arange(len(sizes)), sizes)[rows]}
-    if sizes is None or len(held) != 1:
-        raise e
-    client = int(next(iter(held)))
-    raise e.at(Place.of(client).at(rows[0] - sum(sizes[:client]), "y"))
+    rarest = counts.index(min(counts))
+    rows = (data.y == rarest).nonzero()[:, 0].tolist()
+    ends = [place_of(row) for row in (*rows[:1], *rows[-1:])]  # each client's rows stand together
+    if not ends and data.y_test is not None and (tests := (data.y_test == rarest).nonzero()[:1, 0].tolist()):
+        raise e.at(Place(data.name, "test").at(tests[0], "y"))
+    raise e.at(ends[0].at(ends[0].row, "y")) if ends and ends[0].client == ends[1].client is not None else e
+
+
+def _warn_of_spellings(data: Dataset, place_of: Callable[[int], Place]) -> None:
+    """Log a warning for labels that differ in capitals only, or in what nobody sees."""
+    labels = [label for label in data.labels if isinstance(label, str)]
+    times = Counter(label.casefold() for label in labels)
+    if odd := [label for label in labels if times[label.casefold()] > 1][:8]:
+        shown = ", ".join(map(repr, odd))
+        log.warning("the labels %s are different classes; if two are spellings of one, correct them in the data", shown)
+    for group in look_alike(labels):
+        where = []
+        for label in group:
+            rows = (data.y == data.labels.index(label)).reshape(len(data.y), -1).any(1).nonzero()[:1, 0].tolist()
+            where.append(f"{label!a} ({place_of(rows[0]) if rows else 'test rows'})")
+        log.warning(
+            "the labels %s look alike, as %r, and are different classes; if they are one, write them alike",
+            " and ".join(where),
+            group[0],
+        )
+
+
+@cache
+def _warn_of_gaps(labels: tuple[Any, ...]) -> None:
+    """Log a warning, once in a process, that numbers with gaps between them get numbers of classes."""
+    numbers = [label for label in labels if type(label) is int]
+    if len(numbers) < 2 or labels == (-1, 1) or numbers[-1] - numbers[0] < len(numbers):
+        return
+    more = ", …" if numbers[8:] else ""
+    log.warning(
+        "the labels %s are numbered %s in their order; pass classes= if labels are numbers of classes already",
+        ", ".join(map(str, numbers[:8])) + more,
+        ", ".join(map(str, range(min(8, len(numbers))))) + more,
+    )
+
+
+def _warn_of_unseen(data: Dataset) -> None:
+    """Log a warning for labels that test rows have and no training row has."""
+    if (
+        data.y_test is None
+        or data.classes is None
+        or data.y.ndim > 1
+        or min(map(int, (data.y.min(), data.y_test.min()))) < 0
+    ):
+        return
+    counts, tested = (torch.bincount(y, minlength=data.classes) for y in (data.y, data.y_test))
+    if unseen := ((counts == 0) & (tested > 0)).nonzero()[:, 0].tolist():
+        shown = ", ".join(repr(data.labels[k] if data.labels else k) for k in unseen[:8]) + (
+            ", …" if unseen[8:] else ""
+        )
+        log.warning("%s: the test rows have the labels %s, which no training row has", data.name, shown)
 
 
 def _check_task(problem: Family, data: Dataset) -> None:
@@ -117,8 +188,9 @@ def _check_task(problem: Family, data: Dataset) -> None:
     if isinstance(problem, Logistic) and not (y != y.round()).any():
         return  # 0 and 1, or −1 and 1
     remedy = "Network(loss='mse')" if isinstance(problem, Network) else "LeastSquares"
+    first = y[y != y.round()][:1].tolist() or y.flatten()[:1].tolist()
     raise BadData(
-        f"{name} needs classes, but the targets of {data.name} are values such as {y.flatten()[0].item():g}; give "
+        f"{name} needs classes, but the targets of {data.name} are values such as {first[0]:g}; give "
         f"{remedy}, or read classes without regression=True, as whole numbers or text"
     )
 
@@ -137,6 +209,14 @@ def check_names(data: Dataset, partition: object, names: Sequence[str]) -> None:
     Raises BadData for names of the parts of one data set.
     """
     refuse_parts(names, "Federation: the clients are called {}")
+    if len(names) <= MANY_NAMES:
+        for group in look_alike(names):
+            shown = " and ".join(map(ascii, group))
+            log.warning("the clients %s look alike, as %r; if they are one, write its name alike", shown, group[0])
+        if missing := [name for name in names if name.lower() in MISSING]:
+            log.warning(
+                "%r is taken for a client's name; drop its rows if it says that their client is not known", missing[0]
+            )
     if not isinstance(partition, ByKey) or not {partition.key} <= data.keys.keys() & data.test_keys.keys():
         return
     key = partition.key

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,12 @@ from torch import Tensor
 
 from ..contract import BadData, Family, Place, RecipeError, name_clients
 from ..datasets import Dataset
-from ..datasets.checks import refuse_other_targets
+from ..datasets.checks import refuse_other_targets, weights_of
+from ..datasets.ingest.keys import client_names
 from ..datasets.ingest.labels import RawTargets, is_plain, raw, warn_of_missing
 from ..datasets.ingest.raw import as_key, features_of, is_items, is_table, pair_of, target_of
 from ..datasets.readers.folders import refuse_parts
-from ..rows.columns import TARGETS, cells, columns_of, differ, in_order, names_of
+from ..rows.columns import TARGETS, cells, columns_of, differ, in_order, is_frame, names_of
 from ..rows.fields import Fields, described, layout
 from ..rows.lazy import joined
 from ..rows.tensors import as_tensor, check_finite
@@ -63,19 +65,23 @@ def pooled(
     ``test_keys["client"]`` has the client's id for each test row that belongs to a client. Raises BadData, naming
     client, row and column, for data that cannot be used.
     """
-    if not isinstance(clients, Iterable):
-        raise BadData(f"Federation(clients={clients!r}): give a list of pairs (X, y)")
+    if not isinstance(clients, Iterable) or isinstance(clients, str):
+        raise BadData(f"Federation(clients={clients!r}): {_of_text(clients)}give a list of pairs (X, y)")
+    if isinstance(clients, tuple) and clients and hasattr(clients[0], "shape"):
+        raise BadData("Federation(clients=(X, y)): it is one pair; give a list, [(X, y)] for one client")
     if not (clients := list(clients)):
         raise BadData("Federation(clients=[]): there are no clients")
     places = [Place.of(i, names) if whole is None else Place(whole[0]) for i in range(len(clients))]
     aside = None if whole is None else whole[1]
     clients = [_taken_apart(given) for given in clients]
+    refuse_by_client(test)
+    test = _taken_apart(test)
     check_bytes(clients, test, places)
     features, wanted = common_features(clients, test, aside, places)
     rows = [_rows(p, _pair_of(p, given, aside, wanted)) for p, given in zip(places, clients, strict=True)]
     for r, place in zip(rows[1:], places[1:], strict=True):
         _check_alike(r, rows[0], place)
-    shared = _test(_pair_of(TEST, test, aside, wanted), rows[0])
+    shared = _test(None if test is None else _test_pair(test, aside, wanted), rows[0])
     owned = [i for i, r in enumerate(rows) if r.y_test is not None]
     if owned and shared is not None:
         raise BadData("Federation(test=...): clients have their own test rows; pass either those or test=")
@@ -166,14 +172,7 @@ def named_clients(clients: Any) -> tuple[Any, tuple[str, ...]]:
     """The clients' data as a list, and the clients' names; no names if ``clients`` is not a mapping."""
     if not isinstance(clients, Mapping):
         return clients, ()
-    names = tuple(str(name).strip() for name in clients)  # as in a column of names
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadData(
-            f"Federation(clients=...): two clients are called {twice!r}; names are "
-            "compared as text without spaces at their ends, so rename one"
-        )
-    return list(clients.values()), names
+    return list(clients.values()), client_names(clients, "Federation(clients=...)")
 
 
 @contextlib.contextmanager
@@ -210,6 +209,7 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
         return data
     if data.X_test is not None:
         raise RecipeError("Federation(test=...): the data set already has test rows; leave one of them out", "test")
+    refuse_by_client(test)
     X, y, keys = _tests_like(data, test, key)
     rows = _test((X, y), ClientData(data.X, RawTargets(data.y.numpy(), Place(data.name))))
     assert rows is not None
@@ -228,11 +228,11 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[Any, Any, di
                 "give test=rows.standardise(like=data)",
                 place=TEST,
             )
-        same = test.labels == data.labels and not data.inferred
-        y = test.y if same else raw(test.y, test.labels)
-        return test.X, y, {name: test.keys[name] for name in data.keys if name in test.keys}
+        return test.X, raw(test.y, test.labels), {name: test.keys[name] for name in data.keys if name in test.keys}
     columns = columns_of(test, str(TEST)) if is_table(test) else {}
-    if data.scaling is not None and data.scaling.coding is not None and {*data.scaling.coding.names} <= {*columns}:
+    coding = None if data.scaling is None or not columns else data.scaling.coding
+    is_raw = coding is not None and ({*coding.names} <= {*columns} or not {*data.features} <= {*columns})
+    if is_raw and data.scaling is not None:
         target = target_of(columns, TEST)
         if target is None:
             raise BadData(f"the frame has no column called {', '.join(TARGETS)}; rename the target's", place=TEST)
@@ -241,10 +241,7 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[Any, Any, di
     named = bool(features_of(test, key)) and bool(data.features)
     if named and (said := differ(features_of(test, key), data.features)):
         raise BadData(f"the frame {said}; give the columns of the training rows", place=TEST)
-    pair = _pair_of(TEST, test, key, data.features if named else ())
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise BadData("give a pair (X, y); if data= is a data set, test= may be one too", place=TEST)
-    X, y = pair
+    X, y = _test_pair(test, key, data.features if named else ())
     if data.scaling is not None and named:
         X = data.scaling(as_tensor(X, TEST))
     elif data.scaling is not None:
@@ -258,7 +255,12 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[Any, Any, di
 def _rows(place: Place, given: Any) -> ClientData:
     """A client's rows, checked."""
     if not isinstance(given, tuple | list) or not 2 <= len(given) <= 5:
-        raise BadData(FORMS, place=place)
+        raise BadData(_of_text(given) + FORMS, place=place)
+    if len(given) == 2 and is_frame(given[1]) and (np.ndim(given[0]) == 0 or isinstance(given[0], tuple)):
+        said = "it is a name and a frame, as groupby makes them; give clients=dict(groups), or one frame of all "
+        raise BadData(f"{said}clients' rows, datasets.frame(frame, target=..., client=...)", place=place)
+    if len(given) == 4 and np.ndim(given[1]) > 1 and np.ndim(given[2]) == 1:
+        raise BadData("these look like (X, X_test, y, y_test); give (X, y, X_test, y_test)", place=place)
     X, y = _pair(place, given[0], given[1])
     if len(X) == 0:
         raise BadData("there are no rows; leave it out", place=place)
@@ -272,16 +274,14 @@ def _rows(place: Place, given: Any) -> ClientData:
         if layout(X_test) != layout(X):
             said = f"rows have the shape {described(X_test)}, but training rows {described(X)}: both must agree"
             raise BadData(said, place=tests)
-    if len(given) in (2, 4):
-        return ClientData(X, y, None, X_test, y_test)
-    w = as_tensor(given[-1], place, "weights").double()
-    if w.shape != y.values.shape[:1]:
-        said = f"there are {len(y.values)} rows and weights {list(w.shape)}; give one weight per row"
-        raise BadData(said, place=place)
-    if (bad := ~((w >= 0) & w.isfinite())).any():
-        row = int(bad.int().argmax())
-        raise BadData(f"its weight is {float(w[row])}; give finite weights of at least 0", place=place.at(row))
+    w = None if len(given) in (2, 4) or given[-1] is None else weights_of(given[-1], len(X), place)
     return ClientData(X, y, w, X_test, y_test)
+
+
+def _of_text(given: Any) -> str:
+    """The remedy if rows are the name of a file; else empty."""
+    is_path = isinstance(given, str | Path)
+    return "it is a text; read the file, datasets.csv(path, target=..., client=...), or " if is_path else ""
 
 
 def _taken_apart(given: Any) -> Any:
@@ -315,7 +315,11 @@ def _pair(place: Place, X: Any, y: Any) -> tuple[Tensor, RawTargets]:
     shape = list(y.values.shape) if isinstance(y, RawTargets) else []
     if X.ndim < 2 or not shape or len(X) != shape[0]:
         remedy = (
-            "X[:, None] for one feature" if shape and X.numel() == y.values.size else "(X[None], y[None]) for one row"
+            "X[:, None] for one feature"
+            if shape and X.numel() == y.values.size
+            else "(X, y) in this order"
+            if shape[1:] and shape[0] == len(X)
+            else "(X[None], y[None]) for one row"
         )
         raise BadData(
             f"X is {list(X.shape)} and y is {shape}; give one row per sample in both"
@@ -328,12 +332,32 @@ def _pair(place: Place, X: Any, y: Any) -> tuple[Tensor, RawTargets]:
     return X, y
 
 
+def _test_pair(given: Any, aside: str | None, features: Sequence[str]) -> Any:
+    """Inputs and targets of test rows that belong to no client. Raises BadData for rows of another form."""
+    pair = _pair_of(TEST, given, aside, features)
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        what = type(given).__name__ + (f" of {len(given)}" if isinstance(given, tuple | list) else "")
+        raise BadData(f"its type is {what}; give a pair (X, y), a frame or a data set", place=TEST)
+    return pair
+
+
+def refuse_by_client(test: Any) -> None:
+    """Raise BadData for test rows in a mapping by client's name, or in a list of pairs, frames or data sets."""
+    if isinstance(test, Mapping):
+        refuse_parts([*map(str, test)], f"{TEST} has {{}}")
+    kinds = [isinstance(v, tuple | Dataset) or is_items(v) for v in test] if isinstance(test, list) else [False]
+    if isinstance(test, Mapping) or (kinds and all(kinds)):
+        raise BadData(
+            "these are test rows by client, and test= is one pair (X, y) for all clients; to measure each on rows of "
+            "its own, give it as (X, y, X_test, y_test) in clients=",
+            place=TEST,
+        )
+
+
 def _test(given: Any, like: ClientData) -> ClientData | None:
     """Test rows, checked; their targets have the form of the training rows'."""
     if given is None:
         return None
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise BadData("give a pair (X, y); if data= is a data set, test= may be one too", place=TEST)
     if any(map(_is_empty, given)):
         raise BadData("there are no rows; leave test= out", place=TEST)
     X, y = _pair(TEST, *given)
@@ -344,4 +368,4 @@ def _test(given: Any, like: ClientData) -> ClientData | None:
 def _is_empty(part: Any) -> bool:
     """Whether a part has no rows; a sparse matrix has no length."""
     part = part.values if isinstance(part, RawTargets) else part
-    return bool(part.shape[:1] == (0,)) if hasattr(part, "shape") else not len(part)
+    return bool(part.shape[:1] == (0,)) if hasattr(part, "shape") else hasattr(part, "__len__") and not len(part)

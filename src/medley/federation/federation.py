@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract import Algorithm, BadData, Family, Place, RecipeError, ReplayPolicy, Settings, Tuned, integer
+from ..contract import Algorithm, BadData, Family, Place, RecipeError, ReplayPolicy, Settings, Tuned
 from ..contract.surroundings import set_aside
 from ..datasets import Dataset
 from ..datasets.facts import recorded
 from ..datasets.ingest.keys import only_key
 from ..datasets.readers.table import by_client
-from ..problems import Logistic, Network
+from ..problems import Network
 from ..rows.columns import is_frame
 from ..rows.fields import Fields, integers
 from ..rows.lazy import joined
@@ -25,14 +25,13 @@ from ..runtime import streams
 from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Partition, Stream, Tasks, describe
 from ..scenarios.dealing import Parts, dealt_alike
 from ..scenarios.description import Description
-from ..scenarios.laws import is_number
 from ..scenarios.partition import dealt
 from ..server.options import HeldOut
 from ..storage.as_json import without_addresses
 from ..storage.html import facts
 from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
-from .checks import check_labels, check_names, check_sources, expect
+from .checks import check_labels, check_names, check_sources, checked_number, expect
 from .clients_data import named_clients, naming, pooled, whole_data
 from .labels import recorded_labels, refuse_renumbered, suited
 from .run import check, run
@@ -105,7 +104,7 @@ class Federation(Settings):
     ) -> None:
         scenario = Scenario.of(problem, pace, participation, devices, weights, f_star, stream, replay)
         data, clients, partition = _sources(data, clients, partition)
-        classes = _checked(problem, validation, classes, own_test)
+        classes = checked_number(problem, validation, classes, own_test)
         data = whole_data(problem, data, test, classes, partition.key if isinstance(partition, ByKey) else None)
         expect(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
         expect(partition, Partition, "Federation(partition=...)", "scenarios.IID(clients=10)", "partition")
@@ -129,8 +128,7 @@ class Federation(Settings):
         self.data = suited(problem, data, classes)
         if isinstance(problem, Network) and problem.start == "module" and classes is None:
             refuse_renumbered(self.data, "Network(start='module')")
-        with naming(self._names):
-            check_labels(problem, self.data, self.sizes)
+        check_labels(problem, self.data, self._place)
         check_names(self.data, partition, self.client_names)
         if own_test and self.data.X_test is None:
             raise RecipeError(
@@ -141,6 +139,16 @@ class Federation(Settings):
             self.data = replace(self.data, keys={**self.data.keys, "client": owner})
         if validation and data.X_validation is None and (self.sizes is None) != (stream is not None):
             self.data = self.data.split(test=0.0, validation=validation)
+
+    def _place(self, row: int) -> Place:
+        """The place of a training row, by its number among all: whose it is, if it belongs to a client."""
+        if self.sizes is not None:
+            ends = np.cumsum(self.sizes)
+            i = int(np.searchsorted(ends, row, side="right"))
+            return Place.of(i, self._names).at(row - int(ends[i]) + self.sizes[i])
+        if isinstance(self.partition, ByKey) and self.partition.key in self.data.keys:
+            return replace(Place.of(0, [str(self.data.keys[self.partition.key][row])]), client=None)
+        return Place(self.data.name, row=row)
 
     def within(self, scenario: Scenario) -> Federation:
         """The same clients, with the problem of this scenario and its column of people."""
@@ -373,17 +381,3 @@ def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
     if isinstance(clients, Dataset) and data is None:
         return clients, None, ByKey(only_key(clients.keys, repr(clients))) if partition is None else partition
     return data, clients, partition
-
-
-def _checked(problem: Family, validation: object, classes: object, own_test: object) -> int | None:
-    """``classes`` as a Python int. Raises RecipeError for an invalid share, number or switch."""
-    if not isinstance(own_test, bool | None):
-        raise RecipeError(f"Federation(own_test={own_test!r}): must be True or False, or None", "own_test")
-    if not is_number(validation) or not 0 <= validation < 1:  # type: ignore[operator]
-        raise RecipeError(f"Federation(validation={validation!r}): must be a share in [0, 1)", "validation")
-    number = integer(classes)
-    if classes is not None and (number is None or not 2 <= number < 2**31):
-        raise RecipeError(f"Federation(classes={classes!r}): must be a whole number, at least 2", "classes")
-    if isinstance(problem, Logistic) and number not in (None, 2):
-        raise RecipeError(f"Federation(classes={number}): Logistic has two; leave it out, or use Softmax", "classes")
-    return number

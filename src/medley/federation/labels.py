@@ -33,6 +33,11 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None) 
     Raises BadData, naming client and row, for labels that the problem does not take, and if all rows have one label.
     """
     text = any(p.are_text for p in parts)
+    for p in parts if isinstance(problem, Logistic | Softmax) else ():
+        if p.are_text and p.values.ndim > 1:
+            said = f"{type(problem).__name__} takes one label a row, and y is {list(p.values.shape)} of texts, "
+            said += f"such as {p.first!r}; give one column of them"
+            raise BadData(said, place=replace(p.place, column=None))
     plain = not text and all(p.values.ndim == 1 for p in parts if p.values.size)
     kind = fits(problem)
     if kind == "loss" and plain and all(p.values.dtype.kind in "biu" for p in parts):
@@ -149,43 +154,45 @@ def _with(data: Dataset, ys: Sequence[Tensor], classes: int | None, labels: Sequ
     return replace(data, **new, classes=classes, labels=tuple(labels), inferred=bool(labels))
 
 
-def joined_tests(data: Dataset, X: Any, y: RawTargets, keys: dict[str, np.ndarray], raw_labels: bool) -> Dataset:
+def joined_tests(data: Dataset, X: Any, y: RawTargets, keys: dict[str, np.ndarray], named: bool) -> Dataset:
     """A data set with test rows, whose labels are numbered together with those of its training rows.
 
+    Numbers beside texts are the labels' places among them, as the data set's own y has them.
+
     Args:
-        raw_labels: whether targets are labels, as in a frame; else whole numbers may be numbers of classes
+        named: whether targets are labels, as in a frame; else whole numbers may be their places
 
     Raises BadData, naming the row, for a label that is new although the data set names all, and for whole numbers that
     may be either.
     """
     if data.classes is None or (y.values.ndim > 1 and not y.are_text):
         y_test = y.tensor()
-        return replace(
-            data, X_test=X, y_test=y_test.to(data.y.dtype) if data.classes is None else y_test, test_keys=keys
-        )
+        y_test = y_test.to(data.y.dtype) if data.classes is None else y_test
+        return replace(data, X_test=X, y_test=y_test, test_keys=keys)
     labels = data.labels or tuple(range(data.classes))
-    if not y.are_text and not raw_labels and not is_plain(labels):
-        given, numbers = {*y.values.ravel().tolist()}, {*range(len(labels))}
-        if given <= {*labels} and given <= numbers:
+    text, coded = isinstance(labels[0], str), labels != tuple(range(len(labels)))
+    given = {*y.values.ravel().tolist()} if coded and not text and not data.inferred else set()
+    if not y.are_text and not named and (text or (not data.inferred and given <= {*range(len(labels))})):
+        if given and coded and given <= {*labels}:
             raise BadData(
                 f"the targets may be the labels {', '.join(map(str, labels))}, or their numbers from 0; "
                 "pass a frame if they are labels, or a data set, datasets.Dataset(X, y, labels=...)",
                 place=replace(y.place, column=None),
             )
-        if given <= numbers and not given <= {*labels}:
-            return replace(data, X_test=X, y_test=y.tensor().long(), test_keys=keys)
-    before = RawTargets(raw(data.y, labels), Place(data.name, column="y"))
-    together = code([before, y], floats="labels")
-    names = together.labels
-    if not data.inferred and (new := [v for v in names if v not in labels]):
-        row = [str(v).strip() for v in y.values.tolist()].index(str(new[0]))
-        said = f"the label is {new[0]!r}, but the training rows have {', '.join(map(repr, labels))}; leave new ones out"
+        return replace(data, X_test=X, y_test=y.tensor().long(), test_keys=keys)
+    together = code([RawTargets(raw(data.y, labels), Place(data.name, column="y")), y], floats="labels")
+    names, y_test = together.labels, together.parts[1]
+    if data.inferred:
+        new: dict[str, Any] = {"labels": () if is_plain(names) else names, "classes": len(names)}
+        return replace(data, y=together.parts[0], X_test=X, y_test=y_test, test_keys=keys, **new)
+    if others := [v for v in names if v not in labels]:
+        row = [str(v).strip() for v in y.values.tolist()].index(str(others[0]))
+        said = (
+            f"the label is {others[0]!r}, but the training rows have {', '.join(map(repr, labels))}; leave others out"
+        )
         raise y.refuse(row, said)
-    if not data.inferred:
-        at = torch.tensor([labels.index(v) for v in names])
-        return replace(data, X_test=X, y_test=at[together.parts[1]], test_keys=keys)
-    new_labels: dict[str, Any] = {"labels": () if is_plain(names) else names, "classes": len(names)}
-    return replace(data, y=together.parts[0], X_test=X, y_test=together.parts[1], test_keys=keys, **new_labels)
+    places = torch.tensor([labels.index(v) for v in names])
+    return replace(data, X_test=X, y_test=places[y_test], test_keys=keys)
 
 
 def recorded_labels(problem: Family, data: Dataset) -> dict[str, Any]:

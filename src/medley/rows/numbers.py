@@ -151,6 +151,8 @@ def no_number(value: Any, place: Place, others: Mapping[str, np.ndarray] | str =
         said = f"{shown} is not finite; make it empty, and {fill}"
     else:
         said = f"{value!r} is not a number; {others if isinstance(others, str) else _code(text, name, others)}"
+        if said.endswith(")") and place.whose.startswith("datasets."):  # the calls that have these arguments
+            said += "; if it is no input, name it in client= or keys="
     return BadData(said, place=place)
 
 
@@ -200,8 +202,7 @@ def _code(text: str, name: str, columns: Mapping[str, np.ndarray]) -> str:
     said = "" if names[:1] == names else f" ({', '.join(map(repr, names))} hold text)"
     return (
         f"code such columns{said} as numbers: give prepared=medley.statistics.Study(...).prepare(["
-        f"'{name}: encode', ...]), or pandas.get_dummies(frame, columns={names or [name]}); if one names each row's "
-        f"client, say client={name!r}"
+        f"'{name}: encode', ...]), or pandas.get_dummies(frame, columns={names or [name]})"
     )
 
 

@@ -144,7 +144,7 @@ def plain(value: Any, place: Place, what: str) -> np.ndarray:
         bad = array.imag != 0 if kind == "c" else np.zeros(array.shape, bool)
         raise _refused(bad, array, place, what, REMEDIES[kind])
     if kind == "u" and array.itemsize == 8 and (bad := array > np.iinfo(np.int64).max).any():
-        raise _refused(bad, array, place, what, "is above the largest int64; give floats, X.astype(float)")
+        raise _refused(bad, array, place, what, f"is above the largest int64; give floats, {what}.astype(float)")
     return array
 
 
@@ -193,6 +193,7 @@ def _refused(bad: np.ndarray, array: np.ndarray, place: Place, what: str, why: s
     at = [int(k) for k in np.argwhere(bad)[0]] if bad.any() else [0] * array.ndim
     value, inner = array[tuple(at)], what[1:] if what[1:2] == "[" else ""
     why = (isinstance(value, str) and kind_of_text(value)) or why
+    why = "is text; give numbers" if why == REMEDIES["U"] and what == "weights" else why
     shown = (str(value) if isinstance(value, np.generic) else repr(value))[:80]
     column = at[1] if len(at) > 1 else None if what.startswith("X") else what
     beyond = f" (at {at[2:]})" if at[2:] else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -44,9 +45,9 @@ def client_model(
 
     Raises RecipeError if the client does not exist, or if its model was not kept.
     """
-    if isinstance(client, bool):
+    if isinstance(client, bool) or not isinstance(client, str | int | np.integer):
         raise RecipeError(
-            f"client_model({client}): give a client's name as text, or its id as a whole number", "client"
+            f"client_model({client!r}): give a client's name as text, or its id as a whole number", "client"
         )
     if isinstance(client, str):
         if client not in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
     if X holds targets too.
     """
     is_dataset = is_hugging_face(X)
-    _refuse_pairs(X)
+    _refuse_pairs(X, features)
     if not is_dataset and not is_frame(X):
         wide = np.shape(X)[1] if features and np.ndim(X) == 2 else len(features)
         if wide != len(features):
@@ -60,9 +61,18 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
     return _scaled(X, {name: columns[name] for name in features or columns}, scaling)
 
 
-def _refuse_pairs(X: Any) -> None:
-    """Raise BadData for data sets, loaders and lists that include targets, and say how to get the inputs alone."""
+def _refuse_pairs(X: Any, features: Sequence[str]) -> None:
+    """Raise BadData for data sets, loaders and lists that include targets, and for a table that is no frame yet."""
     kind = type(X).__name__
+    if isinstance(X, str | Path):
+        raise BadData(
+            f"predict(X): X is the {'path' if isinstance(X, Path) else 'text'} {str(X)!r}; read the file first"
+        )
+    if (isinstance(X, Mapping) and features) or (isinstance(X, list) and X and isinstance(X[0], Mapping)):
+        raise BadData(f"predict(X): X is a {kind} of {'columns' if isinstance(X, Mapping) else 'rows'} by name; give a "
+                      "frame, predict(pandas.DataFrame(X))")  # fmt: skip
+    if isinstance(X, tuple) and features:
+        raise BadData("predict(X): X is a tuple, such as a pair (X, y); give the rows alone, predict(X)")
     if hasattr(X, "X_test") and hasattr(X, "y"):
         raise BadData(f"predict(X): X is a {kind}; give its rows, predict(data.X_test) or predict(data.X)")
     if isinstance(X, DataLoader):
@@ -139,6 +149,11 @@ def outputs_of(
     Raises BadData if the module cannot read the rows, and if the outputs of one row lack the row dimension.
     """
     rows = as_tensor(X, CALL)
+    if isinstance(rows, Fields) and dimensions is not None:
+        raise BadData(
+            f"predict(X): X is a {type(X).__name__} of several inputs, but the training rows are one array; give such "
+            "rows, for example numpy.column_stack([*X.values()]) of columns by name"
+        )
     check_finite(rows, CALL)
     if rows.ndim < 2:
         raise BadData(f"predict(X): X has shape {list(rows.shape)}; give rows [n, ...], one row as X[None]")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,14 @@ def all_keys(target: str, client: object, keys: Sequence[object], call: str) -> 
         role = "client" if str(client) == target else "key"
         raise RecipeError(f"{call}: {target!r} cannot be both target and {role}", "client" if client else "keys")
     return names
+
+
+def refuse_absent(columns: Collection[str], named: Sequence[str], client: object, call: str) -> None:
+    """Raise RecipeError, naming the argument, if a target or one of `all_keys`, in this order, is not there."""
+    for k, name in enumerate(named):
+        if name not in columns:
+            argument = "target" if not k else "client" if k == 1 and client is not None else "keys"
+            raise RecipeError.unknown(name, columns, f"{call}: {argument}=: the header")
 
 
 def key_column(cells: np.ndarray | Sequence[Any], place: Place) -> np.ndarray:
@@ -107,6 +115,8 @@ def as_column(values: Any, place: Place) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         plain(values, place, str(place.column))
     text, real = array.dtype.kind == "U", array.dtype.kind == "f"
+    if real and bool(np.isfinite(array).all() and (array % 1 == 0).all() and (np.abs(array) <= 2**53).all()):
+        array = array.astype(np.int64)  # pandas makes floats of whole numbers beside a gap; a client is "1", not "1.0"
     if isinstance(values, list | tuple) and (text or real):
         # NumPy makes one text of 1 and "1", floats of large numbers
         odd = (not isinstance(v, str) if text else isinstance(v, int) and abs(v) > 2**53 for v in values)
@@ -114,6 +124,23 @@ def as_column(values: Any, place: Place) -> np.ndarray:
     if array.dtype.kind == "S":
         array = np.array([decoded(v, place) for v in array.ravel().tolist()]).reshape(array.shape)
     return array
+
+
+def client_names(values: Iterable[Any], call: str) -> tuple[str, ...]:
+    """The keys of a mapping of clients as names. Raises BadData for an empty one, and for two that are alike."""
+    values = [*values]
+    if missing := [v for v in values if is_missing(v)]:
+        raise BadData(f"{call}: {missing[0]!r} is no client's name; give each client a text")
+    if all(isinstance(v, float | int) and v % 1 == 0 for v in values):
+        values = [v if isinstance(v, bool) else int(v) for v in values]
+    names = tuple(str(decoded(v, Place(call))).strip() for v in values)  # as in a column of names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadData(
+            f"{call}: two clients are called {twice!r}; names are compared as text without spaces at their ends, so "
+            "rename one"
+        )
+    return names
 
 
 def only_key(keys: Mapping[str, Any], what: str) -> str:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +31,8 @@ Floats = Literal["values", "either", "whole", "labels"]
 """What floats are: values; values if one has a fraction, else labels; labels if they are whole; or labels."""
 
 SOME_LABELS = "if these rows have only some of the classes, name all: Dataset(X, y, labels=(...))"
+
+BEYOND = "is beyond int64; if it is a label, give text, y.astype(str), and if it is a value, a float in another unit"
 
 WHOLE = re.compile(r"[+-]?\d+")
 
@@ -57,6 +58,8 @@ class RawTargets:
         place = place.at(column=name)
         y = in_memory(y) if isinstance(y, Lazy) else y
         if isinstance(y, Tensor):
+            if y.dtype == torch.uint64:
+                return cls.of(y.numpy(force=True), place)
             t = as_tensor(y, replace(place, column=None), name)
             values = (t.float() if t.dtype == torch.bfloat16 else t).numpy()
             return cls(values.astype(bool) if y.dtype == torch.bool else values, place)
@@ -72,6 +75,9 @@ class RawTargets:
             raise BadData(f"{name} is {y!r:.40}; give one target for each row", place=replace(place, column=None))
         if array.dtype.kind in "US":
             array = array.astype(object)
+        if array.dtype == np.uint64 and (beyond := array > np.iinfo(np.int64).max).any():
+            at = int(np.argwhere(beyond)[0, 0])
+            raise BadData(f"{array.ravel()[beyond.ravel()][0]} {BEYOND}", place=place.at(at))
         if array.dtype.kind != "O" or isinstance(array, np.ma.MaskedArray):
             return cls(plain(array, replace(place, column=None), name), place)
         return cls(_typed(array, place), place)
@@ -134,8 +140,7 @@ def _typed(array: np.ndarray, place: Place) -> np.ndarray:
     if some and all(isinstance(v, int) or v % 1 == 0 for v in values):
         values = [int(v) for v in values]  # 1 is 1.0
         if big := [k for k, v in enumerate(values) if not -(2**63) <= v < 2**63]:
-            said = f"{values[big[0]]} is no int64; give labels of a smaller size, or text"
-            raise BadData(said, place=place.at(big[0] // wide))
+            raise BadData(f"{values[big[0]]} {BEYOND}", place=place.at(big[0] // wide))
     return np.array(values).reshape(array.shape) if values else np.empty(array.shape)
 
 
@@ -181,7 +186,6 @@ def code(
     names = tuple(v if isinstance(v, bool) or v % 1 else int(v) for v in kinds.tolist())
     if is_plain(names):
         return Coded([p.tensor().long() for p in parts], len(names), names)
-    _tell_of_gaps(names)
     codes = [np.searchsorted(kinds, p.values.astype(kinds.dtype)).astype(np.int64) for p in parts]
     return Coded([torch.from_numpy(c) for c in codes], len(names), names)
 
@@ -197,7 +201,7 @@ def _fractions(p: RawTargets) -> np.ndarray:
 def _kinds(columns: Sequence[np.ndarray]) -> np.ndarray:
     """All numbers that occur, in ascending order; True and False where all are."""
     bools = all(c.dtype.kind == "b" for c in columns)
-    low, high = min(c.min() for c in columns), max(c.max() for c in columns)
+    low, high = min(c.min().item() for c in columns), max(c.max().item() for c in columns)
     whole = not bools and not any(c.dtype.kind == "f" and (c % 1).any() for c in columns)
     if whole and low > -(2**20) and high < 2**20:  # counting is faster than sorting
         counts = np.zeros(int(high) - int(low) + 1, np.int64)
@@ -237,18 +241,6 @@ def raw(y: Tensor, labels: Sequence[Label]) -> np.ndarray:
     names[:] = labels
     values: np.ndarray = names[y.numpy()]
     return values
-
-
-@cache
-def _tell_of_gaps(names: tuple[Label, ...]) -> None:
-    """Say in the log, once in a process, that numbers with gaps between them get numbers of classes."""
-    if len(names) > 1 and type(names[0]) is int and names != (-1, 1) and int(names[-1]) - int(names[0]) >= len(names):
-        said = ", ".join(map(str, names[:8])) + (", …" if names[8:] else "")
-        log.info(
-            "the labels %s are numbered %s in their order; pass classes= if labels are numbers of classes already",
-            said,
-            f"{', '.join(map(str, range(min(8, len(names)))))}{', …' if names[8:] else ''}",
-        )
 
 
 def _refuse_two_kinds(parts: Sequence[RawTargets]) -> None:

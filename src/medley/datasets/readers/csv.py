@@ -17,7 +17,7 @@ from ...rows.numbers import ROUNDED, inexact, is_number, no_number
 from ..dataset import Dataset
 from ..files import Place as FilePlace
 from ..files import called, check_delimiter, locate, reencode, refuse_packed
-from ..ingest.keys import all_keys, key_column, names_in, refuse_index
+from ..ingest.keys import all_keys, key_column, names_in, refuse_absent, refuse_index
 from ..ingest.labels import Floats, of_file
 from ..ingest.prepared import of_texts, places, preparation, refuse_special
 from .table import Raw
@@ -72,7 +72,7 @@ def csv(  # noqa: PLR0913
         with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = Lines(stream, delimiter, call)
             names = names_of_columns(lines.first, header, lines.delimiter, call)
-            numeric = columns_of(names, named, call)
+            numeric = columns_of(names, named, client, call)
             if scaling is not None:
                 refuse_special(scaling, [target, *([] if client is None else [client])], call)
             inputs = [] if scaling is None else places(scaling, names, call)
@@ -265,7 +265,7 @@ def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, 
     return [name.strip() for name in first]
 
 
-def columns_of(header: Sequence[str], named: Sequence[str], call: str) -> list[int]:
+def columns_of(header: Sequence[str], named: Sequence[str], client: object, call: str) -> list[int]:
     """The places of the features: all columns but those of the target and the keys.
 
     Raises BadData for a header that names a column twice, or has a frame's index, RecipeError for a column that is not
@@ -274,9 +274,7 @@ def columns_of(header: Sequence[str], named: Sequence[str], call: str) -> list[i
     if len(set(header) - {""}) != len(header) - header.count(""):
         twice = next(h for h in header if header.count(h) > 1)
         raise BadData(f"{call}: the header names {twice!r} twice.", column=header.index(twice, header.index(twice) + 1))
-    for k, name in enumerate(named):
-        if name not in header:
-            raise RecipeError.unknown(name, header, f"{call}: {'client= or keys' if k else 'target'}=: the header")
+    refuse_absent(header, named, client, call)
     refuse_index([name for name in header if name not in named], Place(call), "write the file with index=False")
     return [j for j, name in enumerate(header) if name not in named]
 

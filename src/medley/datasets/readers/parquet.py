@@ -10,7 +10,7 @@ from ...contract import BadData, RecipeError, checked
 from ...runtime.versions import install
 from ..dataset import Dataset
 from ..files import Place, locate
-from ..ingest.keys import all_keys
+from ..ingest.keys import all_keys, refuse_absent
 from .table import frame_of
 
 
@@ -45,4 +45,6 @@ def parquet(
             raise BadData(f"{call}: the file names {name!r} twice.")
         # With a gap, Arrow makes floats of whole numbers.
         columns[name.strip()] = np.array(column.to_pylist(), object) if column.null_count else column.to_numpy()
-    return frame_of(columns, call, file.stem, target, all_keys(target, client, keys, call), regression)
+    named = all_keys(target, client, keys, call)
+    refuse_absent(columns, (target, *named), client, call)
+    return frame_of(columns, call, file.stem, target, named, regression)

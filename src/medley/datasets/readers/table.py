@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...contract import BadData, Place, RecipeError
+from ...contract import BadData, Place, RecipeError, checked
 from ...numerics.scaling import Scaling
 from ...rows.columns import cells, columns_of, is_frame, is_hugging_face
 from ...rows.numbers import numbers, refuse_inexact
@@ -110,6 +110,7 @@ def values_of(p: RawTargets) -> Tensor:
     return t
 
 
+@checked("datasets")
 def frame(
     table: Any,
     target: str | int,
@@ -169,9 +170,6 @@ def frame_of(
     columns: Mapping[str, np.ndarray], call: str, name: str, target: str, keys: Sequence[str], regression: bool | None
 ) -> Dataset:
     """The data set of a file's columns by name; arguments and errors as of `frame`."""
-    for k, wanted in enumerate((target, *keys)):
-        if wanted not in columns:
-            raise RecipeError.unknown(wanted, columns, f"{call}: {'client= or keys' if k else 'target'}=: the header")
     inputs = {n: c for n, c in columns.items() if n not in (target, *keys)}
     refuse_index(inputs, Place(call), "write the file with index=False")
     place = Place(call)
