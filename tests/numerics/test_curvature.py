@@ -132,7 +132,7 @@ def test_pairs_come_go_and_turn_into_a_base():
     s, pairs = sketched(d)
     p, rho = {0: 0.2, 1: 0.5, 2: 0.3}, {0: 0.1, 1: 0.2, 2: 0.3}
     new = {0: (draw(1, d, seed=7), torch.tensor([2.0]).double()), 1: (draw(2, d, seed=8), draw(2, seed=8))}
-    t = s.after(new, anew={0}, based={1})
+    t = s.after(new, renewed={0}, based={1})
     assert [t.count(i) for i in range(4)] == [1, 4, 2, 0]
     want = sum(p.values()) * 0 + p[0] * 0.1 + p[1] * 0.2 + p[2] * 0.3
     H = want * torch.eye(d).double()
@@ -144,7 +144,7 @@ def test_pairs_come_go_and_turn_into_a_base():
     assert s.count(0) == 2  # as it was
     full = t.after({2: (draw(9, d, seed=3), draw(9, seed=3))})
     assert full.gram is None
-    small = full.after({}, anew={2, 1})
+    small = full.after({}, renewed={2, 1})
     assert torch.allclose(small.gram, small.V @ small.V.T, rtol=0, atol=1e-13)
 
 

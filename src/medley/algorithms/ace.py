@@ -96,10 +96,10 @@ class ACE(Algorithm[Server]):
         """Ask all free clients; store the updates that arrive in this round as the latest, and return them."""
         replies = clients.ask(self.train, Model(s.x), late="deliver")
         new = {i: up.delta for i, up in replies.each().items()}
-        asked = {i: replies.asked[i] for i in new}
+        request_rounds = {i: replies.asked[i] for i in new}
         s.latest = s.latest | new
-        s.asked = s.asked | asked
-        clients.note(staleness=sum(clients.round - t for t in asked.values()) / max(1, len(asked)))
+        s.asked = s.asked | request_rounds
+        clients.note(staleness=sum(clients.round - t for t in request_rounds.values()) / max(1, len(request_rounds)))
         return new
 
     def move(self, s: Server, u: Vec, share: float) -> None:
@@ -107,9 +107,9 @@ class ACE(Algorithm[Server]):
         s.x = s.x + self.server_lr / share * u if share > 0 else s.x
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent from x; its displacement is the update u_i."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)
 
 
 @dataclass(frozen=True)

@@ -80,18 +80,18 @@ class AFedPD(Algorithm[Server]):
     def round(self, s: Server, clients: Cohort) -> None:
         """θ ← θ̄ + mean λ_i/ρ_i, where λ_i/ρ_i ← λ_i/ρ_i + θ_i − θ; for absent clients θ_i is θ̄."""
         zero = torch.zeros_like(s.x)
-        own = {i: Dual(s.a.get(i, zero) + s.V) for i in clients.ids}
-        got = clients.ask(self.train, ModelAndPull(s.x, self.prox / clients.population), own).each()
-        if not got:
+        duals = {i: Dual(s.a.get(i, zero) + s.V) for i in clients.ids}
+        replies = clients.ask(self.train, ModelAndPull(s.x, self.prox / clients.population), duals).each()
+        if not replies:
             return
-        delta = torch.stack([up.delta for up in got.values()]).mean(0)
+        delta = torch.stack([up.delta for up in replies.values()]).mean(0)
         s.V = s.V + delta
-        s.a = s.a | {i: own[i].h + up.delta - s.V for i, up in got.items()}
+        s.a = s.a | {i: duals[i].h + up.delta - s.V for i, up in replies.items()}
         s.x = s.x + delta + s.V
         clients.note(drift=float(s.V.norm()))
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: ModelAndPull, own: Dual) -> Step:
+    def train(self, me: Client, request: ModelAndPull, dual: Dual) -> Step:
         """Local descent on f_i(θ_i) + ⟨λ_i, θ_i − θ⟩ + (ρ_i/2)‖θ_i − θ‖²."""
-        rho_i = got.weight / me.p
-        return Step(me.descend(got.x, pull=(rho_i, got.x), shift=rho_i * own.h).step)
+        rho_i = request.weight / me.p
+        return Step(me.descend(request.x, pull=(rho_i, request.x), shift=rho_i * dual.h).step)

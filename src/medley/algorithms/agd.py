@@ -76,6 +76,6 @@ class AGD(Algorithm[Server]):
         s.x = s.x - s.lr * s.v
 
     @on_client
-    def gradient(self, me: Client, got: ModelAndRate) -> SmoothGradient:
+    def gradient(self, me: Client, request: ModelAndRate) -> SmoothGradient:
         """∇f_i(x), and the curvature bound K_i if the server has no lr yet."""
-        return SmoothGradient(me.problem.grad(got.x), 0.0 if got.lr else me.problem.smoothness())
+        return SmoothGradient(me.problem.grad(request.x), 0.0 if request.lr else me.problem.smoothness())

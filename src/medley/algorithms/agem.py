@@ -57,14 +57,14 @@ class AGEM(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent along g − min(0, gᵀr)/(rᵀr) r: g is the step's gradient, r the gradient on the memory."""
         memory = me.replay
         if not memory:
-            return Step(me.descend(got.x).step)
+            return Step(me.descend(request.x).step)
         draws = memory.batches()
 
         def projected(z: Vec, g: Vec, rows: Rows) -> Vec:
             return project(g, memory.problem.grad(z, next(draws)))
 
-        return Step(me.descend(got.x, correct=projected).step)
+        return Step(me.descend(request.x, correct=projected).step)

@@ -75,9 +75,11 @@ class APFL(Algorithm[Server, Memory]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client[Memory], got: Model) -> Step:
+    def train(self, me: Client[Memory], request: Model) -> Step:
         """For each batch w ← w − lr ∇f_i(w) (shared), v ← v − lr α ∇f_i(αv + (1 − α)w) (own)."""
-        lr, w, v, a = me.pace.lr, got.x, *self._own(me.memory, got.x)
+        lr = me.pace.lr
+        w = request.x
+        v, a = self._mixture(me.memory, request.x)
         for k, rows in enumerate(me.batches()):
             g = me.gradient(a * v + (1 - a) * w, rows)
             if self.adaptive and k == 0:
@@ -86,16 +88,18 @@ class APFL(Algorithm[Server, Memory]):
             w = w - lr * me.gradient(w, rows)
         me.memory.v = v
         me.memory.alpha = a
-        return Step(w - got.x)
+        return Step(w - request.x)
 
-    def _own(self, memory: Memory, x: Vec) -> tuple[Vec, float]:
+    def _mixture(self, memory: Memory, x: Vec) -> tuple[Vec, float]:
         """v_i and α_i."""
-        return x if memory.v is None else memory.v, self.alpha if memory.alpha is None else memory.alpha
+        v = x if memory.v is None else memory.v
+        alpha = self.alpha if memory.alpha is None else memory.alpha
+        return v, alpha
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """Nothing: the server does not know the clients' own models."""
 
     def personal(self, me: Client[Memory], x: Vec) -> Vec:
         """α v_i + (1 − α) x."""
-        v, a = self._own(me.memory, x)
+        v, a = self._mixture(me.memory, x)
         return a * v + (1 - a) * x

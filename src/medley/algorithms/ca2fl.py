@@ -99,6 +99,6 @@ class CA2FL(Algorithm[Server]):
         s.h = sum((clients.p[i] * h for i, h in s.h_i.items()), torch.zeros_like(s.x))
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent from x."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)

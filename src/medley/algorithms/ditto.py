@@ -73,12 +73,12 @@ class Ditto(Algorithm[Server, Memory]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client[Memory], got: Model) -> Step:
+    def train(self, me: Client[Memory], request: Model) -> Step:
         """Two local descents: from x on f_i, and from the client's own v_i on f_i(v) + (mu/2)‖v − x‖²."""
-        v = got.x if me.memory.v is None else me.memory.v
-        pull = (self.mu, got.x) if self.mu else None
+        v = request.x if me.memory.v is None else me.memory.v
+        pull = (self.mu, request.x) if self.mu else None
         me.memory.v = v + me.at("own model", self.own_epochs).descend(v, pull=pull).step
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """Nothing: the server does not know the clients' own models."""

@@ -111,22 +111,22 @@ class DONE(Algorithm[Server, Memory]):
         clients.note(eta=eta)
 
     @on_client
-    def gradient(self, me: Client[Memory], got: Model) -> Gradient:
+    def gradient(self, me: Client[Memory], request: Model) -> Gradient:
         """∇f_i(x)."""
-        me.memory.x = got.x
-        return Gradient(me.problem.grad(got.x))
+        me.memory.x = request.x
+        return Gradient(me.problem.grad(request.x))
 
     @on_client
-    def richardson(self, me: Client[Memory], got: Gradient) -> Direction:
+    def richardson(self, me: Client[Memory], request: Gradient) -> Direction:
         """p ← p − α(H_i p − g), from p = g: steps towards the Newton direction H_i⁻¹g."""
         if not me.memory.rate:
             K = me.problem.smoothness()
             me.memory.rate = self.rate if not isinstance(self.rate, str) else 1 / K if K > 0 else 1.0
         f = me.problem
         x = me.memory.x
-        return Direction(richardson(lambda v: f.hvp(x, v), got.g, self.steps, me.memory.rate))
+        return Direction(richardson(lambda v: f.hvp(x, v), request.g, self.steps, me.memory.rate))
 
     @on_client
-    def losses(self, me: Client[Memory], got: Candidates) -> Losses:
+    def losses(self, me: Client[Memory], request: Candidates) -> Losses:
         """f_i along p, for the line search."""
-        return Losses(me.problem.losses_along(me.memory.x, got.p, got.etas))
+        return Losses(me.problem.losses_along(me.memory.x, request.p, request.etas))

@@ -71,16 +71,17 @@ class ECADO(Algorithm[Server]):
 
     def round(self, s: Server, clients: Cohort) -> None:
         """Simulate the clients, then solve the server: I_i ← I_i + G_i(x_c − x_i), after which Σ I_i = 0."""
-        own = {i: Flow(s.I.get(i, torch.zeros_like(s.x))) for i in clients.ids}
-        got = clients.ask(self.simulate, Center(s.x, clients.population), own).each()
-        if not got:
+        flows = {i: Flow(s.I.get(i, torch.zeros_like(s.x))) for i in clients.ids}
+        replies = clients.ask(self.simulate, Center(s.x, clients.population), flows).each()
+        if not replies:
             return
-        G = s.x.new_full((len(got),), 1 / max(float(w.T) for w in got.values()))
-        dx, s.S, I = steady_state(s.S, [w.delta for w in got.values()], G, [own[i].I for i in got])
-        s.x, s.I = s.x + dx, s.I | dict(zip(got, I, strict=True))
+        G = s.x.new_full((len(replies),), 1 / max(float(w.T) for w in replies.values()))
+        dx, s.S, I = steady_state(s.S, [w.delta for w in replies.values()], G, [flows[i].I for i in replies])
+        s.x = s.x + dx
+        s.I = s.I | dict(zip(replies, I, strict=True))
 
     @on_client(vectorized=True)
-    def simulate(self, me: Client, got: Center, own: Flow) -> TimedStep:
+    def simulate(self, me: Client, request: Center, flow: Flow) -> TimedStep:
         """Forward Euler on the client's line, dx_i/dt = I_i − w_i ∇f_i(x_i) with w_i = N p_i."""
-        w = me.descend(got.x, scale=me.p * got.n, shift=-own.I)
+        w = me.descend(request.x, scale=me.p * request.n, shift=-flow.I)
         return TimedStep(w.step, w.T)

@@ -57,10 +57,10 @@ class ERring(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent; every step uses rows of the task and rows of the memory together."""
         memory = me.replay
         if not memory:
-            return Step(me.descend(got.x).step)
+            return Step(me.descend(request.x).step)
         both = me.problem.beside(memory.problem, memory.batches())
-        return Step(replace(me, problem=both).descend(got.x).step)
+        return Step(replace(me, problem=both).descend(request.x).step)

@@ -85,21 +85,21 @@ class EWC(Algorithm[Server]):
         s.anchor = s.x
 
     @on_client
-    def train(self, me: Client, got: AnchoredModel) -> Step:
+    def train(self, me: Client, request: AnchoredModel) -> Step:
         """Local descent on g_i(z) + ½ Σ_j M_j (z_j − x̄_j)²: the task's loss, and the penalty for leaving x̄."""
-        M = got.M
-        anchor = got.anchor
+        M = request.M
+        anchor = request.anchor
         lr = me.pace.lr
         if M is None or anchor is None:
-            return Step(me.descend(got.x).step)
+            return Step(me.descend(request.x).step)
 
-        def held(z: Vec, g: Vec, rows: Rows) -> Vec:
+        def penalised(z: Vec, g: Vec, rows: Rows) -> Vec:
             # z⁺ = (z − lr·g + lr·M x̄)/(1 + lr·M), written as the direction (z − z⁺)/lr.
             return (g + M * (z - anchor)) / (1 + lr * M)
 
-        return Step(me.descend(got.x, correct=held).step)
+        return Step(me.descend(request.x, correct=penalised).step)
 
     @on_client
-    def fisher(self, me: Client, got: AnchoredModel) -> Fisher:
+    def fisher(self, me: Client, request: AnchoredModel) -> Fisher:
         """F_i at x, the diagonal of the client's Fisher information."""
-        return Fisher(me.problem.squares(got.x))
+        return Fisher(me.problem.squares(request.x))

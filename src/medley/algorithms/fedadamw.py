@@ -119,32 +119,33 @@ class FedAdamW(Algorithm[Server]):
         s.t = s.t + up.steps
 
     @on_client
-    def train(self, me: Client, got: Start) -> Trained:
+    def train(self, me: Client, request: Start) -> Trained:
         """AdamW's steps from x, each followed by one along Δ."""
-        shapes = getattr(me.problem, "shapes", None) or [got.x.shape]
+        shapes = getattr(me.problem, "shapes", None) or [request.x.shape]
         sizes = [shape.numel() for shape in shapes]
-        v = got.x.new_zeros(len(sizes)) if got.v is None else got.v
+        v = request.x.new_zeros(len(sizes)) if request.v is None else request.v
         state: dict[str, Tensor] = {}
         for j, shape in enumerate(shapes):
-            state |= {f"{j}.step": torch.tensor(got.t, dtype=torch.float64), f"{j}.exp_avg": got.x.new_zeros(shape)}
-            state |= {f"{j}.exp_avg_sq": v[j].expand(shape).clone()}
+            state[f"{j}.step"] = torch.tensor(request.t, dtype=torch.float64)
+            state[f"{j}.exp_avg"] = request.x.new_zeros(shape)
+            state[f"{j}.exp_avg_sq"] = v[j].expand(shape).clone()
 
         def adamw(params: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
             params = [*params]
             betas = (self.beta1, self.beta2)
-            made = torch.optim.AdamW(params, lr=lr, betas=betas, eps=self.eps, weight_decay=self.weight_decay)
+            optimizer = torch.optim.AdamW(params, lr=lr, betas=betas, eps=self.eps, weight_decay=self.weight_decay)
 
-            def lean(*given: Any) -> None:
+            def lean(*hook_arguments: Any) -> None:
                 with torch.no_grad():
-                    for p, part in zip(params, torch.split(got.Delta, sizes), strict=True):
+                    for p, part in zip(params, torch.split(request.Delta, sizes), strict=True):
                         p.add_(part.view(p.shape), alpha=self.alpha * lr)
 
-            made.register_step_post_hook(lean)
-            return made
+            optimizer.register_step_post_hook(lean)
+            return optimizer
 
         pace = replace(me.pace, optimizer_state="kept")
         worker = replace(me, pace=pace, optimizer_state=state)
-        went = worker.descend(got.x, optimizer=adamw)
+        update = worker.descend(request.x, optimizer=adamw)
         ended = worker.optimizer_state or {}
         v = torch.stack([ended[f"{j}.exp_avg_sq"].mean() for j in range(len(shapes))])
-        return Trained(went.step, float(went.T), float(went.steps), v)
+        return Trained(update.step, float(update.T), float(update.steps), v)

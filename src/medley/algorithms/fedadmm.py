@@ -100,14 +100,14 @@ class FedADMM(Algorithm[Server, Memory]):
         s.x = s.x + eta / replies.count * (up.delta + up.first * (s.x - s.x0))
 
     @on_client(vectorized=True)
-    def train(self, me: Client[Memory], got: ModelAndPull) -> Change:
+    def train(self, me: Client[Memory], request: ModelAndPull) -> Change:
         """Local descent on f_i(w) + ⟨y_i, w − θ⟩ + (ρ_i/2)‖w − θ‖², then y_i ← y_i + ρ_i (w_i − θ)."""
-        rho_i = got.weight / me.p
+        rho_i = request.weight / me.p
         h_i = me.memory.h
         first = me.memory.first
-        last = got.x if first else me.memory.w
-        step = me.descend(got.x, pull=(rho_i, got.x), shift=rho_i * h_i).step
-        me.memory.w = got.x + step
+        last = request.x if first else me.memory.w
+        step = me.descend(request.x, pull=(rho_i, request.x), shift=rho_i * h_i).step
+        me.memory.w = request.x + step
         me.memory.h = h_i + step
         me.memory.first = False
-        return Change(got.x - last + 2 * step, float(first))
+        return Change(request.x - last + 2 * step, float(first))

@@ -84,21 +84,21 @@ class FedAGEM(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Guarded(s.x, g_ref)).mean().delta
 
     @on_client
-    def refer(self, me: Client, got: Model) -> Reference:
+    def refer(self, me: Client, request: Model) -> Reference:
         """The gradient at x on a sample of the client's memory."""
         memory = me.replay
         if not memory:
-            return Reference(torch.zeros_like(got.x), 0.0)
-        return Reference(memory.problem.grad(got.x, next(memory.batches())), 1.0)
+            return Reference(torch.zeros_like(request.x), 0.0)
+        return Reference(memory.problem.grad(request.x, next(memory.batches())), 1.0)
 
     @on_client
-    def train(self, me: Client, got: Guarded) -> Step:
+    def train(self, me: Client, request: Guarded) -> Step:
         """Local descent, in which a gradient that points against g_ref is projected."""
-        g_ref = got.g_ref
+        g_ref = request.g_ref
         if g_ref is None:
-            return Step(me.descend(got.x).step)
+            return Step(me.descend(request.x).step)
 
         def projected(z: Vec, g: Vec, rows: Rows) -> Vec:
             return project(g, g_ref)
 
-        return Step(me.descend(got.x, correct=projected).step)
+        return Step(me.descend(request.x, correct=projected).step)

@@ -82,6 +82,6 @@ class FedAsync(Algorithm[Server]):
         clients.note(staleness=total / max(1, len(replies.ids)))
 
     @on_client
-    def train(self, me: Client, got: Model) -> Model:
+    def train(self, me: Client, request: Model) -> Model:
         """Local descent on f_i(x) + ρ/2·‖x − x_τ‖² from x_τ, the model that the client got."""
-        return Model(got.x + me.descend(got.x, pull=(self.rho, got.x)).step)
+        return Model(request.x + me.descend(request.x, pull=(self.rho, request.x)).step)

@@ -53,6 +53,6 @@ class FedAvg(Algorithm[Server]):
         s.x = s.x + self.server_lr * clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent from x to y_i."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)

@@ -63,9 +63,9 @@ class FedAvgFT(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent from x to y_i."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)
 
     def personal(self, me: Client, x: Vec) -> Vec:
         """The model that a descent from x on the client's rows reaches."""

@@ -66,6 +66,6 @@ class FedBN(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent on the shared parameters, from x, and on the client's own layers."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)

@@ -77,6 +77,6 @@ class FedBuff(Algorithm[Server]):
         clients.note(staleness=total / max(1, len(replies.ids)))
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent from x."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)

@@ -83,8 +83,8 @@ class FedCM(Algorithm[Server]):
         s.x = s.x + self.server_lr * up.delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> TimedStep:
+    def train(self, me: Client, request: Model) -> TimedStep:
         """y ← y − lr·(α ∇f_i(y) + (1 − α) Δ): the client's gradient, mixed with the mean direction."""
-        momentum = (1 - self.alpha) * got.Delta if self.alpha < 1 else None
-        went = me.descend(got.x, scale=self.alpha, shift=momentum)
-        return TimedStep(went.step, went.T)
+        momentum = (1 - self.alpha) * request.Delta if self.alpha < 1 else None
+        update = me.descend(request.x, scale=self.alpha, shift=momentum)
+        return TimedStep(update.step, update.T)

@@ -105,14 +105,14 @@ class FedDC(Algorithm[Server, Memory]):
         clients.note(drift=float(s.h.norm()))
 
     @on_client(vectorized=True)
-    def train(self, me: Client[Memory], got: DriftingModel) -> StepAndVariate:
+    def train(self, me: Client[Memory], request: DriftingModel) -> StepAndVariate:
         """Local descent on f_i(θ) + (α_i/2)‖h_i + θ − w‖² + ⟨θ, c − c_i⟩, then new c_i and h_i."""
-        alpha_i = got.alpha / me.p
+        alpha_i = request.alpha / me.p
         h_i = me.memory.h
         c_i = me.memory.c
-        c = got.c / me.p if self.scaled else got.c
-        went = me.descend(got.x, pull=(alpha_i, got.x), shift=alpha_i * h_i + c - c_i)
-        me.memory.h = h_i + went.step
-        me.memory.c = c_i - c - went.step / went.T
+        c = request.c / me.p if self.scaled else request.c
+        update = me.descend(request.x, pull=(alpha_i, request.x), shift=alpha_i * h_i + c - c_i)
+        me.memory.h = h_i + update.step
+        me.memory.c = c_i - c - update.step / update.T
         # The server sums these without weights, like the steps, so the client multiplies its change by p_i.
-        return StepAndVariate(went.step, me.p * (me.memory.c - c_i))
+        return StepAndVariate(update.step, me.p * (me.memory.c - c_i))

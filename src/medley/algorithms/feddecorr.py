@@ -68,9 +68,9 @@ class FedDecorr(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent on the loss with its penalty on correlated features."""
-        return Step(me.descend(got.x, loss=self.loss if self.beta else None).step)
+        return Step(me.descend(request.x, loss=self.loss if self.beta else None).step)
 
     def loss(self, batch: Batch) -> Tensor:
         """The problem's loss + β × the penalty."""

@@ -83,10 +83,10 @@ class FedDyn(Algorithm[Server, Memory]):
         clients.note(drift=float(s.h.norm()))
 
     @on_client(vectorized=True)
-    def train(self, me: Client[Memory], got: ModelAndPull) -> Step:
+    def train(self, me: Client[Memory], request: ModelAndPull) -> Step:
         """Local descent on f_i(θ) + α_i(⟨θ, h_i − x⟩ + ½‖θ‖²)."""
-        alpha_i = got.weight / me.p
+        alpha_i = request.weight / me.p
         h_i = me.memory.h
-        step = me.descend(got.x, pull=(alpha_i, got.x), shift=alpha_i * h_i).step
+        step = me.descend(request.x, pull=(alpha_i, request.x), shift=alpha_i * h_i).step
         me.memory.h = h_i + step
         return Step(step)

@@ -100,7 +100,11 @@ from ..numerics.krylov import hutchinson
 PROBES = 8
 """Products with the Hessian for one estimate of its trace."""
 
-WENT = ("form", "flows", "lam", "C_c", "q", "kappa", "sensitivity", "refresh", "weights", "probes", "reach", "inertia")
+REMOVED = (
+    *("form", "flows", "lam", "C_c", "q", "kappa", "sensitivity", "refresh"),
+    *("weights", "probes", "reach", "inertia", "steady", "shorten", "gamma"),
+)
+"""Settings of the method that had this name before."""
 
 
 class Flow(Message):
@@ -152,7 +156,7 @@ class FedECADO(Algorithm[Server]):
     gone: ClassVar[Mapping[str, str]] = {
         key: f"FedECADO({key}=...) is gone: FedECADO is now the published method, with L and delta; this "
         "library's own rule, which had the name before, is FedNorton"
-        for key in (*WENT, "steady", "shorten", "gamma")
+        for key in REMOVED
     }
 
     def start(self, x: Vec) -> Server:
@@ -164,13 +168,14 @@ class FedECADO(Algorithm[Server]):
         self.sense(s, clients)  # 5
         none = torch.zeros_like(s.x)
         flows = {i: Flow(s.J.get(i, none)) for i in clients.ids}
-        got = clients.ask(self.simulate, Model(s.x), flows).each()  # 9-11
-        if not got:
+        replies = clients.ask(self.simulate, Model(s.x), flows).each()  # 9-11
+        if not replies:
             return
-        window = self.window(s, clients, got)
+        window = self.window(s, clients, replies)
         end = integrate(window, self.delta)  # 12-16
-        s.x, s.S = s.x + end.u, s.S + window.column(window.w)[:, 0] @ end.K
-        s.J = s.J | {i: flows[i].J + K_i for i, K_i in zip(got, end.K, strict=True)}
+        s.x = s.x + end.u
+        s.S = s.S + window.column(window.w)[:, 0] @ end.K
+        s.J = s.J | {i: flows[i].J + K_i for i, K_i in zip(replies, end.K, strict=True)}
         clients.note(steps=len(end.times))
 
     def sense(self, s: Server, clients: Cohort) -> None:
@@ -179,21 +184,22 @@ class FedECADO(Algorithm[Server]):
         if new:
             s.h = s.h | {i: up.h for i, up in clients.ask(self.curvature, Model(s.x), ids=new).each().items()}
 
-    def window(self, s: Server, clients: Cohort, got: dict[int, TimedStep]) -> Window:
+    def window(self, s: Server, clients: Cohort, replies: dict[int, TimedStep]) -> Window:
         """The circuit of this round, for the clients that replied."""
-        T = [float(up.T) for up in got.values()]
-        w = [clients.population * clients.p[i] for i in got]
-        G = [1 / max(T) + s.h.get(i, 0.0) for i in got]  # (22)
-        return Window(s.S, [up.delta for up in got.values()], T, w, G, self.L * max(T) ** 2)
+        T = [float(up.T) for up in replies.values()]
+        w = [clients.population * clients.p[i] for i in replies]
+        G = [1 / max(T) + s.h.get(i, 0.0) for i in replies]  # (22)
+        D = [up.delta for up in replies.values()]
+        return Window(S=s.S, D=D, T=T, w=w, G=G, L=self.L * max(T) ** 2)
 
     @on_client(vectorized=True)
-    def simulate(self, me: Client, got: Model, own: Flow) -> TimedStep:
+    def simulate(self, me: Client, request: Model, flow: Flow) -> TimedStep:
         """Forward Euler on dx_i/dt = J_i − ∇f_i(x_i): local descent from x_c with the flow as a shift."""
-        went = me.descend(got.x, shift=-own.J)
-        return TimedStep(went.step, went.T)
+        update = me.descend(request.x, shift=-flow.J)
+        return TimedStep(update.step, update.T)
 
     @on_client
-    def curvature(self, me: Client, got: Model) -> Curvature:
+    def curvature(self, me: Client, request: Model) -> Curvature:
         """H̄_i by Hutchinson's estimate at x_c, on one batch; 0 if it is negative, so that Ĝ_i > 0."""
-        product = lambda v: me.problem.hvp(got.x, v, me.first_batch)
-        return Curvature(max(0.0, float(hutchinson(product, got.x, PROBES, me.seed).mean())))
+        product = lambda v: me.problem.hvp(request.x, v, me.first_batch)
+        return Curvature(max(0.0, float(hutchinson(product, request.x, PROBES, me.seed).mean())))

@@ -135,13 +135,14 @@ class FedExLoRA(Algorithm[Server, Memory]):
         if not up:
             return
         i, first = next(iter(up.items()))
-        known = first.layers if s.layers is None else s.layers
-        if not torch.equal(first.layers, known) or not apart(known, len(s.x)):
+        layers = first.layers if s.layers is None else s.layers
+        if not torch.equal(first.layers, layers) or not disjoint(layers, len(s.x)):
             raise misfit(i, s.x)
         for i, reply in up.items():
             if not torch.equal(reply.layers, first.layers) or not torch.equal(reply.scale, first.scale):
                 raise WireError(f"client {i} has other adapters than client {next(iter(up))}: give all the same model")
-        s.layers, s.have = first.layers, s.have | dict.fromkeys(up, s.moves)
+        s.layers = first.layers
+        s.have = s.have | dict.fromkeys(up, s.moves)
         total = sum(clients.p[i] for i in up)
         free = trained(s.layers, s.x)
         share = [clients.p[i] / total for i in up]
@@ -154,7 +155,7 @@ class FedExLoRA(Algorithm[Server, Memory]):
         mean = torch.stack([w * delta for w, delta in zip(share, deltas, strict=True)]).sum(0)
         s.x = s.x.masked_scatter(free, s.x[free] + mean)
         if len(up) > 1:
-            left, right = factors(s.layers, first.scale, free, deltas, share, mean)
+            left, right = factors(s.layers, first.scale, free, deltas=deltas, share=share, mean=mean)
             s.x = moved(s.x, s.layers, left, right)
             s.left = {**s.left, s.moves: left}
             s.right = {**s.right, s.moves: right}
@@ -170,41 +171,42 @@ class FedExLoRA(Algorithm[Server, Memory]):
         since = range(s.have.get(i, -1), s.moves)
         if i not in s.have or s.layers is None or any(t not in s.left for t in since):
             return Update(s.x)
-        now = s.x[trained(s.layers, s.x)]
+        values = s.x[trained(s.layers, s.x)]
         if not since:
-            return Update(None, now)
-        return Update(None, now, torch.cat([s.left[t] for t in since], 1), torch.cat([s.right[t] for t in since]))
+            return Update(None, values)
+        return Update(None, values, torch.cat([s.left[t] for t in since], 1), torch.cat([s.right[t] for t in since]))
 
     def forget(self, s: Server, weights: int) -> None:
         """Drop the oldest factors, so that those kept are together smaller than the weights."""
         size = 0
-        kept = []
+        recent = []
         for t in sorted(s.left, reverse=True):
             size += s.left[t].numel() + s.right[t].numel()
             if size < weights:
-                kept.append(t)
-        s.left = {t: s.left[t] for t in kept}
-        s.right = {t: s.right[t] for t in kept}
+                recent.append(t)
+        s.left = {t: s.left[t] for t in recent}
+        s.right = {t: s.right[t] for t in recent}
 
     @on_client
-    def train(self, me: Client[Memory], ask: Recall, got: Update) -> Trained:
+    def train(self, me: Client[Memory], ask: Recall, request: Update) -> Trained:
         """Local descent of the adapters and all other trainable parameters; the weights W₀ stay fixed."""
         of: Any = me.problem
-        found: tuple[Adapter, ...] = of.adapters
-        layers = torch.tensor([layer[:7] for layer in found])
-        x = got.x
+        adapters: tuple[Adapter, ...] = of.adapters
+        layers = torch.tensor([layer[:7] for layer in adapters])
+        x = request.x
         if x is None:
             x = me.memory.x
-            if x is None or not fits(layers, x, got):
+            if x is None or not fits(layers, x, request):
                 why = f"client {me.id}: the server's update does not fit its model"
                 raise WireError(f"{why}; resume with readmit {me.id} to let it start again")
-            assert got.trained is not None
-            x = x.masked_scatter(trained(layers, x), got.trained)
-            if got.left is not None and got.right is not None:
-                x = moved(x, layers, got.left, got.right)
-        me.memory.x, free = x, trained(layers, x, self.rank(me.id))
+            assert request.trained is not None
+            x = x.masked_scatter(trained(layers, x), request.trained)
+            if request.left is not None and request.right is not None:
+                x = moved(x, layers, request.left, request.right)
+        me.memory.x = x
+        free = trained(layers, x, self.rank(me.id))
         step = replace(me.at(), problem=of.among(x, free)).descend(x[free]).step
-        return Trained(step, layers, x.new_tensor([layer.scale for layer in found]))
+        return Trained(step, layers, x.new_tensor([layer.scale for layer in adapters]))
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """Send x to clients that lost their memory."""
@@ -226,15 +228,15 @@ def trained(layers: Int[Tensor, "l 7"], x: Vec, rank: int | None = None) -> Bool
     return out
 
 
-def fits(layers: Int[Tensor, "l 7"], x: Vec, got: Update) -> bool:
+def fits(layers: Int[Tensor, "l 7"], x: Vec, update: Update) -> bool:
     """Whether an update has as many numbers and factors as these layers need."""
-    if got.trained is None or len(got.trained) != int(trained(layers, x).sum()):
+    if update.trained is None or len(update.trained) != int(trained(layers, x).sum()):
         return False
     sides = [(n, m) if across else (m, n) for _, _, _, m, _, n, across, _ in parts(layers)]
     rows, columns = (sum(side) for side in zip(*sides, strict=True))
-    if got.left is None or got.right is None:
-        return got.left is got.right
-    return (len(got.left), got.right.shape[1]) == (rows, columns)
+    if update.left is None or update.right is None:
+        return update.left is update.right
+    return (len(update.left), update.right.shape[1]) == (rows, columns)
 
 
 def misfit(i: int, x: Vec) -> WireError:
@@ -242,7 +244,7 @@ def misfit(i: int, x: Vec) -> WireError:
     return WireError(f"client {i}'s adapters do not fit a model of {len(x)} numbers: give all the same model")
 
 
-def apart(layers: Int[Tensor, "l 7"], d: int) -> bool:
+def disjoint(layers: Int[Tensor, "l 7"], d: int) -> bool:
     """Whether all layers lie within x [d], and no layer's weights overlap with anything else."""
     taken = torch.zeros(d, dtype=torch.bool)
     factored = list[tuple[int, int]]()

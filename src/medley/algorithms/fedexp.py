@@ -83,14 +83,15 @@ class FedExP(Algorithm[Server]):
         delta = up.delta / weight
         eta = max(1.0, float(up.squared) / weight / (2 * (float(delta @ delta) + eps)))
         clients.note(server_step=eta)
-        s.x, s.before = s.x + eta * delta, s.x
+        s.before = s.x
+        s.x = s.x + eta * delta
 
     def model(self, s: Server) -> Vec:
         """The mean of the last two iterates, because single iterates swing from side to side."""
         return (s.x + s.before) / 2
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> MeasuredStep:
+    def train(self, me: Client, request: Model) -> MeasuredStep:
         """Local descent from x; Δ_i is its displacement."""
-        delta = me.descend(got.x).step
+        delta = me.descend(request.x).step
         return MeasuredStep(delta, number(delta.square().sum(-1, keepdim=True)))

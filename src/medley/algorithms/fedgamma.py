@@ -81,14 +81,14 @@ class FedGAMMA(Algorithm[Server, Memory]):
         s.c = s.c + up.dc
 
     @on_client
-    def train(self, me: Client[Memory], got: ModelAndVariate) -> StepAndVariate:
+    def train(self, me: Client[Memory], request: ModelAndVariate) -> StepAndVariate:
         """y ← y − lr·(∇f_i(y + ρ g/‖g‖) − c_i + c) with g = ∇f_i(y), and a new c_i."""
 
         def perturbed(y: Vec, g: Vec, rows: Rows) -> Vec:
             return me.gradient(y + stretched(g, self.rho), rows)
 
         c_i = me.memory.c
-        c = got.c
-        went = me.descend(got.x, shift=c - c_i, correct=perturbed if self.rho else None)
-        me.memory.c = c_i - c - went.step / went.T
-        return StepAndVariate(went.step, me.memory.c - c_i)
+        c = request.c
+        update = me.descend(request.x, shift=c - c_i, correct=perturbed if self.rho else None)
+        me.memory.c = c_i - c - update.step / update.T
+        return StepAndVariate(update.step, me.memory.c - c_i)

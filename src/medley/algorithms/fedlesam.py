@@ -85,11 +85,11 @@ class FedLESAM(Algorithm[Server, Memory]):
         s.x = s.x + self.server_lr * clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client[Memory], got: Model) -> Step:
+    def train(self, me: Client[Memory], request: Model) -> Step:
         """y ← y − lr·∇f_i(y + δ), δ = ρ (x_old − x)/‖x_old − x‖, x_old the model it received before."""
-        start = got.x
+        start = request.x
         if me.memory.met and self.rho:
-            start = got.x + stretched(me.memory.x - got.x, self.rho)
-        me.memory.x = got.x
+            start = request.x + stretched(me.memory.x - request.x, self.rho)
+        me.memory.x = request.x
         me.memory.met = True
         return Step(me.descend(start).step)

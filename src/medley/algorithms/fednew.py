@@ -116,15 +116,15 @@ class FedNew(Algorithm[Server, Memory]):
         s.x = s.x - s.y
 
     @on_client
-    def direct(self, me: Client[Memory], got: Told) -> Direction:
+    def direct(self, me: Client[Memory], request: Told) -> Direction:
         """λ_i ← λ_i + ρ(y_i − y), then y_i = (H_i + αI + ρI)⁻¹(g_i − λ_i + ρy)."""
         m = me.memory
         rho = self.rho
         if m.round > 0 and m.round == me.round - 1:  # its last reply is in y
-            m.dual = m.dual + rho * (m.y - got.y)
-        damped = self._hessian(me, got.x).clone()
+            m.dual = m.dual + rho * (m.y - request.y)
+        damped = self._hessian(me, request.x).clone()
         damped.diagonal().add_(self.alpha + rho)
-        m.y = solve(damped, me.problem.grad(got.x) - m.dual + rho * got.y)
+        m.y = solve(damped, me.problem.grad(request.x) - m.dual + rho * request.y)
         m.round = me.round
         return Direction(m.y + m.dual / rho)
 

@@ -189,21 +189,21 @@ class FedNL(Algorithm[Server, Memory]):
         if self.mode == "pp":
             self._partial(s, clients)
             return
-        now = s.ahead
+        learned = s.ahead
         moved = s.ahead is not None
         ids = clients.ids
         s.ahead = None
-        if now is None:
+        if learned is None:
             replies = clients.ask(self.learn, Model(s.x))
             ups = replies.each()
-            now = _learned(s.x, clients, ups)
+            learned = _learned(s.x, clients, ups)
             ids = replies.ids
-            s.H = _sum(clients, _whole(ups, len(s.x)), s.H)
+            s.H = _sum(clients, _full_hessians(ups, len(s.x)), s.H)
         eta = 1.0
         if self.mode == "plain":
-            p = solve(s.H + now.l * torch.eye(len(s.x)).to(s.H), now.g)
+            p = solve(s.H + learned.l * torch.eye(len(s.x)).to(s.H), learned.g)
         else:
-            p = solve(clipped(s.H, now.mu), now.g)
+            p = solve(clipped(s.H, learned.mu), learned.g)
 
             def losses(etas: Sequence[float]) -> Sequence[float]:
                 nonlocal moved
@@ -216,10 +216,10 @@ class FedNL(Algorithm[Server, Memory]):
                 f = _sum(clients, {i: up.f for i, up in ups.items()}, torch.zeros(len(etas)).to(p))
                 return (f / replies.share).tolist()
 
-            eta, _ = backtrack(losses, float(p @ now.g), self.alpha, self.beta, self.tries)
+            eta, _ = backtrack(losses, float(p @ learned.g), self.alpha, self.beta, self.tries)
             s.ahead = s.ahead if eta == 1 else None
         s.x = s.x - eta * p
-        s.H = s.H + now.S
+        s.H = s.H + learned.S
         clients.note(eta=eta)
 
     def _partial(self, s: Server, clients: Cohort) -> None:
@@ -233,20 +233,20 @@ class FedNL(Algorithm[Server, Memory]):
     def _lessons(self, s: Server, clients: Cohort, ids: tuple[int, ...] | None = None) -> None:
         """Add the lessons at x of these clients to H, g and l; by default, of the clients that take part."""
         ups = clients.ask(self.learn, Model(s.x), ids=ids).each()
-        got = _learned(s.x, clients, ups)
-        s.H = _sum(clients, _whole(ups, len(s.x)), s.H + got.S)
+        learned = _learned(s.x, clients, ups)
+        s.H = _sum(clients, _full_hessians(ups, len(s.x)), s.H + learned.S)
         share = sum(clients.p[i] for i in ups)
-        s.g = s.g + share * got.g
-        s.l = s.l + share * got.l
+        s.g = s.g + share * learned.g
+        s.l = s.l + share * learned.l
 
     @on_client
-    def learn(self, me: Client[Memory], got: Model) -> Lesson:
+    def learn(self, me: Client[Memory], request: Model) -> Lesson:
         """∇f_i(x), and H_i's lesson at x."""
         m = me.memory
-        H = me.problem.hessian(got.x)
-        m.x = got.x
+        H = me.problem.hessian(request.x)
+        m.x = request.x
         m.S = None
-        g = me.problem.grad(got.x)
+        g = me.problem.grad(request.x)
         mu = me.problem.convexity()
         if m.H is None:
             m.H = torch.zeros_like(H)
@@ -261,7 +261,7 @@ class FedNL(Algorithm[Server, Memory]):
         if self.mode != "pp":
             return lesson
         l = float((H - m.H).norm())
-        dg = m.H @ got.x + l * got.x - g - m.g
+        dg = m.H @ request.x + l * request.x - g - m.g
         lesson = replace(lesson, g=dg, l=l - m.l)
         received_dg = me.as_received(lesson).g
         assert received_dg is not None
@@ -270,18 +270,18 @@ class FedNL(Algorithm[Server, Memory]):
         return lesson
 
     @on_client
-    def losses(self, me: Client[Memory], got: LineSearch) -> Lesson:
+    def losses(self, me: Client[Memory], request: LineSearch) -> Lesson:
         """f_i along p, and the lesson of x − p if the step η = 1 is among the candidates."""
         m = me.memory
         assert m.H is not None
-        if got.moved:
+        if request.moved:
             assert m.S is not None
             m.H = m.H + m.S
             m.x = m.trial
-        f = me.problem.losses_along(m.x, got.p, got.etas)
-        if not self.speculative or float(got.etas[1]) != 1:
+        f = me.problem.losses_along(m.x, request.p, request.etas)
+        if not self.speculative or float(request.etas[1]) != 1:
             return Lesson(f=f)
-        m.trial = m.x - got.p
+        m.trial = m.x - request.p
         D = me.problem.hessian(m.trial) - m.H
         lesson = replace(
             self._compress(D), f=f, g=me.problem.grad(m.trial), l=float(D.norm()), mu=me.problem.convexity()
@@ -307,9 +307,9 @@ def _expand(up: Lesson, d: int) -> Matrix:
     return symmetric(up.lam.new_zeros(d * (d + 1) // 2).index_put((up.at,), up.lam), d)
 
 
-def _sum(clients: Cohort, own: Mapping[int, Any], zero: Tensor) -> Tensor:
-    """``zero`` + Σ p_i own_i."""
-    for i, t in own.items():
+def _sum(clients: Cohort, terms: Mapping[int, Any], zero: Tensor) -> Tensor:
+    """``zero`` + Σ p_i terms_i."""
+    for i, t in terms.items():
         zero = zero if t is None else zero + clients.p[i] * t
     return zero
 
@@ -318,12 +318,13 @@ def _learned(x: Vec, clients: Cohort, ups: Mapping[int, Lesson]) -> Learned:
     if not ups:
         raise TooFewReplies(f"no client answered in round {clients.round}; check that the clients are reachable")
     share = sum(clients.p[i] for i in ups)
-    l, mu = (sum(clients.p[i] * (getattr(up, key) or 0.0) for i, up in ups.items()) / share for key in ("l", "mu"))
+    l = sum(clients.p[i] * (up.l or 0.0) for i, up in ups.items()) / share
+    mu = sum(clients.p[i] * (up.mu or 0.0) for i, up in ups.items()) / share
     g = _sum(clients, {i: up.g for i, up in ups.items()}, torch.zeros_like(x)) / share
     S = {i: _expand(up, len(x)) for i, up in ups.items() if up.lam is not None}
     return Learned(g, l, mu, _sum(clients, S, x.new_zeros(len(x), len(x))))
 
 
-def _whole(ups: Mapping[int, Lesson], d: int) -> dict[int, Matrix]:
+def _full_hessians(ups: Mapping[int, Lesson], d: int) -> dict[int, Matrix]:
     """The Hessians of the clients that sent theirs whole."""
     return {i: symmetric(up.full, d) for i, up in ups.items() if up.full is not None}

@@ -82,8 +82,8 @@ class FedNova(Algorithm[Server]):
         s.x = s.x + s.v
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> UnitStep:
+    def train(self, me: Client, request: Model) -> UnitStep:
         """Local descent, and its work ‖a_i‖₁; T is Σ lr·a."""
-        update = me.descend(got.x, pull=(self.mu, got.x) if self.mu else None)
+        update = me.descend(request.x, pull=(self.mu, request.x) if self.mu else None)
         work = update.T if self.lr_aware else update.T / me.pace.lr
         return UnitStep(update.step / work, work)

@@ -126,21 +126,21 @@ class FedNS(Algorithm[Server, Memory]):
         clients.note(eta=eta)
 
     @on_client
-    def sketch(self, me: Client[Memory], got: Model) -> Sketched:
+    def sketch(self, me: Client[Memory], request: Model) -> Sketched:
         """∇f_i(x), and the sketch Υ_i = S_i A_i with E S_iᵀS_i = I."""
-        me.memory.x = got.x
-        A, delta = me.problem.factor(got.x)
+        me.memory.x = request.x
+        A, delta = me.problem.factor(request.x)
         m = len(A)
         if m <= self.k:
-            S = torch.eye(m, dtype=got.x.dtype)
+            S = torch.eye(m, dtype=request.x.dtype)
         else:
             me.problem.work += self.k * m
             rng = me.rng("sketch")
-            S = torch.randn(self.k, m, generator=rng, dtype=got.x.dtype)
+            S = torch.randn(self.k, m, generator=rng, dtype=request.x.dtype)
             S = (S.sign() if self.entries == "rademacher" else S) / self.k**0.5
-        return Sketched(me.problem.grad(got.x), S.to(got.x.device) @ A, delta)
+        return Sketched(me.problem.grad(request.x), S.to(request.x.device) @ A, delta)
 
     @on_client
-    def losses(self, me: Client[Memory], got: Candidates) -> Losses:
+    def losses(self, me: Client[Memory], request: Candidates) -> Losses:
         """f_i along p, for the line search."""
-        return Losses(me.problem.losses_along(me.memory.x, got.p, got.etas))
+        return Losses(me.problem.losses_along(me.memory.x, request.p, request.etas))

@@ -69,9 +69,9 @@ class FedOpt(Algorithm[Server]):
         """The next v, from v and Δ̄²."""
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent from x; Δ_i is its displacement."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,6 @@ class FedPer(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent from x and the client's personal layers, on both."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)

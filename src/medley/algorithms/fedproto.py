@@ -116,16 +116,17 @@ class FedProto(Algorithm[Server, Memory]):
         replies = clients.ask(self.train, Prototypes(s.z, s.there), first)
         total = replies.sum(dict.fromkeys(clients.ids, 1.0))
         s.have = sorted({*s.have, *replies.ids})
-        now = (total.n > 0).to(total.z.dtype)
+        present = (total.n > 0).to(total.z.dtype)
         z = total.z / total.n.clamp(min=1)[:, None]
         if s.z is None or s.there is None:
             s.z = z
-            s.there = now
+            s.there = present
         else:
-            s.z, s.there = torch.where(now[:, None] > 0, z, s.z), torch.maximum(s.there, now)
+            s.z = torch.where(present[:, None] > 0, z, s.z)
+            s.there = torch.maximum(s.there, present)
 
     @on_client
-    def train(self, me: Client[Memory], got: Prototypes, first: FirstModel) -> Sums:
+    def train(self, me: Client[Memory], request: Prototypes, first: FirstModel) -> Sums:
         """Local descent on f_i(y) + λ‖features − C̄‖², then the sums of the client's features by class."""
         if self.predict == "prototype" and me.problem.last()[1] is None:
             raise RecipeError(
@@ -136,13 +137,14 @@ class FedProto(Algorithm[Server, Memory]):
         assert y is not None
 
         def loss(batch: Batch) -> Tensor:
-            if got.z is None or got.there is None:
+            if request.z is None or request.there is None:
                 return batch.loss()
-            apart = (batch.features - got.z[batch.y]).square() * got.there[batch.y][:, None]
-            return batch.loss() + self.weight * apart.mean()
+            distances = (batch.features - request.z[batch.y]).square() * request.there[batch.y][:, None]
+            return batch.loss() + self.weight * distances.mean()
 
         y = y + me.descend(y, loss=loss).step
-        me.memory.y, me.memory.seen = y, got if self.predict == "prototype" else None
+        me.memory.y = y
+        me.memory.seen = request if self.predict == "prototype" else None
         features = me.problem.features(y)
         n = me.problem.counts().to(features)
         z = features.new_zeros(len(n), features.shape[1]).index_add(0, me.problem.y, features)
@@ -155,15 +157,16 @@ class FedProto(Algorithm[Server, Memory]):
     def personal(self, me: Client[Memory], x: Vec) -> Vec:
         """y_i; under ``predict="prototype"`` its last layer holds the classes' prototypes, once it has any."""
         y = x if me.memory.y is None else me.memory.y
-        seen = me.memory.seen
-        if seen is None or seen.z is None or seen.there is None:
+        prototypes = me.memory.seen
+        if prototypes is None or prototypes.z is None or prototypes.there is None:
             return y
         weight, bias = me.problem.last()
         assert bias is not None, "train() has looked"
-        z = seen.z
-        known = (seen.there > 0) & (me.problem.counts().to(seen.there) > 0)
+        z = prototypes.z
+        present = (prototypes.there > 0) & (me.problem.counts().to(prototypes.there) > 0)
         y = y.clone()
-        y[weight:bias], y[bias:][: (bias - weight) // z.shape[1]] = 0.0, FAR  # outputs beyond the classes too
-        y[weight:][: z.numel()] = 2 * (z * known[:, None]).reshape(-1)
-        y[bias:][: len(z)] = torch.where(known, -z.square().sum(1), FAR)
+        y[weight:bias] = 0.0
+        y[bias:][: (bias - weight) // z.shape[1]] = FAR  # outputs beyond the classes too
+        y[weight:][: z.numel()] = 2 * (z * present[:, None]).reshape(-1)
+        y[bias:][: len(z)] = torch.where(present, -z.square().sum(1), FAR)
         return y

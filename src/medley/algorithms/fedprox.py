@@ -61,6 +61,6 @@ class FedProx(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent on f_i(y) + (mu/2)‖y − x‖², which pulls y back to x."""
-        return Step(me.descend(got.x, pull=(self.mu, got.x) if self.mu else None).step)
+        return Step(me.descend(request.x, pull=(self.mu, request.x) if self.mu else None).step)

@@ -73,7 +73,7 @@ class FedRep(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent on the head at x, then on the body from x."""
-        me.at(epochs=self.head_epochs).descend(got.x, train="own")
-        return Step(me.descend(got.x, train="shared").step)
+        me.at(epochs=self.head_epochs).descend(request.x, train="own")
+        return Step(me.descend(request.x, train="shared").step)

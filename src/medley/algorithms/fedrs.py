@@ -73,7 +73,7 @@ class FedRS(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent on the loss of the scaled logits."""
         scales = self.scales(me.problem.counts())
 
@@ -87,10 +87,10 @@ class FedRS(Algorithm[Server]):
             # A head may have room for classes that no client of this federation has.
             return batch.loss(z * F.pad(scales, (0, z.shape[1] - len(scales)), value=self.alpha).to(z))
 
-        return Step(me.descend(got.x, loss=loss).step)
+        return Step(me.descend(request.x, loss=loss).step)
 
     def scales(self, counts: Int[Tensor, " c"]) -> Float[Tensor, " c"]:
         """The factor on each class's logit, from a client's rows of each class."""
         n = counts.to(torch.float64)
-        held = n / n.max() if self.rule == "official" else (n > 0).to(n)
-        return self.alpha + (1 - self.alpha) * held
+        weights = n / n.max() if self.rule == "official" else (n > 0).to(n)
+        return self.alpha + (1 - self.alpha) * weights

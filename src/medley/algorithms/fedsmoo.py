@@ -105,7 +105,7 @@ class FedSMOO(Algorithm[Server, Memory]):
         clients.note(drift=float(s.h.norm()))
 
     @on_client
-    def train(self, me: Client[Memory], got: Model) -> Step:
+    def train(self, me: Client[Memory], request: Model) -> Step:
         """y ← y − lr·(∇f_i(y + s_i) + prox_i (h_i + y − x)), with μ_i ← μ_i + s_i − s in every step.
 
         s_i is ∇f_i(y) − μ_i − s, stretched to length r.
@@ -114,14 +114,14 @@ class FedSMOO(Algorithm[Server, Memory]):
 
         def perturbed(y: Vec, g: Vec, rows: Rows) -> Vec:
             nonlocal mu
-            s_i = stretched(g - mu - got.s, self.rho)
-            mu = mu + s_i - got.s
+            s_i = stretched(g - mu - request.s, self.rho)
+            mu = mu + s_i - request.s
             return me.gradient(y + s_i, rows)
 
-        prox_i = got.prox / me.p
+        prox_i = request.prox / me.p
         h_i = me.memory.h
         correct = perturbed if self.rho else None
-        step = me.descend(got.x, pull=(prox_i, got.x), shift=prox_i * h_i, correct=correct).step
+        step = me.descend(request.x, pull=(prox_i, request.x), shift=prox_i * h_i, correct=correct).step
         me.memory.h = h_i + step
         me.memory.mu = mu
         return Step(step, mu)

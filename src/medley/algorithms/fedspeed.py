@@ -92,15 +92,15 @@ class FedSpeed(Algorithm[Server, Memory]):
         clients.note(drift=float(s.h.norm()))
 
     @on_client
-    def train(self, me: Client[Memory], got: ModelAndPull) -> Step:
+    def train(self, me: Client[Memory], request: ModelAndPull) -> Step:
         """y ← y − lr·((1 − α) g₁ + α g₂ + prox_i (h_i + y − x)), g₁ = ∇f_i(y), g₂ = ∇f_i(y + ρ g₁/‖g₁‖)."""
 
         def merged(y: Vec, g: Vec, rows: Rows) -> Vec:
             return (1 - self.blend) * g + self.blend * me.gradient(y + stretched(g, self.rho), rows)
 
-        prox_i = got.weight / me.p
+        prox_i = request.weight / me.p
         h_i = me.memory.h
         perturbed = merged if self.rho and self.blend else None
-        step = me.descend(got.x, pull=(prox_i, got.x), shift=prox_i * h_i, correct=perturbed).step
+        step = me.descend(request.x, pull=(prox_i, request.x), shift=prox_i * h_i, correct=perturbed).step
         me.memory.h = h_i + step
         return Step(step)

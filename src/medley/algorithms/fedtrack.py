@@ -91,23 +91,24 @@ class FedTrack(Algorithm[Server, Memory]):
         s.x = s.x + clients.ask(self.train, g, ids=slopes.ids).mean().delta
 
     @on_client
-    def gradient(self, me: Client[Memory], got: Model) -> Gradient:
+    def gradient(self, me: Client[Memory], request: Model) -> Gradient:
         """∇g_i(x_t) on all rows."""
-        me.memory.x, me.memory.g = got.x, me.problem.grad(got.x)
+        me.memory.x = request.x
+        me.memory.g = me.problem.grad(request.x)
         return Gradient(me.memory.g)
 
     @on_client
-    def train(self, me: Client[Memory], got: Gradient) -> Step:
+    def train(self, me: Client[Memory], request: Gradient) -> Step:
         """z ← z − lr·(∇g(x_t) − ∇g_i(x_t) + g'_i(z)), with g'_i(z) the estimate of ∇g_i(z) by ``form``."""
         x = me.memory.x
-        drift = got.g - me.memory.g
+        drift = request.g - me.memory.g
         if self.form == "iag":
             return Step(self.tabled(me, x, drift) - x)
         if me.full_batch:
             return Step(me.descend(x, shift=drift).step)
 
         def follow(z: Vec, g: Vec, rows: Rows) -> Vec:
-            return g + got.g - me.problem.grad(x, rows)
+            return g + request.g - me.problem.grad(x, rows)
 
         return Step(me.descend(x, correct=follow).step)
 

@@ -57,6 +57,6 @@ class FineTune(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent from x on this task's rows."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)

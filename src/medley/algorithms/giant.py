@@ -145,27 +145,27 @@ class GIANT(Algorithm[Server, Memory]):
         clients.note(eta=eta)
 
     @on_client
-    def gradient(self, me: Client[Memory], got: Model) -> Gradient:
+    def gradient(self, me: Client[Memory], request: Model) -> Gradient:
         """∇f_i(x)."""
-        me.memory.x = got.x
-        return Gradient(me.problem.grad(got.x))
+        me.memory.x = request.x
+        return Gradient(me.problem.grad(request.x))
 
     @on_client
-    def solve(self, me: Client[Memory], got: System) -> Direction:
+    def solve(self, me: Client[Memory], request: System) -> Direction:
         """The client's direction p_i, from H_i p_i = g."""
-        if got.moved:
+        if request.moved:
             me.memory.x = me.memory.trial
         f = me.problem
         x = me.memory.x
         if self.solver == "exact":
-            return Direction(solve(f.hessian(x), got.g))
-        return Direction(conjugate_gradients(lambda v: f.hvp(x, v), got.g, self.steps, tol=1e-10))
+            return Direction(solve(f.hessian(x), request.g))
+        return Direction(conjugate_gradients(lambda v: f.hvp(x, v), request.g, self.steps, tol=1e-10))
 
     @on_client
-    def losses(self, me: Client[Memory], got: Candidates) -> LossesAndGradient:
+    def losses(self, me: Client[Memory], request: Candidates) -> LossesAndGradient:
         """f_i along p, and the gradient at x − p if the step η = 1 is among the candidates."""
-        f = me.problem.losses_along(me.memory.x, got.p, got.etas)
-        if not self.speculative or float(got.etas[1]) != 1:
+        f = me.problem.losses_along(me.memory.x, request.p, request.etas)
+        if not self.speculative or float(request.etas[1]) != 1:
             return LossesAndGradient(f, None)
-        me.memory.trial = me.memory.x - got.p
+        me.memory.trial = me.memory.x - request.p
         return LossesAndGradient(f, me.problem.grad(me.memory.trial))

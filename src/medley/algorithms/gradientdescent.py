@@ -61,6 +61,6 @@ class GradientDescent(Algorithm[Server]):
         s.x = s.x - s.lr * up.g
 
     @on_client
-    def gradient(self, me: Client, got: ModelAndRate) -> SmoothGradient:
+    def gradient(self, me: Client, request: ModelAndRate) -> SmoothGradient:
         """∇f_i(x), and the curvature bound K_i if the server does not know its step size yet."""
-        return SmoothGradient(me.problem.grad(got.x), 0.0 if got.lr else me.problem.smoothness())
+        return SmoothGradient(me.problem.grad(request.x), 0.0 if request.lr else me.problem.smoothness())

@@ -155,31 +155,32 @@ class ICaRL(Algorithm[Server, Memory]):
                 s.nearest[chosen[0].bias :][: len(mu)] = 0
 
     @on_client
-    def train(self, me: Client[Memory], got: TaughtModel) -> Step:
+    def train(self, me: Client[Memory], request: TaughtModel) -> Step:
         """Local descent on new rows and exemplars together (Algorithm 3)."""
-        if got.teacher is None:
-            return Step(me.descend(got.x).step)
+        if request.teacher is None:
+            return Step(me.descend(request.x).step)
         task = me.task
         new = me.task.first + torch.arange(me.problem.n)
         both = me.recall(torch.cat([new, *me.memory.exemplars.values()]))
-        told = both.outputs(got.teacher)
+        taught = both.outputs(request.teacher)
 
         def loss(batch: Batch) -> Tensor:
             z = batch.outputs
-            said = told if batch.rows is None else told[batch.rows]
-            z, said = z[:, : len(task.now)], said[:, : len(task.now)]  # a network may have more outputs than classes
-            return batch.loss() + self.lam * sum(distillation(z[:, c], said[:, c], self.T) for c in task.kept)
+            target = taught if batch.rows is None else taught[batch.rows]
+            z = z[:, : len(task.now)]  # a network may have more outputs than classes
+            target = target[:, : len(task.now)]
+            return batch.loss() + self.lam * sum(distillation(z[:, c], target[:, c], self.T) for c in task.kept)
 
-        return Step(dataclasses.replace(me, problem=both).descend(got.x, loss=loss).step)
+        return Step(dataclasses.replace(me, problem=both).descend(request.x, loss=loss).step)
 
     @on_client
-    def choose(self, me: Client[Memory], got: Model) -> Exemplars:
+    def choose(self, me: Client[Memory], request: Model) -> Exemplars:
         """Herd exemplars of new classes, and cut old classes' exemplars, to m each (Algorithms 2, 4, 5)."""
-        held = dict(me.memory.exemplars)
-        met = dict(me.memory.met)
+        exemplars = dict(me.memory.exemplars)
+        counts = dict(me.memory.met)
         y = me.problem.y
         new = me.problem.counts().nonzero()[:, 0].tolist()
-        classes = len(held | dict.fromkeys(new))
+        classes = len(exemplars | dict.fromkeys(new))
         m = self.budget(me) // max(1, classes)
         if classes and not m and self.predict == "means":
             raise RecipeError(
@@ -189,19 +190,20 @@ class ICaRL(Algorithm[Server, Memory]):
             )
         for c in new:
             came = me.task.first + (y == c).nonzero()[:, 0].cpu()
-            old = held.get(c, came[:0])
+            old = exemplars.get(c, came[:0])
             rows = torch.cat([old, came])
-            phi = F.normalize(me.recall(rows).features(got.x))
+            phi = F.normalize(me.recall(rows).features(request.x))
             stands = torch.ones(len(rows)).to(phi)  # how many rows each is one of
-            stands[: len(old)] = met.get(c, 0) / max(1, len(old))
-            held[c] = rows[herd(phi, m, stands / stands.sum()).cpu()]
-            met[c] = met.get(c, 0) + len(came)
-        me.memory.exemplars = (held := {c: rows[:m] for c, rows in held.items()})
-        me.memory.met = met
-        kept = me.recall(torch.cat([torch.zeros(0, dtype=torch.int64), *held.values()]))
-        phi = F.normalize(kept.features(got.x))
-        one = F.one_hot(kept.y, len(me.task.now)).to(got.x)
-        return Exemplars(one.T @ phi, one.sum(0), *kept.last())
+            stands[: len(old)] = counts.get(c, 0) / max(1, len(old))
+            exemplars[c] = rows[herd(phi, m, stands / stands.sum()).cpu()]
+            counts[c] = counts.get(c, 0) + len(came)
+        exemplars = {c: rows[:m] for c, rows in exemplars.items()}
+        me.memory.exemplars = exemplars
+        me.memory.met = counts
+        chosen = me.recall(torch.cat([torch.zeros(0, dtype=torch.int64), *exemplars.values()]))
+        phi = F.normalize(chosen.features(request.x))
+        one = F.one_hot(chosen.y, len(me.task.now)).to(request.x)
+        return Exemplars(one.T @ phi, one.sum(0), *chosen.last())
 
     def budget(self, me: Client[Memory]) -> int:
         """The number of exemplars that this client may keep in all."""

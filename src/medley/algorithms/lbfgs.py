@@ -87,7 +87,8 @@ class LBFGS(Algorithm[Server]):
             s.f = up.f
             s.g = up.g
             s.ids = replies.ids
-        g, p = s.g, s.way.solve(s.g, lambda q: s.way.scale() * q)
+        g = s.g
+        p = s.way.solve(s.g, lambda q: s.way.scale() * q)
         came: list[tuple[Value, tuple[int, ...]]] = []
 
         def losses(etas: Sequence[float]) -> Sequence[float]:
@@ -105,6 +106,6 @@ class LBFGS(Algorithm[Server]):
         clients.note(eta=eta)
 
     @on_client
-    def evaluate(self, me: Client, got: Model) -> Value:
+    def evaluate(self, me: Client, request: Model) -> Value:
         """f_i(x) and ∇f_i(x)."""
-        return Value(me.problem.loss(got.x), me.problem.grad(got.x))
+        return Value(me.problem.loss(request.x), me.problem.grad(request.x))

@@ -70,7 +70,7 @@ class Local(Algorithm[Server, Memory]):
         s.have = sorted({*s.have, *clients.ask(self.train, Recall(), first).each()})
 
     @on_client(vectorized=True)
-    def train(self, me: Client[Memory], got: Recall, first: FirstModel) -> Done:
+    def train(self, me: Client[Memory], request: Recall, first: FirstModel) -> Done:
         """Local descent from the client's own model."""
         y = me.memory.y if first.x is None else first.x
         assert y is not None

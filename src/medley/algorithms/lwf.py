@@ -74,17 +74,17 @@ class LwF(Algorithm[Server]):
         s.teacher = s.x
 
     @on_client
-    def train(self, me: Client, got: TaughtModel) -> Step:
+    def train(self, me: Client, request: TaughtModel) -> Step:
         """Local descent on the labels' loss + λ × the distillation of the teacher's outputs for past classes."""
-        if got.teacher is None:
-            return Step(me.descend(got.x).step)
+        if request.teacher is None:
+            return Step(me.descend(request.x).step)
         task = me.task
-        taught = me.problem.outputs(got.teacher)
+        taught = me.problem.outputs(request.teacher)
 
         def loss(batch: Batch) -> Tensor:
             z = batch.outputs[:, : len(task.now)]  # a network may have more outputs than classes
-            said = (taught if batch.rows is None else taught[batch.rows])[:, : len(task.now)]
+            target = (taught if batch.rows is None else taught[batch.rows])[:, : len(task.now)]
             new = batch.loss(z.masked_fill(~task.now, -torch.inf))
-            return new + self.lam * sum(distillation(z[:, c], said[:, c], self.T) for c in task.kept)
+            return new + self.lam * sum(distillation(z[:, c], target[:, c], self.T) for c in task.kept)
 
-        return Step(me.descend(got.x, loss=loss).step)
+        return Step(me.descend(request.x, loss=loss).step)

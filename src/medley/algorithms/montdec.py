@@ -99,7 +99,7 @@ class MontDec(Algorithm[Server, Memory]):
     def round(self, s: Server, clients: Cohort) -> None:
         """θ ← θ − ηp with p = (Σp_iĤ_i)⁻¹g, from the approximate Hessians Ĥ_i and the mean gradient g."""
         reports = clients.ask(self.report, Model(s.x)).each()
-        s.held = s.held.after({i: (up.V, up.lam) for i, up in reports.items()}, anew=reports)
+        s.held = s.held.after({i: (up.V, up.lam) for i, up in reports.items()}, renewed=reports)
         s.g |= {i: up.g for i, up in reports.items()}
         s.rho |= {i: up.rho for i, up in reports.items()}
         if not reports:
@@ -111,31 +111,31 @@ class MontDec(Algorithm[Server, Memory]):
 
         def losses(etas: Sequence[float]) -> Sequence[float]:
             line = Line(p, round(math.log(etas[1], self.beta)))
-            told = {i: up.f for i, up in clients.ask(self.losses, line, ids=tuple(reports)).each().items()}
-            if not told:
+            f = {i: up.f for i, up in clients.ask(self.losses, line, ids=tuple(reports)).each().items()}
+            if not f:
                 raise TooFewReplies(f"round {clients.round}: no client sent its loss; are they reachable?")
-            return s.held.along(p, etas, p_i, s.rho, s.g, told)
+            return s.held.along(p, etas, p=p_i, rho=s.rho, g=s.g, reported=f)
 
         eta, _ = backtrack(losses, float(p @ g), self.alpha, self.beta, self.tries)
         s.x = s.x - eta * p
         clients.note(eta=eta)
 
     @on_client
-    def report(self, me: Client[Memory], got: Model) -> Report:
+    def report(self, me: Client[Memory], request: Model) -> Report:
         """∇f_i(θ), and the leading eigenpairs of ∇²f_i(θ)."""
         f = me.problem
-        none = got.x.new_empty(0, len(got.x))
-        me.memory.x = got.x
+        none = request.x.new_empty(0, len(request.x))
+        me.memory.x = request.x
         k = me.pace.pairs if self.pairs is None else self.pairs
-        A, delta = f.factor(got.x)
+        A, delta = f.factor(request.x)
         f.work += min(A.shape) * f.n
         spectrum = decompose(A, none, none[:, 0], k + 1)
         k = min(k, len(spectrum.values))
         V = spectrum.vectors(0, k, A, none, none[:, 0])
-        return Report(f.grad(got.x), V, spectrum.values[:k] + delta, spectrum.next(k) + delta)
+        return Report(f.grad(request.x), V, spectrum.values[:k] + delta, spectrum.next(k) + delta)
 
     @on_client
-    def losses(self, me: Client[Memory], got: Line) -> Losses:
+    def losses(self, me: Client[Memory], request: Line) -> Losses:
         """f_i along p, for the line search."""
-        etas = candidates(self.beta, got.first, self.tries)
-        return Losses(me.problem.losses_along(me.memory.x, got.p, got.p.new_tensor(etas)))
+        etas = candidates(self.beta, request.first, self.tries)
+        return Losses(me.problem.losses_along(me.memory.x, request.p, request.p.new_tensor(etas)))

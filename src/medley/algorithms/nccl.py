@@ -60,12 +60,12 @@ class NCCL(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent along the gradients of memory and task, each times its own rate."""
         memory = me.replay
         alpha = me.pace.lr
         if not memory:
-            return Step(me.descend(got.x).step)
+            return Step(me.descend(request.x).step)
         draws = memory.batches()
 
         def weighed(z: Vec, g: Vec, rows: Rows) -> Vec:
@@ -73,7 +73,7 @@ class NCCL(Algorithm[Server]):
             on_memory, on_task = self.rates(alpha, f, g)
             return (on_memory * f + on_task * g) / alpha
 
-        return Step(me.descend(got.x, correct=weighed).step)
+        return Step(me.descend(request.x, correct=weighed).step)
 
     def rates(self, alpha: float, f: Vec, g: Vec) -> tuple[float, float]:
         """The rates of the memory's gradient f and the task's gradient g."""

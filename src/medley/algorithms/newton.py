@@ -97,12 +97,12 @@ class Newton(Algorithm[Server, Memory]):
         clients.note(eta=eta)
 
     @on_client
-    def curvature(self, me: Client[Memory], got: Model) -> Curvature:
+    def curvature(self, me: Client[Memory], request: Model) -> Curvature:
         """∇f_i(x) and ∇²f_i(x)."""
-        me.memory.x = got.x
-        return Curvature(me.problem.grad(got.x), triangle(me.problem.hessian(got.x)))
+        me.memory.x = request.x
+        return Curvature(me.problem.grad(request.x), triangle(me.problem.hessian(request.x)))
 
     @on_client
-    def losses(self, me: Client[Memory], got: Candidates) -> Losses:
+    def losses(self, me: Client[Memory], request: Candidates) -> Losses:
         """f_i along p, for the line search."""
-        return Losses(me.problem.losses_along(me.memory.x, got.p, got.etas))
+        return Losses(me.problem.losses_along(me.memory.x, request.p, request.etas))

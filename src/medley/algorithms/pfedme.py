@@ -98,14 +98,14 @@ class pFedMe(Algorithm[Server, Memory]):
             clients.ask(self.follow, Model(x), ids=absent).each()
 
     @on_client
-    def train(self, me: Client[Memory], got: Model) -> Step:
+    def train(self, me: Client[Memory], request: Model) -> Step:
         """w_i − x, where w_i follows the client's own model θ_i."""
-        return Step(self.solve(me, got.x) - got.x)
+        return Step(self.solve(me, request.x) - request.x)
 
     @on_client
-    def follow(self, me: Client[Memory], got: Model) -> Kept:
+    def follow(self, me: Client[Memory], request: Model) -> Kept:
         """The same as `train`, but nothing is sent."""
-        self.solve(me, got.x)
+        self.solve(me, request.x)
         return Kept()
 
     def solve(self, me: Client[Memory], x: Vec) -> Vec:

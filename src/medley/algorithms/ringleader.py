@@ -95,12 +95,12 @@ class Ringleader(Algorithm[Server]):
         replies = clients.ask(self.train, Model(s.x), late="deliver")
         up = replies.each()
         second = bool(s.left)
-        now = {i: reply.delta for i, reply in up.items() if not second or i in s.left}
-        s.next_G, s.next_b = added(s.next_G, s.next_b, {i: up[i].delta for i in up if i not in now})
-        s.G, s.b = added(s.G, s.b, now)
-        steps = bool(now) and (second or clients.p.keys() <= s.b.keys())
+        current = {i: reply.delta for i, reply in up.items() if not second or i in s.left}
+        s.next_G, s.next_b = added(s.next_G, s.next_b, {i: up[i].delta for i in up if i not in current})
+        s.G, s.b = added(s.G, s.b, current)
+        steps = bool(current) and (second or clients.p.keys() <= s.b.keys())
         if steps:
-            s.left = [i for i in s.left or sorted(clients.p) if i not in now]
+            s.left = [i for i in s.left or sorted(clients.p) if i not in current]
             share = sum(clients.p[i] for i in s.b)
             for i, G in s.G.items():
                 s.x = s.x + self.server_lr * clients.p[i] / share / s.b[i] * G
@@ -115,14 +115,16 @@ class Ringleader(Algorithm[Server]):
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """Clients that left are dropped from both tables; a client that joins in phase 2 enters the next round's."""
         del who
-        s.G, s.next_G = ({i: G for i, G in t.items() if i in clients.p} for t in (s.G, s.next_G))
-        s.b, s.next_b = ({i: b for i, b in t.items() if i in clients.p} for t in (s.b, s.next_b))
+        s.G = {i: G for i, G in s.G.items() if i in clients.p}
+        s.b = {i: b for i, b in s.b.items() if i in clients.p}
+        s.next_G = {i: G for i, G in s.next_G.items() if i in clients.p}
+        s.next_b = {i: b for i, b in s.next_b.items() if i in clients.p}
         s.left = [i for i in s.left if i in clients.p]
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         """Local descent from x; its displacement is the update."""
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)
 
 
 def added(G: dict[int, Vec], b: dict[int, int], new: dict[int, Vec]) -> tuple[dict[int, Vec], dict[int, int]]:

@@ -91,18 +91,18 @@ class SCAFFOLD(Algorithm[Server, Memory]):
         s.c = recall_all(self.name, clients, self.recall, Recall())
 
     @on_client
-    def recall(self, me: Client[Memory], got: Recall) -> Recalled:
+    def recall(self, me: Client[Memory], request: Recall) -> Recalled:
         """The client's c_i."""
         return Recalled(me.memory.c)
 
     @on_client(vectorized=True)
-    def train(self, me: Client[Memory], got: ModelAndVariate) -> StepAndVariate:
+    def train(self, me: Client[Memory], request: ModelAndVariate) -> StepAndVariate:
         """y ← y − lr·(∇f_i(y) − c_i + c), and a new c_i."""
         c_i = me.memory.c
-        c = got.c
-        update = me.descend(got.x, shift=c - c_i)
+        c = request.c
+        update = me.descend(request.x, shift=c - c_i)
         if self.option == "I":
-            me.memory.c = me.problem.grad(got.x)
+            me.memory.c = me.problem.grad(request.x)
         else:
             me.memory.c = c_i - c - update.step / update.T
         return StepAndVariate(update.step, me.memory.c - c_i)

@@ -166,43 +166,43 @@ class TARGET(Algorithm[Server, Memory]):
     def end_task(self, s: Server, clients: Cohort) -> None:
         """Make rows of all classes so far, and send them to all clients."""
         with drawing(clients.rng("dreams"), s.x.device):
-            rows, said = self.dream(s.x, clients.buffers, clients.task)
-        if not bool(torch.isfinite(rows).all() and torch.isfinite(said).all()):
+            rows, outputs = self.dream(s.x, clients.buffers, clients.task)
+        if not bool(torch.isfinite(rows).all() and torch.isfinite(outputs).all()):
             raise Diverged("TARGET's model has outputs that are not finite: the run diverges; try a smaller kd or lr")
-        clients.ask(self.keep, Dreams(rows, said), ids=tuple(clients.p)).each()
+        clients.ask(self.keep, Dreams(rows, outputs), ids=tuple(clients.p)).each()
 
     @on_client
-    def keep(self, me: Client[Memory], got: Dreams) -> Kept:
+    def keep(self, me: Client[Memory], request: Dreams) -> Kept:
         """Made-up rows replace those held before, because the last teacher knows all classes."""
-        me.memory.rows = got.rows
-        me.memory.said = got.said
+        me.memory.rows = request.rows
+        me.memory.said = request.said
         return Kept()
 
     @on_client
-    def train(self, me: Client[Memory], got: Model) -> Step:
+    def train(self, me: Client[Memory], request: Model) -> Step:
         """Local descent on the loss among new classes + kd × the distillation on made-up rows."""
         dreams = me.memory.rows
-        told = me.memory.said
+        taught = me.memory.said
         task = me.task
-        if dreams is None or told is None:
-            return Step(me.descend(got.x).step)
-        made = me.problem.like(dreams, torch.zeros(len(dreams)).to(me.problem.y))
-        now = task.now
+        if dreams is None or taught is None:
+            return Step(me.descend(request.x).step)
+        objective = me.problem.like(dreams, torch.zeros(len(dreams)).to(me.problem.y))
+        current = task.now
         size = -(-len(dreams) * (me.pace.batch or me.problem.n) // me.problem.n)
         draws = passes(len(dreams), size, me.rng("dreams"))
 
         def new(batch: Batch) -> Tensor:
-            return batch.loss(batch.outputs[:, : len(now)].masked_fill(~now, -torch.inf))
+            return batch.loss(batch.outputs[:, : len(current)].masked_fill(~current, -torch.inf))
 
         def old(batch: Batch) -> Tensor:
-            z = batch.outputs[:, : len(now)]
-            said = told[batch.rows][:, : len(now)]
-            return self.kd * sum((distillation(z[:, c], said[:, c], 2.0) for c in task.kept), z.new_zeros(()))
+            z = batch.outputs[:, : len(current)]
+            target = taught[batch.rows][:, : len(current)]
+            return self.kd * sum((distillation(z[:, c], target[:, c], 2.0) for c in task.kept), z.new_zeros(()))
 
         def both(z: Vec, g: Vec, rows: Rows) -> Vec:
-            return g + made.grad(z, next(draws), old)
+            return g + objective.grad(z, next(draws), old)
 
-        return Step(me.descend(got.x, loss=new, correct=both).step)
+        return Step(me.descend(request.x, loss=new, correct=both).step)
 
     def dream(self, x: Vec, buffers: State | None, task: Task) -> tuple[Tensor, Tensor]:
         """Rows that the network with parameters x assigns to the classes seen, and its outputs for them."""

@@ -93,8 +93,10 @@ def decompose(A: Factor, W: Vectors, c: Values, few: int | None = None) -> Spect
     d = A.shape[1]
     rows = len(A) + len(W)
     order = min(d, rows)
-    if few is not None and order >= LARGE and few * FEW <= order and (found := _lanczos(A, W, c, few)) is not None:
-        return found
+    if few is not None and order >= LARGE and few * FEW <= order:
+        spectrum = _lanczos(A, W, c, few)
+        if spectrum is not None:
+            return spectrum
     if rows < d:
         values, basis = _by_gram(A, W, c)
     else:
@@ -147,10 +149,10 @@ def _lanczos(A: Factor, W: Vectors, c: Values, few: int) -> Spectrum | None:
     except ArpackNoConvergence:
         return None
     trace = float(A.square().sum() - c @ W.square().sum(1))
-    found = torch.from_numpy(values).to(A)
+    lam = torch.from_numpy(values).to(A)
     basis = torch.from_numpy(U.T.copy()).to(A)
-    first = torch.argsort(found.abs(), descending=True)
-    return Spectrum(d, found[first], basis[first], 0.0, trace, partial=True)
+    first = torch.argsort(lam.abs(), descending=True)
+    return Spectrum(d, lam[first], basis[first], 0.0, trace, partial=True)
 
 
 @dataclass(frozen=True)
@@ -182,16 +184,16 @@ class Sketch:
         return int((self.owner == agent).sum())
 
     def after(
-        self, pairs: Mapping[int, tuple[Vectors, Values]], anew: Collection[int] = (), based: Collection[int] = ()
+        self, pairs: Mapping[int, tuple[Vectors, Values]], renewed: Collection[int] = (), based: Collection[int] = ()
     ) -> Sketch:
         """With more pairs.
 
         Args:
             pairs: eigenvectors and eigenvalues by agent.
-            anew: agents whose earlier pairs are dropped.
+            renewed: agents whose earlier pairs are dropped.
             based: agents whose earlier pairs become a base from now on.
         """
-        keep = torch.tensor([i not in anew for i in self.owner.tolist()], dtype=torch.bool, device=self.owner.device)
+        keep = torch.tensor([i not in renewed for i in self.owner.tolist()], dtype=torch.bool, device=self.owner.device)
         old, gram = (self.V, self.gram) if bool(keep.all()) else (self.V[keep], None)
         if gram is None and self.gram is not None:
             gram = self.gram[keep][:, keep]
@@ -204,7 +206,9 @@ class Sketch:
         elif len(new):
             side = old @ new.T
             gram = torch.cat([torch.cat([gram, side], 1), torch.cat([side.T, new @ new.T], 1)])
-        agents = [i for i, (W, _) in pairs.items() for _ in range(len(W))]
+        agents = list[int]()
+        for i, (W, _) in pairs.items():
+            agents += [i] * len(W)
         owner = torch.cat([self.owner[keep], torch.tensor(agents, dtype=torch.int64, device=keep.device)])
         marked = torch.tensor([i in based for i in owner.tolist()], dtype=torch.bool, device=keep.device)
         base = torch.cat([self.base[keep], keep.new_zeros(len(new))])
@@ -214,13 +218,14 @@ class Sketch:
     def weights(self, p: Mapping[int, float], rho: Mapping[int, float]) -> Values:
         """c with Σp_iĤ_i = VᵀcV + Σp_iρ_i I; 0 for agents not in ``p``."""
         agents = torch.arange(1 + int(self.owner.max())) if len(self.owner) else self.owner
-        share, floor = (self.lam.new_tensor([of.get(i, 0.0) for i in agents.tolist()]) for of in (p, rho))
+        share = self.lam.new_tensor([p.get(i, 0.0) for i in agents.tolist()])
+        floor = self.lam.new_tensor([rho.get(i, 0.0) for i in agents.tolist()])
         return share[self.owner] * (self.lam - torch.where(self.base, 0.0, floor[self.owner]))
 
     def bend(self, p: Mapping[int, float], rho: Mapping[int, float], v: Vec) -> float:
         """Σp_i vᵀĤ_iv over the agents in ``p``."""
-        whole = sum(p_i * rho[i] for i, p_i in p.items()) * float(v @ v)
-        return whole + float(self.weights(p, rho) @ (self.V @ v).square()) if p else 0.0
+        isotropic = sum(p_i * rho[i] for i, p_i in p.items()) * float(v @ v)
+        return isotropic + float(self.weights(p, rho) @ (self.V @ v).square()) if p else 0.0
 
     def along(
         self,
@@ -229,7 +234,7 @@ class Sketch:
         p: Mapping[int, float],
         rho: Mapping[int, float],
         g: Mapping[int, Vec],
-        told: Mapping[int, Values],
+        reported: Mapping[int, Values],
     ) -> list[float]:
         """Σp_i f_i(x − ηv) for every η, up to one constant: reported by the agents that answered, else modelled.
 
@@ -238,12 +243,12 @@ class Sketch:
         Args:
             v: direction [d].
             p, rho, g: weights, ρ_i and gradients of the agents.
-            told: losses at every η, from the agents that answered; at least one.
+            reported: losses at every η, from the agents that answered; at least one.
         """
-        rest = {i: w for i, w in p.items() if i not in told}
+        rest = {i: w for i, w in p.items() if i not in reported}
         down = sum(w * float(v @ g[i]) for i, w in rest.items())
         bend = self.bend(rest, rho, v)
-        f = torch.stack([p[i] * told[i] for i in sorted(told)]).sum(0).tolist()
+        f = torch.stack([p[i] * reported[i] for i in sorted(reported)]).sum(0).tolist()
         return [f_k - eta * down + eta**2 / 2 * bend for eta, f_k in zip(etas, f, strict=True)]
 
     def diagonal(self, c: Values, rho: float) -> Vec:

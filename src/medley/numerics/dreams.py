@@ -52,10 +52,10 @@ class Dreamer:
         self,
         x: Vec,
         buffers: State | None,
-        seen: Bool[Tensor, " c"],
+        present: Bool[Tensor, " c"],
         compared: Callable[[Int[Tensor, " b"]], Bool[Tensor, "b c"]],
     ) -> tuple[Tensor, Tensor]:
-        """Rows of the classes ``seen``, and the teacher's outputs for them [rows, c]. Draws from torch's global stream.
+        """Rows of the classes present, and the teacher's outputs for them [rows, c]. Draws from torch's global stream.
 
         Args:
             x, buffers: the teacher's parameters and buffers.
@@ -66,8 +66,8 @@ class Dreamer:
             getattr(m, "reset_parameters", lambda: None)()
         teacher, student, maker = (copy.deepcopy(m).to(x).train() for m in (self.network, student, self.generator))
         load(teacher.eval().requires_grad_(False), x, buffers)
-        classes = seen.nonzero()[:, 0]
-        C = len(seen)
+        classes = present.nonzero()[:, 0]
+        C = len(present)
         pool = torch.empty(0, device=x.device)
         learning = torch.optim.Adam(student.parameters(), 1e-3)
         while len(pool) < self.rows:
@@ -104,8 +104,8 @@ class Dreamer:
         loss = loss + self.bn * sum(off)
         if student is not None:
             s = student(X)[:, :C]
-            apart = F.kl_div(s.log_softmax(1), t.softmax(1), reduction="none").sum(1)
-            loss = loss - self.adv * (apart * (s.argmax(1) == t.argmax(1))).mean()
+            divergence = F.kl_div(s.log_softmax(1), t.softmax(1), reduction="none").sum(1)
+            loss = loss - self.adv * (divergence * (s.argmax(1) == t.argmax(1))).mean()
         return loss
 
 

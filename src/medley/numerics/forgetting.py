@@ -23,7 +23,9 @@ def figures(matrix: Sequence[Sequence[float]], first: Sequence[int] = ()) -> dic
     last = matrix[-1][:S]
     right_after = [matrix[j][j] for j in range(S)]
     since = [min(j, first[j]) if j < len(first) else j for j in range(S)]
-    best = [max(row[j] for row in matrix[since[j] :]) for j in range(S)]
+    best = []
+    for j in range(S):
+        best.append(max(row[j] for row in matrix[since[j] :]))
     old = max(S - 1, 1)
     fgt = (sum(right_after) - sum(last)) / old
     return {

@@ -24,7 +24,7 @@ def redrawn(module: nn.Module, seed: int = 0) -> nn.Module:
 
     Parameters that no layer resets, and all buffers, stay as they are. Torch's global CPU stream is left unchanged.
     """
-    kept = {name: b.detach().clone() for name, b in module.named_buffers()}
+    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
     fresh = copy.deepcopy(module).cpu()
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would seed the accelerators too.
@@ -35,7 +35,7 @@ def redrawn(module: nn.Module, seed: int = 0) -> nn.Module:
                 reset()
     with torch.no_grad():
         for name, b in fresh.named_buffers():
-            b.copy_(kept[name])
+            b.copy_(buffers[name])
     return fresh
 
 
@@ -47,12 +47,12 @@ def undrawn(module: nn.Module) -> str | None:
     places = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
     for path, m in module.named_modules():
         for name, p in m.named_parameters(recurse=False):
-            if p.requires_grad and p.numel() and places[id(p)] == 1 and not _drawn(m, name, p.detach()):
+            if p.requires_grad and p.numel() and places[id(p)] == 1 and not _has_drawn(m, name, p.detach()):
                 return f"{path}.{name}".lstrip(".")
     return None
 
 
-def _drawn(layer: nn.Module, name: str, p: Tensor) -> bool:
+def _has_drawn(layer: nn.Module, name: str, p: Tensor) -> bool:
     if type(layer) in NORMS:
         return bool((p == (name == "weight")).all())
     if type(layer) in UNIFORM and isinstance(layer.weight, nn.Parameter):

@@ -40,7 +40,8 @@ def conjugate_gradients(product: Product, g: Vec, steps: int, tol: float = 0.0) 
         a = rr / vHv
         p = p + a * v
         r = r - a * Hv
-        rr, before = float(r @ r), rr
+        before = rr
+        rr = float(r @ r)
         v = r + (rr / before) * v
     return p
 

@@ -50,8 +50,8 @@ class Scaling:
     def of_table(self, table: Any, columns: Mapping[str, Any], call: str) -> Tensor:
         """Features of a table's columns, as its own ``columns_of`` names them, by the coding. Raises BadData."""
         assert self.coding is not None, "a scaling without a coding is of features"
-        found = {name: cells(table, columns[name]) for name in self.coding.names if name in columns}
-        return self(torch.from_numpy(self.coding(found, call)))
+        values = {name: cells(table, columns[name]) for name in self.coding.names if name in columns}
+        return self(torch.from_numpy(self.coding(values, call)))
 
     def after(self, first: Scaling | None) -> Scaling:
         """The scaling that applies ``first``, if given, and then this one."""

@@ -21,8 +21,8 @@ def weighted(terms: Terms) -> Vec:
 
 def mean(terms: Terms) -> Vec | None:
     """Their weighted mean; None if there are no vectors."""
-    there = [(weight, v) for weight, v in terms if v is not None]
-    return weighted(there) / sum(weight for weight, _ in there) if there else None
+    present = [(weight, v) for weight, v in terms if v is not None]
+    return weighted(present) / sum(weight for weight, _ in present) if present else None
 
 
 def bounded(c: Vec, clip: float | None, v: Vec) -> Vec:

@@ -74,7 +74,7 @@ from ...contract import Algorithm, Client, Cohort, Model, Need, RecipeError, Vec
 from . import paper
 from .joint import Joint
 from .messages import Anchor, Memory, Server, Snapshot, Update
-from .walk import Form, counted, suited, together
+from .walk import Form, common_steps, counted, suited
 
 
 @dataclass(frozen=True)
@@ -127,22 +127,22 @@ class CFLAG(Algorithm[Server, Memory]):
 
     def round(self, s: Server, clients: Cohort) -> None:
         """Gradients at x (lines 2–3), local steps (4–11), and the server's step (12)."""
-        found = clients.ask(self.snapshot, Model(s.x)).each()
-        E = together(found.values(), clients.round)
-        paper.advance(s, clients, found, E, self.L, self.learn)
+        snapshots = clients.ask(self.snapshot, Model(s.x)).each()
+        E = common_steps(snapshots.values(), clients.round)
+        paper.advance(s, clients, snapshots=snapshots, E=E, L=self.L, learn=self.learn)
 
     @on_client
-    def snapshot(self, me: Client[Memory], got: Model) -> Snapshot:
+    def snapshot(self, me: Client[Memory], request: Model) -> Snapshot:
         """∇g_i and ∇f_i at x_t, on all rows."""
-        g = me.problem.grad(got.x) if me.problem.n and self.correct else None
-        f = me.replay.problem.grad(got.x) if me.replay else None
-        me.memory = Memory(got.x, g, f)
+        g = me.problem.grad(request.x) if me.problem.n and self.correct else None
+        f = me.replay.problem.grad(request.x) if me.replay else None
+        me.memory = Memory(request.x, g, f)
         return counted(me, g, f)
 
     @on_client
-    def learn(self, me: Client[Memory], got: Anchor) -> Update:
+    def learn(self, me: Client[Memory], request: Anchor) -> Update:
         """E steps on this task's rows, then one on the memory."""
-        return paper.learn(me, got, self.form, self.alpha, self.rates)
+        return paper.learn(me, request, self.form, self.alpha, self.rates)
 
     @property
     def rates(self) -> paper.Rates:

@@ -54,9 +54,9 @@ def slopes_of(objective: Objective, x: Vec) -> tuple[Slopes, Head]:
 
 def snapshot(me: Client[Memory], x: Vec) -> tuple[Head | None, Head | None]:
     """The last layer's block of ∇g_i and of ∇f_i at x [k], None without rows. The client's memory keeps the slopes."""
-    now, g = slopes_of(me.problem, x) if me.problem.n else (None, None)
-    held, f = slopes_of(me.replay.problem, x) if me.replay else (None, None)
-    me.memory = Memory(x, now=now, held=held)
+    current, g = slopes_of(me.problem, x) if me.problem.n else (None, None)
+    replayed, f = slopes_of(me.replay.problem, x) if me.replay else (None, None)
+    me.memory = Memory(x, now=current, held=replayed)
     return g, f
 
 
@@ -71,8 +71,11 @@ class HeadCorrection:
     """
 
     def __init__(self, at: Block, H: Head, parts: Sequence[tuple[Slopes, float]], clip: float | None) -> None:
-        self.at, self.H, self.clip = at, H.view(at.outputs, -1), clip
-        self.R, self.phi = torch.cat([s.R for s, _ in parts]), torch.cat([s.phi for s, _ in parts])
+        self.at = at
+        self.H = H.view(at.outputs, -1)
+        self.clip = clip
+        self.R = torch.cat([s.R for s, _ in parts])
+        self.phi = torch.cat([s.phi for s, _ in parts])
         self.sizes = [len(s.R) for s, _ in parts]
         self.shares = [share for _, share in parts]
 

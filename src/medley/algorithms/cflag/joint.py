@@ -69,7 +69,7 @@ from ...numerics.sums import weighted
 from . import head
 from .head import HeadCorrection, block
 from .messages import Head, Memory, Server, Share, Snapshot, Target
-from .walk import Form, Walk, counted, suited, together
+from .walk import Form, Walk, common_steps, counted, suited
 
 
 @dataclass(frozen=True)
@@ -128,62 +128,64 @@ class Joint(Algorithm[Server, Memory]):
 
         x ← x + Σ w_i (z_E^i − x), w_i = λ_g p_i + λ_f q_i.
         """
-        found = clients.ask(self.snapshot, Model(s.x), ids=tuple(clients.p)).each()
-        E = together(found.values(), clients.round)
-        P = sum(up.past for up in found.values())
-        C = sum(up.n for up in found.values())
-        M = sum(up.m for up in found.values())
-        share = sum(clients.p[i] for i in found)
+        snapshots = clients.ask(self.snapshot, Model(s.x), ids=tuple(clients.p)).each()
+        E = common_steps(snapshots.values(), clients.round)
+        P = sum(up.past for up in snapshots.values())
+        C = sum(up.n for up in snapshots.values())
+        M = sum(up.m for up in snapshots.values())
+        share = sum(clients.p[i] for i in snapshots)
         lf = P / (P + C) if M else 0.0  # (3)
-        new = {i: (1 - lf) * clients.p[i] / share for i in found}
-        old = {i: lf * up.m / M if M else 0.0 for i, up in found.items()}
-        w = {i: new[i] + old[i] for i in found if new[i] + old[i] > 0}
+        new = {i: (1 - lf) * clients.p[i] / share for i in snapshots}
+        old = {i: lf * up.m / M if M else 0.0 for i, up in snapshots.items()}
+        w = {i: new[i] + old[i] for i in snapshots if new[i] + old[i] > 0}
         H = top = None
         if self.correct == "head":
-            top = head_of(found, new, old)
+            top = head_of(snapshots, new, old)
         elif self.correct:
-            H = weighted([(new[i], found[i].g) for i in w] + [(old[i], found[i].f) for i in w])
+            H = weighted([(new[i], snapshots[i].g) for i in w] + [(old[i], snapshots[i].f) for i in w])
         replies = clients.ask(self.descend, Target(H, E, top), {i: Share(new[i] / w[i]) for i in w}, ids=tuple(w))
         step = replies.sum(w).delta
         s.x = s.x + step / sum(w[i] for i in replies.ids)
         clients.note(memory_weight=lf)
 
     @on_client
-    def snapshot(self, me: Client[Memory], got: Model) -> Snapshot:
+    def snapshot(self, me: Client[Memory], request: Model) -> Snapshot:
         """∇g_i and ∇f_i at x, on all rows; only their blocks of the last layer if only that layer is corrected."""
         if self.correct == "head":
-            return counted(me, None, None, *head.snapshot(me, got.x))
-        g = me.problem.grad(got.x) if me.problem.n and self.correct else None
-        f = me.replay.problem.grad(got.x) if me.replay and self.correct else None
-        me.memory = Memory(got.x, g, f)
+            return counted(me, None, None, *head.snapshot(me, request.x))
+        g = me.problem.grad(request.x) if me.problem.n and self.correct else None
+        f = me.replay.problem.grad(request.x) if me.replay and self.correct else None
+        me.memory = Memory(request.x, g, f)
         return counted(me, g, f)
 
     @on_client
-    def descend(self, me: Client[Memory], got: Target, own: Share) -> Step:
+    def descend(self, me: Client[Memory], request: Target, share: Share) -> Step:
         """E steps of z ← z − β(h′_i + H − h_i) on this task's rows and the memory's together."""
-        kept = me.memory
+        memory = me.memory
         x = me.memory.x
         assert x is not None
         parts = []
         tables = []
-        if own.current > 0:
-            parts.append((me.problem, own.current))
-            tables.append((kept.now, own.current))
-        if me.replay and own.current < 1:
-            parts.append((me.replay.problem, 1 - own.current))
-            tables.append((kept.held, 1 - own.current))
+        if share.current > 0:
+            parts.append((me.problem, share.current))
+            tables.append((memory.now, share.current))
+        if me.replay and share.current < 1:
+            parts.append((me.replay.problem, 1 - share.current))
+            tables.append((memory.held, 1 - share.current))
         me.memory = Memory()
-        if got.head is not None:
-            slopes = [(s, share) for s, share in tables if s is not None]
-            layer = HeadCorrection(block(me.problem, slopes[0][0]), got.head, slopes, self.clip)
-            return Step(Walk(me, parts, x, None, None, got.steps, None, layer).go(self.form))
-        h = None if got.H is None else weighted([(own.current, kept.g), (1 - own.current, kept.f)])
-        return Step(Walk(me, parts, x, h, got.H, got.steps, self.clip).go(self.form))
+        if request.head is not None:
+            slopes = [(s, weight) for s, weight in tables if s is not None]
+            layer = HeadCorrection(block(me.problem, slopes[0][0]), request.head, slopes, self.clip)
+            return Step(Walk(me, parts, x, h=None, H=None, steps=request.steps, clip=None, head=layer).go(self.form))
+        h = None if request.H is None else weighted([(share.current, memory.g), (1 - share.current, memory.f)])
+        return Step(Walk(me, parts, x, h=h, H=request.H, steps=request.steps, clip=self.clip).go(self.form))
 
 
-def head_of(found: Mapping[int, Snapshot], new: Mapping[int, float], old: Mapping[int, float]) -> Head:
+def head_of(snapshots: Mapping[int, Snapshot], new: Mapping[int, float], old: Mapping[int, float]) -> Head:
     """The last layer's block of H [k]. Raises WireError if a client's block has another length."""
-    terms = [(i, a, v) for i, up in found.items() for a, v in ((new[i], up.head_g), (old[i], up.head_f))]
+    terms = []
+    for i, up in snapshots.items():
+        terms += [(i, new[i], up.head_g), (i, old[i], up.head_f)]
     lengths = {i: len(v) for i, _, v in terms if v is not None}
     usual = statistics.mode(lengths.values())
     odd = next((i for i, k in lengths.items() if k != usual), None)

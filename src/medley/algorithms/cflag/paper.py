@@ -15,7 +15,7 @@ from .walk import Form, Walk
 def advance(
     s: Server,
     clients: Cohort,
-    found: Mapping[int, Snapshot],
+    snapshots: Mapping[int, Snapshot],
     E: int,
     L: float,
     learn: Callable[[Client[Memory], Anchor], Update],
@@ -23,14 +23,14 @@ def advance(
     """The server's step x ← x − Σ p_i Δ_i (25). Notes its Γ(t) (15).
 
     Args:
-        found: the clients' snapshots at x.
+        snapshots: the clients' snapshots at x.
         E: the number of steps of every client.
         L: the smoothness.
         learn: the client method.
     """
-    g = mean([(clients.p[i], up.g) for i, up in found.items()])
-    f = mean([(clients.p[i], up.f) for i, up in found.items()])
-    up = clients.ask(learn, Anchor(g, f, E, len(found)), ids=tuple(found)).mean()
+    g = mean([(clients.p[i], up.g) for i, up in snapshots.items()])
+    f = mean([(clients.p[i], up.f) for i, up in snapshots.items()])
+    up = clients.ask(learn, Anchor(g, f, E, len(snapshots)), ids=tuple(snapshots)).mean()
     s.x = s.x - up.delta
     if f is not None:
         u = up.delta - up.alpha * f
@@ -38,21 +38,21 @@ def advance(
         clients.note(gamma=gamma, gamma_surrogate=up.gamma)
 
 
-def learn(me: Client[Memory], got: Anchor, form: Form, alpha: float | None, rates: Rates) -> Update:
+def learn(me: Client[Memory], request: Anchor, form: Form, alpha: float | None, rates: Rates) -> Update:
     """E steps of z ← z − β(g′_i + ∇g − ∇g_i), then Δ_i = α_i∇f + s_i(x − z_E) (Algorithms 2 and 3)."""
     x = me.memory.x
     g_i = me.memory.g
     beta = me.pace.lr
     assert x is not None
     me.memory = Memory()
-    u = update = -Walk(me, [(me.problem, 1.0)], x, g_i, got.g, got.steps, None).go(form)
-    if got.g is not None and g_i is not None and me.pace.optimizer == "sgd" and not me.pace.momentum:
-        u = update - beta * got.steps * (got.g - g_i)  # line 4: β Σ_k g′_i
+    u = update = -Walk(me, [(me.problem, 1.0)], x, h=g_i, H=request.g, steps=request.steps, clip=None).go(form)
+    if request.g is not None and g_i is not None and me.pace.optimizer == "sgd" and not me.pace.momentum:
+        u = update - beta * request.steps * (request.g - g_i)  # line 4: β Σ_k g′_i
     alpha = beta if alpha is None else alpha
-    if got.f is None:
+    if request.f is None:
         return Update(update, 0.0, alpha)
-    alpha_i, s_i, gamma = rates(u, got.f, alpha, me.p, got.N)
-    return Update(alpha_i * got.f + s_i * update, gamma, alpha)
+    alpha_i, s_i, gamma = rates(u, request.f, alpha, me.p, request.N)
+    return Update(alpha_i * request.f + s_i * update, gamma, alpha)
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,16 @@ class Rates:
         Lambda = float(f @ u)
         alpha_i = alpha
         s_i = 1.0
-        kept = 1 - self.L * alpha
+        margin = 1 - self.L * alpha
         if self.adaptive != "off" and ff > 0 and uu > 0:
-            if kept <= 0:
+            if margin <= 0:
                 raise RecipeError(f"CFLAG(adaptive=...): L·α = {self.L * alpha:g} must be below 1; lower L or lr", "L")
             if Lambda > 0:  # transference
-                s_i = kept * Lambda / (self.L * c * uu)
+                s_i = margin * Lambda / (self.L * c * uu)
                 s_i = min(1.0, s_i) if self.bounded else s_i
             else:  # interference: Δ_i keeps no part of u_i along f
                 alpha_i = alpha - Lambda / ff
                 alpha_i = min(alpha_i, max(alpha, 1 / self.L)) if self.bounded else alpha_i
         along = s_i * Lambda + (alpha_i - alpha) * ff
         size = s_i**2 * uu + 2 * s_i * (alpha_i - alpha) * Lambda + (alpha_i - alpha) ** 2 * ff
-        return alpha_i, s_i, self.L / 2 * c * size - kept * along
+        return alpha_i, s_i, self.L / 2 * c * size - margin * along

@@ -24,12 +24,12 @@ def suited(form: Form, gives: frozenset[str]) -> Form:
     return form if form != "auto" else "iag" if "convex" in gives else "svrg"
 
 
-def together(found: Iterable[Snapshot], t: int) -> int:
+def common_steps(snapshots: Iterable[Snapshot], t: int) -> int:
     """E, the number of steps for all clients: the mean over clients with rows of the task.
 
     Raises TooFewReplies if there are none.
     """
-    present = [up.steps for up in found if up.n]
+    present = [up.steps for up in snapshots if up.n]
     if not present:
         raise TooFewReplies(f"no client with rows of the task answered in round {t}")
     return max(1, round(sum(present) / len(present)))
@@ -40,7 +40,7 @@ def counted(
 ) -> Snapshot:
     """A snapshot of these gradients and the client's counts."""
     m, past = (len(me.replay), me.replay.past) if me.replay else (0, 0)
-    return Snapshot(g, f, me.problem.n, m, past, me.steps, head_g, head_f)
+    return Snapshot(g=g, f=f, n=me.problem.n, m=m, past=past, steps=me.steps, head_g=head_g, head_f=head_f)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class Walk:
 
     def batches(self) -> Vec:
         """z_E − x [d] by the pace's optimizer, with mini-batches at z and at x. Rows of all parts share a pass."""
-        (current, share), me = self.parts[0], self.me
+        current, share = self.parts[0]
+        me = self.me
         problem = current
         if len(self.parts) == 2:
             assert me.replay is not None, "the second part is the memory"

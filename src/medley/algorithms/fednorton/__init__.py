@@ -196,32 +196,35 @@ class FedNorton(Algorithm[Server, Memory]):
             return self.round_of_sums(s, clients)
         if not s.late.asked and s.late.delay < FORGET:
             s.late = Lateness(0.0, s.late.rounds, s.late.share, s.late.turns)  # without branches
-        busy, S, (own, node) = clients.at_work, s.late.kirchhoff(s.S, s.x), s.late.lasting(clients.p, s.rho)
-        first = Net(S * own * (s.late.part - 1))
-        net = {i: Net((s.J[i] - S).mul_(own)) if i in s.J else first for i in clients.ids}
+        busy = clients.at_work
+        S = s.late.kirchhoff(s.S, s.x)
+        rho_net, rho_node = s.late.lasting(clients.p, s.rho)
+        first = Net(S * rho_net * (s.late.part - 1))
+        net = {i: Net((s.J[i] - S).mul_(rho_net)) if i in s.J else first for i in clients.ids}
         replies = clients.ask(self.simulate, Model(s.x), net, late="deliver")
-        got = replies.each()
-        asked = s.late.asked | {i: (s.x, n.flow) for i, n in net.items() if i not in busy}
-        s.late.asked = {i: asked[i] for i in sorted(clients.at_work)}
-        if not got:
+        steps = replies.each()
+        requests = s.late.asked | {i: (s.x, n.flow) for i, n in net.items() if i not in busy}
+        s.late.asked = {i: requests[i] for i in sorted(clients.at_work)}
+        if not steps:
             return None
         s.late.arrived(replies, clients.round)
-        rate, root = (sum(clients.p[i] * float(w.T) ** k for i, w in got.items()) / replies.share for k in (-1, 0.5))
-        after, u = self.refresh(s, S, {i: (*asked[i], w) for i, w in got.items()}, clients.p, node)
+        rate = sum(clients.p[i] * float(w.T) ** -1 for i, w in steps.items()) / replies.share
+        root = sum(clients.p[i] * float(w.T) ** 0.5 for i, w in steps.items()) / replies.share
+        after, u = self.refresh(s, S, {i: (*requests[i], w) for i, w in steps.items()}, clients.p, rho_node)
         damped = 1 + (AHEAD / rate + root * rate**-0.5) * MARGIN * s.late.part * s.late.G
-        return self.move(s, (S, after), u, 1 / rate, clients, len(got), damped)
+        return self.move(s, (S, after), u, T=1 / rate, clients=clients, replies=len(steps), damped=damped)
 
     @on_client(vectorized=True)
-    def simulate(self, me: Client[Memory], got: Model, own: Net) -> TimedStep:
+    def simulate(self, me: Client[Memory], request: Model, net: Net) -> TimedStep:
         """Forward Euler on dx_i/dt = n_i − ∇f_i(x_i): local descent with the net flow as a constant shift."""
-        went = self.descend(me, got.x, own.flow)
-        return TimedStep(went.step, went.T)
+        update = self.descend(me, request.x, net.flow)
+        return TimedStep(update.step, update.T)
 
     def refresh(
-        self, s: Server, S: Vec, got: Mapping[int, tuple[Vec, Vec, TimedStep]], p: Mapping[int, float], rho: Share
+        self, s: Server, S: Vec, visits: Mapping[int, tuple[Vec, Vec, TimedStep]], p: Mapping[int, float], rho: Share
     ) -> tuple[Vec, Vec]:
         """J_i⁺, ρ⁺ and Kirchhoff's sum, from replies with the x and n_i of their requests. Returns S⁺ and u/√T [d]."""
-        share = sum(p[i] for i in got)
+        share = sum(p[i] for i in visits)
         fresh = 1 - float(rho)
         is_late = s.late.delay > 0
         of_S = 0.0
@@ -230,25 +233,27 @@ class FedNorton(Algorithm[Server, Memory]):
         powers = S.new_zeros(2)
         J = dict(s.J)
         sums = s.S.clone() if is_late else after
-        for i, (x, n, up) in got.items():
+        for i, (x, n, up) in visits.items():
             T = float(up.T)
-            known = i in J
+            has_flow = i in J
             flow = n - up.delta / T
-            error = change = flow - J[i] if known else flow
+            error = change = flow - J[i] if has_flow else flow
             g = s.late.gap(i) if is_late else 1 / share
             if is_late:
                 sums.add_(change, alpha=p[i])
-                error = s.late.visit(i, p[i], s.x, x + NEAR * up.delta, flow, change)
+                error = s.late.visit(i, p[i], s.x, at=x + NEAR * up.delta, flow=flow, change=change)
             common = fresh * (s.T or T) ** 0.5
-            own = p[i] / share * ((1 - fresh) * T**0.5 + common)
+            weight = p[i] / share * ((1 - fresh) * T**0.5 + common)
             after.add_(error, alpha=p[i])
-            u.add_(error, alpha=own)
-            if known and fresh:
+            u.add_(error, alpha=weight)
+            if has_flow and fresh:
                 u.add_(J[i], alpha=p[i] * g * common)
-            of_S += own - p[i] * g * common
-            powers += p[i] * torch.stack([(error @ error) * (known or not is_late), flow @ flow])
+            of_S += weight - p[i] * g * common
+            powers += p[i] * torch.stack([(error @ error) * (has_flow or not is_late), flow @ flow])
             J[i] = flow
-        s.J, s.S, s.rho = J, sums, steadiness(*powers)
+        s.J = J
+        s.S = sums
+        s.rho = steadiness(*powers)
         return after, u.add_(S, alpha=of_S)
 
     def move(
@@ -264,9 +269,9 @@ class FedNorton(Algorithm[Server, Memory]):
         still = torch.zeros_like(s.x)
         v = still if s.v is None else s.v
         change = S[1] - S[0]
-        found = [S[1].norm(), change.norm(), v.norm(), S[1] @ v, change @ v]
-        found += [s.rho] if isinstance(s.rho, Tensor) else []  # with them, for one wait
-        after, changed, moved, along, rise, *rho = torch.stack(found).tolist()
+        products = [S[1].norm(), change.norm(), v.norm(), S[1] @ v, change @ v]
+        products += [s.rho] if isinstance(s.rho, Tensor) else []  # with them, for one wait
+        after, changed, moved, along, rise, *rho = torch.stack(products).tolist()
         s.rho = rho[0] if rho else s.rho
         s.rise = KEPT * s.rise + rise / f
         s.way = KEPT * s.way + moved * moved
@@ -278,7 +283,10 @@ class FedNorton(Algorithm[Server, Memory]):
         v = min(b, 1 - HALF * noise) * v - (T**0.5 * u + AHEAD * T / (1 + AHEAD * T * star) * S[1]) / damped
         x = s.x + v
         w = math.sqrt(f * (1 - b))
-        s.x, s.v, s.T, s.read = x, v, T, None if w == 1 else torch.lerp(self.model(s), x, w)
+        s.read = None if w == 1 else torch.lerp(self.model(s), x, w)
+        s.x = x
+        s.v = v
+        s.T = T
         clients.note(window=T, conductance=star, lateness=s.late.delay)
 
     def descend(self, me: Client[Memory], x: Vec, net: Vec) -> LocalUpdate:
@@ -304,21 +312,22 @@ class FedNorton(Algorithm[Server, Memory]):
             return  # a private run's noise can outweigh the times: the flows are in the sum, and the node waits
         s.rho = min(1.0, float(steadiness(*torch.tensor([up.changed, up.size], dtype=torch.float64))))
         window = min(share / float(up.rate), float(up.T) / share)  # the first, unless clipping made the sums smaller
-        self.move(s, (before, s.S), up.u / share, window, clients, replies.count)
+        self.move(s, (before, s.S), up.u / share, T=window, clients=clients, replies=replies.count)
 
     @on_client(vectorized=True)
-    def change_flow(self, me: Client[Memory], got: Star) -> Change:
+    def change_flow(self, me: Client[Memory], request: Star) -> Change:
         """Local descent with the client's own flow J_i, which becomes the mean gradient of this descent."""
-        J = torch.zeros_like(got.x) if me.memory.J is None else me.memory.J
-        net = (J - got.S) * got.rho
-        went = self.descend(me, got.x, net)
-        me.memory.J = net - went.step / went.T
+        J = torch.zeros_like(request.x) if me.memory.J is None else me.memory.J
+        net = (J - request.S) * request.rho
+        update = self.descend(me, request.x, net)
+        me.memory.J = net - update.step / update.T
         change = me.memory.J - J
-        root = went.T**0.5
-        fresh = (1 - got.rho) * (got.T**0.5 if got.T else root)
-        u = (got.rho * root + fresh) * (got.S + change) + fresh * (J - got.S)
-        changed, size = (number(v.square().sum(-1, keepdim=True)) for v in (change, me.memory.J))
-        return Change(change, u, went.T, 1 / went.T, changed, size)
+        root = update.T**0.5
+        fresh = (1 - request.rho) * (request.T**0.5 if request.T else root)
+        u = (request.rho * root + fresh) * (request.S + change) + fresh * (J - request.S)
+        changed = number(change.square().sum(-1, keepdim=True))
+        size = number(me.memory.J.square().sum(-1, keepdim=True))
+        return Change(flow=change, u=u, T=update.T, rate=1 / update.T, changed=changed, size=size)
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """Sum S = Σ p_i J_i anew over the members, from the server's flows or by an exchange; J_i = 0 for ``who``."""
@@ -333,11 +342,11 @@ class FedNorton(Algorithm[Server, Memory]):
             s.S = recall_all(self.name, clients, self.recall, Model(s.x))
         else:
             s.J = {i: J for i, J in s.J.items() if i in p}
-            asked = {i: r for i, r in old.asked.items() if i in p}
+            requests = {i: r for i, r in old.asked.items() if i in p}
             s.S = sum((p[i] * J for i, J in s.J.items()), torch.zeros_like(s.x))
-            s.late = Lateness(old.delay, old.rounds, old.share, old.turns, asked)
+            s.late = Lateness(old.delay, old.rounds, old.share, old.turns, requests)
 
     @on_client
-    def recall(self, me: Client[Memory], got: Model) -> Recalled:
+    def recall(self, me: Client[Memory], request: Model) -> Recalled:
         """J_i; 0 before the first visit."""
-        return Recalled(torch.zeros_like(got.x) if me.memory.J is None else me.memory.J)
+        return Recalled(torch.zeros_like(request.x) if me.memory.J is None else me.memory.J)

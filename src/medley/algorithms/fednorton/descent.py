@@ -40,7 +40,7 @@ def buffers(client: Client[Any], state: State | None = None) -> State | None:
     return None if problem is None else problem.buffers()
 
 
-def drawn(client: Client[Any]) -> tuple[bool, bool]:
+def randomness(client: Client[Any]) -> tuple[bool, bool]:
     """Whether the client's gradients are random: by mini-batches, row transforms or the model; whether by the model."""
     masked = Need.NOISE in getattr(getattr(client.problem, "problem", None), "gives", ())
     return masked or not client.full_batch or getattr(client.problem, "rng", None) is not None, masked
@@ -49,9 +49,10 @@ def drawn(client: Client[Any]) -> tuple[bool, bool]:
 @contextlib.contextmanager
 def same_draws(clients: Sequence[Client[Any]], x: Vec) -> Iterator[None]:
     """Leave random streams as they were, so that the next attempt has the same masks and transforms."""
-    streams = [rng for c in clients if (rng := getattr(c.problem, "rng", None)) is not None]
+    generators = [getattr(c.problem, "rng", None) for c in clients]
+    streams = [rng for rng in generators if rng is not None]
     before = [rng.get_state() for rng in streams]
-    with torch.random.fork_rng([x.device] if x.is_cuda else [], enabled=any(drawn(c)[1] for c in clients)):
+    with torch.random.fork_rng([x.device] if x.is_cuda else [], enabled=any(randomness(c)[1] for c in clients)):
         yield
     for rng, state in zip(streams, before, strict=True):
         rng.set_state(state)
@@ -65,20 +66,20 @@ def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
     """
     before = [buffers(m) for m in me.members]
     with same_draws(me.members, x):
-        went = me.descend(x, shift=-net, first=any(m.steps > 1 for m in me.members))
-    if went.first is None:
-        return went
-    alone = went.step.ndim == 1
-    grew = growth(went.step, went.T, went.first, me.pace.lr)
-    known, T = ([float(grew)], [float(went.T)]) if alone else entries(grew, went.T)  # type: ignore[arg-type]
-    step, starts, nets, firsts = (v.expand(len(T), -1) for v in (went.step, x, net, went.first))
-    again = [i for i, (m, g) in enumerate(zip(me.members, known, strict=True)) if not g <= GROWTH[drawn(m)[0]]]
+        update = me.descend(x, shift=-net, first=any(m.steps > 1 for m in me.members))
+    if update.first is None:
+        return update
+    single = update.step.ndim == 1
+    grew = growth(update.step, update.T, update.first, me.pace.lr)
+    growths, T = ([float(grew)], [float(update.T)]) if single else entries(grew, update.T)  # type: ignore[arg-type]
+    step, starts, nets, firsts = (v.expand(len(T), -1) for v in (update.step, x, net, update.first))
+    again = [i for i, (m, g) in enumerate(zip(me.members, growths, strict=True)) if not g <= GROWTH[randomness(m)[0]]]
     for i in again:
         one = me.members[i]
-        last = (step[i], T[i], known[i])
-        step[i], T[i] = shorter(one, starts[i], nets[i], firsts[i], before[i], last)
+        last = (step[i], T[i], growths[i])
+        step[i], T[i] = shorter(one, starts[i], nets[i], first=firsts[i], before=before[i], last=last)
         me.ran |= one.ran
-    return dataclasses.replace(went, T=T[0] if alone else column(T, net)) if again else went
+    return dataclasses.replace(update, T=T[0] if single else column(T, net)) if again else update
 
 
 def shorter(
@@ -89,19 +90,23 @@ def shorter(
     ``last`` has the first attempt's displacement, time and growth; ``first`` is its first step, and ``before`` are the
     buffers before it.
     """
-    (step, T, grew), a, most, less = last, 1.0, *(bound[drawn(me)[0]] for bound in (GROWTH, LESS))
+    step, T, grew = last
+    a = 1.0
+    is_random, _ = randomness(me)
+    most = GROWTH[is_random]
+    less = LESS[is_random]
     for _ in range(ATTEMPTS - 1):
         a = a / SHORTER
-        kept = buffers(me)
+        saved = buffers(me)
         buffers(me, before)
         with same_draws([me], x):
-            went = me.descend(x, scale=a, shift=net * -a)
-        new = float(growth(went.step, a * float(went.T), first, me.pace.lr))
+            update = me.descend(x, scale=a, shift=net * -a)
+        new = float(growth(update.step, a * float(update.T), first, me.pace.lr))
         if not new * less < grew and grew == grew:
-            buffers(me, kept)
+            buffers(me, saved)
             break
-        step = went.step
-        T = a * float(went.T)
+        step = update.step
+        T = a * float(update.T)
         grew = new
         if new <= most:
             break

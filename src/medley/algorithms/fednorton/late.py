@@ -93,17 +93,15 @@ class Lateness:
         if d == 0 or size == 0:
             return rho, rho
         sigma = sum(p[i] * b.error for i, b in self.branches.items()) / size
-        now = (1 - d) * float(rho)
-        return now + d * max(0.0, 1 - math.sqrt(sigma)), now + d * max(0.0, 1 - sigma / 2)
+        prompt = (1 - d) * float(rho)
+        return prompt + d * max(0.0, 1 - math.sqrt(sigma)), prompt + d * max(0.0, 1 - sigma / 2)
 
-    def arrived(self, replies: Replies[TimedStep], now: int) -> None:
+    def arrived(self, replies: Replies[TimedStep], current_round: int) -> None:
         """Count a round with replies, and update the mean number of rounds for which replies were under way."""
-        self.rounds, self.share, self.turns = (
-            DECAY * self.rounds + 1,
-            DECAY * self.share + replies.share,
-            self.turns + 1,
-        )
-        age = sum(now - asked for asked in replies.asked.values()) / len(replies.ids)
+        self.rounds = DECAY * self.rounds + 1
+        self.share = DECAY * self.share + replies.share
+        self.turns = self.turns + 1
+        age = sum(current_round - sent for sent in replies.asked.values()) / len(replies.ids)
         self.delay += (age - self.delay) / self.rounds
 
     def gap(self, i: int) -> float:
@@ -122,12 +120,15 @@ class Lateness:
         GX = torch.zeros_like(x) if self.GX is None else self.GX
         if old is not None:
             dx = at - old.at
-            new.rise, new.way = KEPT * old.rise + float(change @ dx), KEPT * old.way + float(dx @ dx)
+            new.rise = KEPT * old.rise + float(change @ dx)
+            new.way = KEPT * old.way + float(dx @ dx)
             change = change - m * old.h * (x - old.at)
             GX = GX - p * old.h * old.at
             self.G = self.G - p * old.h
         error = change + m * new.h * (x - at)
-        self.GX, self.G = GX + p * new.h * at, self.G + p * new.h
-        new.size, new.error = float(flow @ flow), float(error @ error)
+        self.GX = GX + p * new.h * at
+        self.G = self.G + p * new.h
+        new.size = float(flow @ flow)
+        new.error = float(error @ error)
         self.branches = self.branches | {i: new}
         return error

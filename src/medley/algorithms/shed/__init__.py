@@ -167,7 +167,7 @@ class SHED(Algorithm[Server, Memory]):
 
     def remember(self, x: Vec) -> Memory:
         """Nothing sent."""
-        return Memory(x, x, [], x[:0], x[:0], x, torch.ones_like(x))
+        return Memory(x=x, g=x, V=[], lam=x[:0], off=x[:0], diagonal=x, unit=torch.ones_like(x))
 
     @property
     def wire(self) -> Exact:
@@ -217,7 +217,8 @@ class SHED(Algorithm[Server, Memory]):
             eta, _ = backtrack(losses, float(step @ g), self.alpha, self.beta, self.tries)
             next_reports = losses.next_reports
         clients.note(eta=eta, hessians=s.renewals, pairs=len(s.held.lam))
-        s.x, s.renewals = s.x - eta * step, max(s.renewals, planned)
+        s.x = s.x - eta * step
+        s.renewals = max(s.renewals, planned)
         s.renewed_in = s.t + 1 if due else s.renewed_in
         if next_reports:
             paper.take(s, next_reports, s.t + 1 if eta == 1 else 0, self.wire)
@@ -226,29 +227,29 @@ class SHED(Algorithm[Server, Memory]):
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
         """Forget these clients' gradients and pairs; each renews its Hessian with its next report."""
         del clients
-        s.held = s.held.after({}, anew=who)
+        s.held = s.held.after({}, renewed=who)
         s.before = []
         for name in ("g", "rho", "lift", "unit", "renewed", "at"):
             setattr(s, name, {i: v for i, v in getattr(s, name).items() if i not in who})
 
     @on_client
-    def report(self, me: Client[Memory], got: Point) -> Report:
+    def report(self, me: Client[Memory], request: Point) -> Report:
         """∇f_i(θ) and the next eigenpairs."""
-        return self.next(me, got.x, got.renewals)
+        return self.next(me, request.x, request.renewals)
 
     @on_client
-    def losses(self, me: Client[Memory], got: Line) -> Losses:
+    def losses(self, me: Client[Memory], request: Line) -> Losses:
         """f_i along p."""
-        etas = candidates(self.beta, got.first, self.tries)
-        return Losses(me.problem.losses_along(me.memory.x, got.p, got.p.new_tensor(etas)))
+        etas = candidates(self.beta, request.first, self.tries)
+        return Losses(me.problem.losses_along(me.memory.x, request.p, request.p.new_tensor(etas)))
 
     @on_client
-    def attempt(self, me: Client[Memory], got: AttemptedPoint) -> Attempt:
+    def attempt(self, me: Client[Memory], request: AttemptedPoint) -> Attempt:
         """f_i along p, and the report of θ − p."""
         x = me.memory.x
-        step = x - got.x if got.scale is None else restore(got.x, got.scale)
+        step = x - request.x if request.scale is None else restore(request.x, request.scale)
         f = self.losses(me, Line(step, 0)).f
-        return Attempt(**vars(self.next(me, got.x if got.scale is None else x - step, got.renewals)), f=f)
+        return Attempt(**vars(self.next(me, request.x if request.scale is None else x - step, request.renewals)), f=f)
 
     def next(self, me: Client[Memory], x: Vec, renewals: int) -> Report:
         """A client's report of θ = x: its gradient, and the next pairs of the Hessian of its last renewal."""
@@ -266,8 +267,10 @@ class SHED(Algorithm[Server, Memory]):
             rho = (following + m.spectrum.least + m.delta) / 2
         elif self.rho == "geo":
             rho = math.sqrt(following * (m.spectrum.mean(q) + m.delta))
-        up, sent = self.wire.encode(m, Instalment(f.grad(x), V, lam, rho, following, q, m.base + m.sent))
+        new = Instalment(g=f.grad(x), V=V, lam=lam, rho=rho, following=following, q=q, held=m.base + m.sent)
+        up, sent = self.wire.encode(m, new)
         if self.difference:
-            m.V, m.lam = [*m.V, sent], torch.cat([m.lam, lam])
+            m.V = [*m.V, sent]
+            m.lam = torch.cat([m.lam, lam])
         m.sent = q
         return up

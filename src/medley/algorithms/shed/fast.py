@@ -59,7 +59,18 @@ class Coded(Exact):
             rho = max(rho, m.lost)
         if self.above:
             lift = self.lift(m, new, V, rho)
-        return Report(codes[-1], scale[-1], codes[:-1], scale[:-1], unit, new.lam, rho, new.held, lift), V
+        up = Report(
+            g=codes[-1],
+            g_scale=scale[-1],
+            V=codes[:-1],
+            V_scale=scale[:-1],
+            unit=unit,
+            lam=new.lam,
+            rho=rho,
+            held=new.held,
+            lift=lift,
+        )
+        return up, V
 
     def lift(self, m: Memory, new: Instalment, sent: Vectors, rho: float) -> float:
         """a with Ĥ_i + aI ⪰ H_i.

@@ -27,7 +27,8 @@ def fibonacci(d: int) -> Iterator[int]:
     b = 1
     while True:
         yield t
-        t, a, b = t + (b if t < d - 1 else max(d - 1, 1)), b, a + b
+        t = t + (b if t < d - 1 else max(d - 1, 1))
+        a, b = b, a + b
 
 
 def due(s: Server, renewal: Renewal, period: int, b: float) -> bool:
@@ -122,7 +123,18 @@ class Exact:
     def encode(self, m: Memory, new: Instalment) -> tuple[Report, Vectors]:
         """The report, and its eigenvectors as the server will decode them."""
         del m
-        return Report(new.g, None, new.V, None, None, new.lam, new.rho, new.held, None), new.V
+        up = Report(
+            g=new.g,
+            g_scale=None,
+            V=new.V,
+            V_scale=None,
+            unit=None,
+            lam=new.lam,
+            rho=new.rho,
+            held=new.held,
+            lift=None,
+        )
+        return up, new.V
 
     def decode(self, s: Server, i: int, up: Report) -> tuple[Vec, Vectors]:
         """Client i's gradient and eigenvectors."""
@@ -141,12 +153,12 @@ def take(s: Server, reports: Mapping[int, Report], t: int, wire: Exact) -> None:
         wire: decodes the reports.
     """
     pairs = dict[int, tuple[Vectors, Values]]()
-    anew = set[int]()
+    renewed = set[int]()
     based = set[int]()
     for i, up in reports.items():
         if s.renewed.get(i) != s.renewals:
-            (based if up.held else anew).add(i)
-        if (0 if i in anew else s.held.count(i)) != up.held:
+            (based if up.held else renewed).add(i)
+        if (0 if i in renewed else s.held.count(i)) != up.held:
             raise MedleyError(f"client {i} has sent {up.held} pairs, and the server holds {s.held.count(i)} of them")
         s.g[i], V = wire.decode(s, i, up)
         pairs[i] = V, up.lam
@@ -154,7 +166,7 @@ def take(s: Server, reports: Mapping[int, Report], t: int, wire: Exact) -> None:
         s.lift[i] = up.lift or 0.0
         s.renewed[i] = s.renewals
         s.at[i] = t
-    s.held = s.held.after(pairs, anew, based)
+    s.held = s.held.after(pairs, renewed, based)
 
 
 @dataclass(kw_only=True)
@@ -186,7 +198,8 @@ class CandidateLosses:
         replies = self.replies(round(math.log(etas[1], self.beta)))
         if not replies:
             raise TooFewReplies(f"round {self.clients.round}: no client sent its loss; are they reachable?")
-        return s.held.along(self.step, etas, self.p, s.rho, s.g, {i: up.f for i, up in replies.items()})
+        f = {i: up.f for i, up in replies.items()}
+        return s.held.along(self.step, etas, p=self.p, rho=s.rho, g=s.g, reported=f)
 
     def replies(self, first: int) -> Mapping[int, Losses | Attempt]:
         """The replies of one exchange, for powers of β from ``first`` on."""

@@ -111,7 +111,8 @@ def integrate(window: Window, delta: float, chunk: int | None = None) -> Solutio
     u1 = torch.empty_like(S)
     K = S.new_zeros(len(window.T), S.numel())
     while (t := times[-1]) < end:
-        dt, least = end - t, SHORTEST * end  # Algorithm 1, from Δt₀ = the rest of the window
+        dt = end - t  # Algorithm 1, from Δt₀ = the rest of the window
+        least = SHORTEST * end
         while True:
             error = 0.0
             for c in chunks:
