@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import medley as md
-from medley.problems.network.layers import seen
+from medley.problems.network.layers import traced_layers
 
 
 class Made(nn.Module):
@@ -81,7 +81,7 @@ SCALED = Made(lambda m, x: m.s * m.b(x), s=nn.Parameter(torch.ones(1)), b=dense(
 def test_the_layer_that_runs_last_is_found(name: str):
     module, last, head, raw = CASES[name]
     x = torch.randn(2, 4)
-    found = seen(module.eval(), x, lambda: module(x))
+    found = traced_layers(module.eval(), x, lambda: module(x))
     assert (found.last, found.head, found.raw, found.failed) == (last, head, raw, "")
 
 
@@ -89,7 +89,7 @@ def test_counts_of_ids_are_raw_and_embedded_ids_are_not():
     ids = torch.randint(9, (2, 5))
     counts = Made(lambda m, x: m.a(F.one_hot(x, 9).float().sum(1)), a=dense(9))
     embedded = Made(lambda m, x: m.a(m.e(x).mean(1)), a=dense(), e=nn.Embedding(9, 4))
-    assert [seen(m, ids, lambda m=m: m(ids)).raw for m in (counts, embedded)] == [True, False]  # type: ignore[misc]
+    assert [traced_layers(m, ids, lambda m=m: m(ids)).raw for m in (counts, embedded)] == [True, False]  # type: ignore[misc]
 
 
 def federation(module: nn.Module, **problem: Any) -> md.Federation:

@@ -60,7 +60,7 @@ def test_the_view_is_a_part_of_the_joint_objective():
     p = ready("body")
     x = p.initial(torch.Generator().manual_seed(1))
     f = p.bind(X, Y)
-    whole = p.whole(x)
+    whole = p.full(x)
     assert torch.equal(f.grad(x), f.joint.grad(whole)[: p.d])
     assert torch.equal(f.others(x).grad(p.part.x), f.joint.grad(whole)[p.d :])
     assert f.loss(x) == f.joint.loss(whole)
@@ -97,7 +97,7 @@ def test_a_descent_on_both_parts_is_that_of_the_whole_network(pace: dict[str, An
     shared, plain = ready("body"), ready(None)
     x = shared.initial(torch.Generator().manual_seed(1))
     y = plain.initial(torch.Generator().manual_seed(1))
-    assert torch.equal(shared.whole(x), y)  # the head is last in the module, too
+    assert torch.equal(shared.full(x), y)  # the head is last in the module, too
     step, whole = client(shared, **pace).descend(x).step, client(plain, **pace).descend(y).step
     assert torch.allclose(step, whole[: shared.d], atol=1e-14, rtol=0)
     assert torch.allclose(shared.part.x - y[shared.d :], whole[shared.d :], atol=1e-14, rtol=0)
@@ -107,7 +107,7 @@ def test_a_descent_on_both_parts_is_that_of_the_whole_network(pace: dict[str, An
 def test_a_pull_a_shift_and_a_correction_leave_the_own_part_alone():
     p = ready("body")
     x = p.initial(torch.Generator().manual_seed(1))
-    g = p.bind(X, Y).joint.grad(p.whole(x))
+    g = p.bind(X, Y).joint.grad(p.full(x))
     anchor, shift = torch.ones_like(x), torch.full_like(x, 2.0)
     me = client(p, epochs=1, batch=None)
     before = p.part.x

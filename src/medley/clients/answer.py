@@ -29,7 +29,7 @@ class Answer(NamedTuple):
         work: in row gradients
         memory: its memory after the call
         optimizer: the state of its optimizer after the call; None if states are not kept
-        own: its own part of the model after the call; None if all parameters are shared
+        own_part: its own part of the model after the call; None if all parameters are shared
     """
 
     client: int
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
     work: float
     memory: Any
     optimizer: OptimizerState | None
-    own: OwnState | None = None
+    own_part: OwnState | None = None
 
 
 def answer_one(request: Request, me: Client[Any], problem: Problem, device: str) -> Answer:
@@ -55,7 +55,7 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
         problem.load_own(request.owns[i])
     try:
         name_draws(me, exchange, device)
-        packed = call(request, me, (i,), request.own.get(i), request.memories[i]).pack()
+        packed = call(request, me, (i,), request.each.get(i), request.memories[i]).pack()
     except Exception as e:
         # The user's own loss is client code: it failed on these rows, but it may work on others.
         if isinstance(e, MedleyError) and not (isinstance(e, RecipeError) and e.key == "loss"):
@@ -65,9 +65,17 @@ def answer_one(request: Request, me: Client[Any], problem: Problem, device: str)
     buffers = problem.buffers()  # always called, because it rejects changes that would not travel
     if exchange.buffers is None or (buffers is not None and equal(buffers, exchange.buffers)):
         buffers = None
-    own = problem.own() if isinstance(problem, PartlyShared) else None
+    own_part = problem.own() if isinstance(problem, PartlyShared) else None
     memory = pytree.map_tensors(me.memory, Tensor.contiguous)
-    return Answer(i, packed, buffers, me.work, memory, me.optimizer_state, own)
+    return Answer(
+        client=i,
+        packed=packed,
+        buffers=buffers,
+        work=me.work,
+        memory=memory,
+        optimizer=me.optimizer_state,
+        own_part=own_part,
+    )
 
 
 def answer_stack(request: Request, me: ClientStack[Any], *, copy: bool) -> list[Answer]:
@@ -75,17 +83,24 @@ def answer_stack(request: Request, me: ClientStack[Any], *, copy: bool) -> list[
     members = me.members
     like = me.like
     ids = tuple(client.id for client in members)
-    own = stack([request.own[i] for i in ids], like) if request.own else None
+    each = stack([request.each[i] for i in ids], like) if request.each else None
     memory = stack([request.memories[i] for i in ids], like) if request.algorithm.remembers else None
     name_draws(members[0], request.exchange, like.device.type)
-    up = call(request, me, ids, own, memory)
+    up = call(request, me, ids, each, memory)
     messages = rows(type(up), up.pack(), len(ids), request.method, copy=copy)
     memories: Iterable[Any] = itertools.repeat(None, len(ids))
     if memory is not None:
         after = me.memory
         memories = (replace(after, **fields) for fields in rows(type(after), vars(after), len(ids), request.method))
     return [
-        Answer(client.id, packed, None, client.work, new, client.optimizer_state)
+        Answer(
+            client=client.id,
+            packed=packed,
+            buffers=None,
+            work=client.work,
+            memory=new,
+            optimizer=client.optimizer_state,
+        )
         for client, packed, new in zip(members, messages, memories, strict=True)
     ]
 

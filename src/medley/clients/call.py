@@ -17,27 +17,27 @@ WatchedTensor = tuple[str, Tensor, int]
 """The name of a tensor, the tensor, and its version, which torch raises with every change in place."""
 
 
-def call(request: Request, me: Client[Any], ids: tuple[int, ...], own: Message | None, memory: Any) -> Message:
+def call(request: Request, me: Client[Any], ids: tuple[int, ...], each: Message | None, memory: Any) -> Message:
     """Run the request's client method. Returns its reply; ``me.memory`` is then the new memory.
 
     Args:
-        own: their own message, stacked for several clients; None if the method takes none
+        each: their own message, stacked for several clients; None if the method takes none
         memory: their memory, stacked for several clients; not changed
 
     Raises MedleyError for a message or a memory that was changed in place, Diverged for a reply that is not finite.
     """
     if request.algorithm.remembers:
         me.memory = pytree.copy(memory)
-    given = [*watched(memory, request.common, own)]
+    watched_tensors = [*watched(memory, request.common, each)]
     reply: Message = getattr(request.algorithm, request.exchange.method)(
-        me, request.common, *([] if own is None else [own])
+        me, request.common, *([] if each is None else [each])
     )
     if not isinstance(reply, Message):
         raise MedleyError(
             f"{request.algorithm.name}.{request.exchange.method}() returns {type(reply).__name__}, but a client "
             "method must return a message: end it with return Step(...)"
         )
-    check_unchanged(request, ids[0], given)
+    check_unchanged(request, ids[0], watched_tensors)
     check_finite(request, ids, reply)
     return reply
 
@@ -53,9 +53,9 @@ def watched(memory: Any, *messages: Message | None) -> Iterator[WatchedTensor]:
                     yield f"the message's {name}", v, v._version
 
 
-def check_unchanged(request: Request, i: int, given: Iterable[WatchedTensor]) -> None:
+def check_unchanged(request: Request, i: int, tensors: Iterable[WatchedTensor]) -> None:
     """Raise MedleyError, naming client i, for a tensor that was changed in place since `watched`."""
-    for name, t, version in given:
+    for name, t, version in tensors:
         if t._version != version:
             raise MedleyError(
                 f"{request.method} changed {name} in place (client {i}, round {request.exchange.round}); a "

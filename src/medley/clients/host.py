@@ -26,7 +26,7 @@ class RoundTrip(NamedTuple):
 
     decoded: Packed
     size: int
-    kept: Kept
+    state: Kept
 
 
 class MemoryParts(NamedTuple):
@@ -34,13 +34,13 @@ class MemoryParts(NamedTuple):
 
     Attributes:
         memories: the algorithm's memories
-        kept: the codec's state by client method; no entry before a client's first reply
+        codec_states: the codec's state by client method; no entry before a client's first reply
         optimizers: the optimizer's state; no entry before its first step
         owns: the own part of the model; None before a client's first reply, no entry if all parameters are shared
     """
 
     memories: Mapping[int, Any]
-    kept: Mapping[int, Mapping[str, Kept]]
+    codec_states: Mapping[int, Mapping[str, Kept]]
     optimizers: Mapping[int, OptimizerState]
     owns: Mapping[int, OwnState | None]
 
@@ -123,42 +123,42 @@ class ClientHost:
         types = self.algorithm.message_types[exchange.method]
         dtype = self.problem.dtype
         d = self.problem.d
-        asked = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
+        where = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
         # Do not wait for an accelerator: the reply to numbers that are not finite will raise an error.
         finite = self.device == "cpu"
-        common = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, asked, finite)
-        own = {}
+        common = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, where, finite)
+        each = {}
         if types.each is not None:
-            each = {i: codec.decode(exchange.each[i], {}, dtype) for i in ids}
-            own = {i: types.each.unpack(m, d, f"client {i}, {asked}", finite) for i, m in each.items()}
-        return Request(exchange, self.algorithm, ids, common, own, *self.parts({i: memories.get(i) for i in ids}))
+            decoded = {i: codec.decode(exchange.each[i], {}, dtype) for i in ids}
+            each = {i: types.each.unpack(m, d, f"client {i}, {where}", finite) for i, m in decoded.items()}
+        return Request(exchange, self.algorithm, ids, common, each, *self.parts({i: memories.get(i) for i in ids}))
 
-    def parts(self, held: Mapping[int, Any]) -> MemoryParts:
+    def parts(self, saved: Mapping[int, Any]) -> MemoryParts:
         """The parts of clients' memories; the algorithm's memory starts as its `remember`."""
-        kept = dict[int, dict[str, Kept]]()
+        codec_states = dict[int, dict[str, Kept]]()
         optimizers = dict[int, OptimizerState]()
         owns = dict[int, OwnState | None]()
         if self._keeps:
-            there = {i: m for i, m in held.items() if m is not None}
-            kept = {i: m.get("codec", {}) for i, m in there.items()}
-            optimizers = {i: s for i, m in there.items() if (s := m.get("optimizer")) is not None}
-            owns = {i: None if m is None else m.get("own") for i, m in held.items()}
-            held = {i: None if m is None else m["memory"] for i, m in held.items()}
+            present = {i: m for i, m in saved.items() if m is not None}
+            codec_states = {i: m.get("codec", {}) for i, m in present.items()}
+            optimizers = {i: m["optimizer"] for i, m in present.items() if m.get("optimizer") is not None}
+            owns = {i: None if m is None else m.get("own") for i, m in saved.items()}
+            saved = {i: None if m is None else m["memory"] for i, m in saved.items()}
         if self.algorithm.remembers:
             zero = torch.zeros(self.problem.d, dtype=self.problem.dtype, device=self.device)
-            held = {i: self.algorithm.remember(zero) if m is None else m for i, m in held.items()}
-        return MemoryParts(held, kept, optimizers, owns)
+            saved = {i: self.algorithm.remember(zero) if m is None else m for i, m in saved.items()}
+        return MemoryParts(saved, codec_states, optimizers, owns)
 
     def _calls(self, request: Request) -> Iterable[tuple[int, ...]]:
         """The clients of each call: one, or as many as can be stacked if method and problem allow it."""
         one_by_one = request.exchange.buffers is not None or self._owns or Need.NOISE in self.problem.gives
         if one_by_one or not request.types.vectorized:
             return ((i,) for i in request.ids)
-        found: Iterable[tuple[int, ...]] = [request.ids]
+        groups: Iterable[tuple[int, ...]] = [request.ids]
         if self.algorithm.remembers or request.types.each is not None:
             nothing = Nothing()
-            found = alike({i: (m or nothing, request.own.get(i, nothing)) for i, m in request.memories.items()})
-        return (ids[k : k + self.stack_size] for ids in found for k in range(0, len(ids), self.stack_size))
+            groups = alike({i: (m or nothing, request.each.get(i, nothing)) for i, m in request.memories.items()})
+        return split(groups, self.stack_size)
 
     def _answers(self, request: Request, ids: tuple[int, ...], fold: Fold) -> list[Answer]:
         """The answers of the clients of one call. If a stack fails, the error names the first client that fails
@@ -204,10 +204,10 @@ class ClientHost:
         plain = self._plain
         keeps = self._keeps
         owns = self._owns
-        kept: Kept = {}
-        for i, packed, buffers, rows, memory, optimizer, own in answers:
+        state: Kept = {}
+        for i, packed, buffers, rows, memory, optimizer, own_part in answers:
             if not plain:
-                packed, size, kept = self._round_trip(request, i, packed, request.types.up.exact)
+                packed, size, state = self._round_trip(request, i, packed, request.types.up.exact)
                 self.check(exchange, i, packed)
             elif size < 0:
                 # A stack's replies have the same form, and `call` has checked that they are finite.
@@ -219,11 +219,11 @@ class ClientHost:
             if keeps:
                 memory = {"memory": memory}
             if self.codec.remembers:
-                memory["codec"] = {**request.kept.get(i, {}), exchange.method: kept}
+                memory["codec"] = {**request.codec_states.get(i, {}), exchange.method: state}
             if self.keeps_optimizers:
                 memory["optimizer"] = optimizer
             if owns:
-                memory["own"] = own
+                memory["own"] = own_part
             yield i, memory
 
     @property
@@ -234,10 +234,19 @@ class ClientHost:
     def _round_trip(self, request: Request, i: int, packed: Packed, exact: frozenset[str]) -> RoundTrip:
         """A reply of client i after the codec's round trip. Fields in ``exact`` skip it. Changes nothing."""
         exchange = request.exchange
-        kept = request.kept.get(i, {}).get(exchange.method, {})
+        state = request.codec_states.get(i, {}).get(exchange.method, {})
         rng = lambda: streams.generator(self.seed, i, exchange.round, exchange.number, "codec")
-        whole = {k: v for k, v in packed.items() if k in exact}
+        unchanged = {k: v for k, v in packed.items() if k in exact}
         rest = {k: v for k, v in packed.items() if k not in exact}
-        encoded = self.codec.encode(rest, kept, rng)
-        decoded = self.codec.decode(encoded, kept, self.problem.dtype)
-        return RoundTrip(decoded | whole, nbytes(encoded) + nbytes(whole), dict(self.codec.keep(rest, decoded, kept)))
+        encoded = self.codec.encode(rest, state, rng)
+        decoded = self.codec.decode(encoded, state, self.problem.dtype)
+        return RoundTrip(
+            decoded | unchanged, nbytes(encoded) + nbytes(unchanged), dict(self.codec.keep(rest, decoded, state))
+        )
+
+
+def split(groups: Iterable[tuple[int, ...]], size: int) -> Iterator[tuple[int, ...]]:
+    """The groups, in parts of at most ``size``."""
+    for ids in groups:
+        for k in range(0, len(ids), size):
+            yield ids[k : k + size]

@@ -35,24 +35,24 @@ class Memories:
         if acked is None:
             self.versions.pop(client, None)
             return None
-        held = self.versions.get(client, [])
-        kept = [v for v in held if v[0] <= acked]
-        if not kept or kept[-1][0] != acked:
+        versions = self.versions.get(client, [])
+        acknowledged = [v for v in versions if v[0] <= acked]
+        if not acknowledged or acknowledged[-1][0] != acked:
             raise WireError(
                 f"client {client}: the server expects this client's memory of (round, exchange) = {acked}, but "
-                f"the client holds {[tag for tag, _ in held] or 'nothing'}; was it restarted without its "
+                f"the client holds {[tag for tag, _ in versions] or 'nothing'}; was it restarted without its "
                 f"memory, or is the checkpoint another run's? Resume with readmit {client} to let it start without "
                 "memory"
             )
-        before = [v for v in kept[:-1] if v[0][0] < round][-1:] if acked[0] == round else []
-        self.versions[client] = [*before, kept[-1]]
-        return kept[-1][1]
+        before = [v for v in acknowledged[:-1] if v[0][0] < round][-1:] if acked[0] == round else []
+        self.versions[client] = [*before, acknowledged[-1]]
+        return acknowledged[-1][1]
 
     def peek(self, client: int, acked: Tag | None) -> Any:
         """The acknowledged memory, or None if there is none; pending versions do not change."""
         peek = self.versions.peek if isinstance(self.versions, Spill) else self.versions.__getitem__
-        held = peek(client) if client in self.versions else []
-        return next((memory for tag, memory in held if tag == acked), None)
+        versions = peek(client) if client in self.versions else []
+        return next((memory for tag, memory in versions if tag == acked), None)
 
     def put(self, client: int, tag: Tag, memory: Any) -> None:
         """Keep a pending version next to the acknowledged one."""
@@ -70,5 +70,5 @@ class Memories:
     def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
         """Restore memories from `save`, each after the earlier versions of its client."""
         for i, m in memories.items():
-            others = [(tag, held) for tag, held in self.versions.get(i, []) if tag != acked[i]]
+            others = [(tag, memory) for tag, memory in self.versions.get(i, []) if tag != acked[i]]
             self.versions[i] = [*others, (acked[i], m)]

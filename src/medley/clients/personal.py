@@ -11,6 +11,7 @@ from ..contract import Algorithm, Client, ClientFailed, Diverged, MedleyError, P
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
 from .answer import name_draws
+from .call import watched
 
 PHASE = "personal"
 """The phase of clients that compute their personal models, so that their random streams differ from those of
@@ -28,7 +29,7 @@ class PersonalHost(Protocol):
     def client(self, i: int, round: int, /) -> Client[Any]:
         """Client i in this round."""
 
-    def parts(self, held: Mapping[int, Any]) -> Any:
+    def parts(self, saved: Mapping[int, Any]) -> Any:
         """See `medley.clients.host.ClientHost.parts`."""
 
 
@@ -53,12 +54,14 @@ def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Pa
     assert isinstance(x, torch.Tensor)
     parts = host.parts({i: memory})
     me = host.client(i, exchange.round)
-    me.memory, me.optimizer_state, me.phase = pytree.copy(parts.memories[i]), parts.optimizers.get(i), PHASE
+    me.memory = pytree.copy(parts.memories[i])
+    me.optimizer_state = parts.optimizers.get(i)
+    me.phase = PHASE
     if exchange.buffers is not None:
         problem.load_buffers(exchange.buffers)
     if isinstance(problem, PartlyShared):
         problem.load_own(parts.owns[i])
-    given = [("x", x, x._version), *((name, t, t._version) for name, t in pytree.tensors(parts.memories[i], "memory"))]
+    tensors = [("x", x, x._version), *watched(parts.memories[i])]
     where = f"{algorithm.name}.personal (client {i}, round {exchange.round})"
     try:
         name_draws(me, exchange, host.device)
@@ -67,12 +70,12 @@ def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Pa
         raise
     except Exception as e:
         raise ClientFailed(client=i, round=exchange.round, method="personal", traceback=repr(e)) from e
-    changed = [name for name, t, version in given if t._version != version]
+    changed = [name for name, t, version in tensors if t._version != version]
     if changed:
         raise MedleyError(f"{where} changed {changed[0]} in place; write m.c = m.c + step")
     if not isinstance(mine, torch.Tensor) or mine.shape != x.shape:
-        found = list(mine.shape) if isinstance(mine, torch.Tensor) else type(mine).__name__
-        raise MedleyError(f"{where} returned {found}, but must return a model [{len(x)}] like the server's")
+        returned = list(mine.shape) if isinstance(mine, torch.Tensor) else type(mine).__name__
+        raise MedleyError(f"{where} returned {returned}, but must return a model [{len(x)}] like the server's")
     if not bool(torch.isfinite(mine).all()):
         raise Diverged(f"{where} returned numbers that are not finite")
     out: Packed = {"x": mine.detach()}

@@ -16,20 +16,20 @@ class Request:
     """An exchange, decoded for the clients of one block.
 
     Attributes:
-        own: each client's own message; empty if the client method takes none
+        each: each client's own message; empty if the client method takes none
         memories: each client's memory of the algorithm; None if the algorithm keeps none
         optimizers: the state of each client's optimizer; no entry before its first step, or if states are not kept
         owns: each client's own part of the model; None before its first call; empty if all parameters are shared
-        kept: the codec's state by client, then by client method; no entry before a client's first reply
+        codec_states: the codec's state by client, then by client method; no entry before a client's first reply
     """
 
     exchange: Exchange
     algorithm: Algorithm[Any, Any]
     ids: tuple[int, ...]
     common: Message
-    own: Mapping[int, Message]
+    each: Mapping[int, Message]
     memories: Mapping[int, Any]
-    kept: Mapping[int, Mapping[str, Kept]]
+    codec_states: Mapping[int, Mapping[str, Kept]]
     optimizers: Mapping[int, OptimizerState]
     owns: Mapping[int, OwnState | None]
 

@@ -36,7 +36,8 @@ class ClientStack(Client[M]):
         self.p = cast(float, like.new_tensor([me.p for me in members])[:, None])
         self.pace = cast(Pace, StackedPace([me.pace for me in members], like))
         self.problem = cast(Objective, StackedObjective([me.problem for me in members]))
-        self.engine, self.ran = members[0].engine, set()
+        self.engine = members[0].engine
+        self.ran = set()
 
     @property
     def members(self) -> tuple[Client[M], ...]:
@@ -135,8 +136,10 @@ def rows(kind: type, fields: Mapping[str, Any], k: int, where: str, copy: bool =
 
     Raises MedleyError for other shapes.
     """
-    wanted = {n: v for n, v in fields.items() if isinstance(v, Tensor) and v.shape == (k, 1) and n in numbers(kind)}
-    read = dict(zip(wanted, entries(*wanted.values()), strict=True))
+    number_fields = {
+        n: v for n, v in fields.items() if isinstance(v, Tensor) and v.shape == (k, 1) and n in numbers(kind)
+    }
+    read = dict(zip(number_fields, entries(*number_fields.values()), strict=True))
     columns: dict[str, Sequence[Any]] = {}
     for name, v in fields.items():
         if name in read:
@@ -154,16 +157,16 @@ def rows(kind: type, fields: Mapping[str, Any], k: int, where: str, copy: bool =
         yield {name: column[i] for name, column in columns.items()}
 
 
-def alike(held: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
+def alike(states: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
     """Ids in order, split where the states of two neighbours cannot be stacked."""
     ids: list[int] = []
     last: Any = None
-    for i, states in held.items():
-        now = [form(state) for state in states]
-        if ids and (None in now or now != last):
+    for i, of_client in states.items():
+        forms = [form(state) for state in of_client]
+        if ids and (None in forms or forms != last):
             yield tuple(ids)
             ids = []
         ids.append(i)
-        last = now
+        last = forms
     if ids:
         yield tuple(ids)

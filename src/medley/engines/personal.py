@@ -39,7 +39,7 @@ class PersonalDescent:
             update = self._part(me, view.others(x), own.x, how)
             own.x = own.x + update.step
             return replace(update, step=torch.zeros_like(x))
-        start = view.problem.whole(x)
+        start = view.problem.full(x)
         joint = replace(me, problem=view.joint)
         update = self.inner.descend(joint, start, _joint(how, view, d))
         own.x = (start + update.step)[d:]

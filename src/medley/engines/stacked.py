@@ -264,7 +264,7 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
     """
     if isinstance(problem, LinearProblem):
         return Stacked(problem, True, least)
-    if not isinstance(problem, NetworkProblem) or problem.seen is None:
+    if not isinstance(problem, NetworkProblem) or problem.sample is None:
         return "it takes linear models, and networks that know their data"
     if problem.buffers() is not None:
         return "the network has buffers (BatchNorm's statistics), and every client changes its own"
@@ -272,7 +272,7 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
         return "the network draws random numbers (dropout), every client its own"
     if problem.counting:
         return "the network changes numbers that are no buffers from pass to pass"
-    (X, y), kept = problem.seen, problem.flat.clone()
+    (X, y), kept = problem.sample, problem.flat.clone()
     if isinstance(X, Fields):
         return "rows have several inputs"
     torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]

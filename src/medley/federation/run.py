@@ -289,7 +289,7 @@ def _loaded(problem: Problem, x: Tensor, buffers: State | None, device: str) -> 
         return problem.module(x)
     x, owner = x.to(device), problem
     if isinstance(owner, SharedNetwork):
-        problem, x = owner.joint, owner.whole(x)
+        problem, x = owner.joint, owner.full(x)
     if not isinstance(problem, NetworkProblem):
         return None
     problem.load(x)

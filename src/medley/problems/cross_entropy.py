@@ -27,18 +27,18 @@ def padded_cross_entropies(
         ignored: the label of targets that have no loss
         factors: a factor for the loss of each class [c]; None for 1
     """
-    there = y != ignored
-    labels = torch.where(there, y, torch.zeros_like(y))
-    found = cross_entropies(z, labels)
+    present = y != ignored
+    labels = torch.where(present, y, torch.zeros_like(y))
+    losses = cross_entropies(z, labels)
     if factors is not None:
-        found = found * factors[labels]
-    return row_means(torch.where(there, found, torch.zeros_like(found)), there)
+        losses = losses * factors[labels]
+    return row_means(torch.where(present, losses, torch.zeros_like(losses)), present)
 
 
-def row_means(values: Float[Tensor, "n ..."], there: Bool[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-    """The mean of each row over the places where ``there`` is true; 0 if it never is. Values elsewhere must be 0."""
+def row_means(values: Float[Tensor, "n ..."], present: Bool[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+    """The mean of each row over the places where ``present`` is true; 0 if it never is. Values elsewhere must be 0."""
     n = len(values)
-    return values.reshape(n, -1).sum(1) / there.reshape(n, -1).sum(1).clamp(min=1)
+    return values.reshape(n, -1).sum(1) / present.reshape(n, -1).sum(1).clamp(min=1)
 
 
 def class_labels(y: Data, classes: int | None, where: str, ignored: int | None = None) -> Int[Tensor, "n ..."]:
@@ -51,14 +51,14 @@ def class_labels(y: Data, classes: int | None, where: str, ignored: int | None =
 
     Raises BadData if a label is not a whole number in 0..C−1; the error names the first such row.
     """
-    whole = y.to(torch.int64)
-    bad = (whole != y) | (whole < 0) | (whole >= (classes or 1 << 62))
+    labels = y.to(torch.int64)
+    bad = (labels != y) | (labels < 0) | (labels >= (classes or 1 << 62))
     if y.ndim > 1 and ignored is not None:
-        bad &= whole != ignored
+        bad &= labels != ignored
     if bad.any():
         at = tuple(bad.nonzero()[0].tolist())
         row = at[0]
-        known = f"0..{classes - 1}" if classes else "0, 1, ..."
+        expected = f"0..{classes - 1}" if classes else "0, 1, ..."
         remedy = "Give classes= if there are more, or number the labels from 0"
         if y[at] % 1 != 0 and y.ndim > 1:
             remedy = (
@@ -69,8 +69,8 @@ def class_labels(y: Data, classes: int | None, where: str, ignored: int | None =
             remedy = "If they are values, use LeastSquares, or Network(loss='mse')"
         elif y.ndim > 1 and ignored is not None:
             remedy += f", or say ignore_index={y[at].item():g} if it is padding"
-        raise BadData(f"{where} wants labels {known}; it has {y[at].item():g}. {remedy}", place=Place(row=row))
-    return whole
+        raise BadData(f"{where} wants labels {expected}; it has {y[at].item():g}. {remedy}", place=Place(row=row))
+    return labels
 
 
 def binary_targets(y: Data, where: str) -> Data:

@@ -18,7 +18,8 @@ def cox(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> Float[Tensor,
         outputs: log-hazards s
         y: time T and event E, 1 for an event and 0 where the row is censored
     """
-    s, (time, event) = outputs[:, 0], y.unbind(1)
+    s = outputs[:, 0]
+    time, event = y.unbind(1)
     at_risk = time[None, :] >= time[:, None]
     total = torch.where(at_risk, s[None, :], -torch.inf).logsumexp(1)
     return (event * (total - s)).mean()
@@ -31,7 +32,8 @@ def concordance(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> float
     has no event. The result is 0.5 if no pair is comparable (Harrell et al., "Evaluating the Yield of Medical Tests",
     1982).
     """
-    s, (time, event) = outputs[:, 0], y.unbind(1)
+    s = outputs[:, 0]
+    time, event = y.unbind(1)
     earlier = (time[:, None] < time[None, :]) | ((time[:, None] == time[None, :]) & (event[None, :] == 0))
     pairs = earlier & (event[:, None] > 0) & ~torch.eye(len(s), dtype=torch.bool, device=s.device)
     right = (s[:, None] > s[None, :]).double() + 0.5 * (s[:, None] == s[None, :]).double()

@@ -63,7 +63,7 @@ def quadratics(
     fewest, most = rows or (2 * d, 6 * d)
     if most < max(fewest, d):
         raise RecipeError(f"quadratics(rows={rows}, d={d}): the most rows must be at least the fewest, and d", "rows")
-    made = []
+    pairs = []
     H = np.zeros((d, d))
     b = np.zeros(d)
     total = 0
@@ -74,13 +74,13 @@ def quadratics(
         lam = np.exp(rng.uniform(np.log(low), np.log(high), d))
         X = np.sqrt(n) * (Q * np.sqrt(lam)) @ V.T
         c = rng.normal(0, spread, d)
-        made.append((torch.from_numpy(X), torch.from_numpy(X @ c)))
+        pairs.append((torch.from_numpy(X), torch.from_numpy(X @ c)))
         H = H + X.T @ X
         b = b + X.T @ X @ c
         total = total + n
     x = np.linalg.solve(H, b)
-    f = sum(float(((X.numpy() @ x - y.numpy()) ** 2).sum()) / 2 for X, y in made) / total
-    return Synthetic(LeastSquares(), made, torch.from_numpy(x), f)
+    f = sum(float(((X.numpy() @ x - y.numpy()) ** 2).sum()) / 2 for X, y in pairs) / total
+    return Synthetic(LeastSquares(), pairs, torch.from_numpy(x), f)
 
 
 def logistic(
@@ -106,16 +106,16 @@ def logistic(
     """
     rng = streams.rng(seed, "logistic")
     common = rng.normal(size=d)
-    made = []
+    pairs = []
     for _ in range(clients):
         n = int(rng.integers(rows[0], rows[1] + 1))
         X = (rng.normal(size=(n, d)) + 0.5 * spread * rng.normal(size=d)) / np.sqrt(d)
         rule = common + spread * rng.normal(size=d)
         y = np.where(X @ rule + 0.3 * rng.normal(size=n) > 0, 1.0, -1.0)
-        made.append((torch.from_numpy(X), torch.from_numpy(y)))
+        pairs.append((torch.from_numpy(X), torch.from_numpy(y)))
     problem = Logistic(mu=mu)
-    X_all = torch.cat([X for X, _ in made])
-    y_all = torch.cat([y for _, y in made])
+    X_all = torch.cat([X for X, _ in pairs])
+    y_all = torch.cat([y for _, y in pairs])
     f = problem.ready(X_all, y_all, None, None, "cpu").bind(X_all, y_all)
     x = torch.zeros(d, dtype=torch.float64)
     for _ in range(100):
@@ -123,4 +123,4 @@ def logistic(
         x = x - step
         if float(step.norm()) < 1e-14 * max(1.0, float(x.norm())):
             break
-    return Synthetic(problem, made, x, f.loss(x))
+    return Synthetic(problem, pairs, x, f.loss(x))

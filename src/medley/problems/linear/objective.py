@@ -117,18 +117,18 @@ class LinearObjective:
         else:
             leaf = x.detach().clone().requires_grad_()
             with torch.enable_grad():
-                (g,) = torch.autograd.grad(loss(LinearBatch(self, leaf, X, y, rows, w)), leaf)
+                (g,) = torch.autograd.grad(loss(LinearBatch(self, leaf, X, y, rows=rows, w=w)), leaf)
         return g.add_(p.decay * x) if p.family.mu else g
 
-    def _with_others(self, x: Vec, now: Labelled, rows: Rows, loss: LocalLoss | None) -> Vec:
+    def _with_others(self, x: Vec, current: Labelled, rows: Rows, loss: LocalLoss | None) -> Vec:
         """The gradient on these rows and on rows drawn by ``also``. Both parts have the ridge; the shares sum to 1."""
         assert self.also is not None
         old = self.also.drawn()
         if loss is None:
-            X, y, w = self.also.united(now, old, x)
+            X, y, w = self.also.united(current, old, x)
             return LinearObjective(self.problem, X, y, self.meter, w=w).grad(x)
-        share = self.also.own(len(now.y), len(old.y))
-        plain = LinearObjective(self.problem, self.X, self.y, self.meter, self.order, self.w)
+        share = self.also.own(len(current.y), len(old.y))
+        plain = LinearObjective(self.problem, self.X, self.y, self.meter, order=self.order, w=self.w)
         others = LinearObjective(self.problem, old.X, old.y, self.meter, w=old.w)
         return share * plain.grad(x, rows, loss) + (1 - share) * others.grad(x)
 
@@ -239,13 +239,12 @@ class LinearObjective:
         """The same objective with its rows in this order."""
         order = order.to(self.X.device)
         X, y, w = self._rows(order)
-        return LinearObjective(self.problem, X, y, self.meter, order, w, self.also)
+        return LinearObjective(self.problem, X, y, self.meter, order=order, w=w, also=self.also)
 
     def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> LinearObjective:
         """The same objective, whose gradients also use rows of ``other``."""
-        return LinearObjective(
-            self.problem, self.X, self.y, self.meter, self.order, self.w, Beside(other, draws, share)
-        )
+        also = Beside(other, draws, share)
+        return LinearObjective(self.problem, self.X, self.y, self.meter, order=self.order, w=self.w, also=also)
 
     def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
         """w_j ∂l_j/∂z_j [n, o] without the ridge, and X, because the whole model is the last layer."""

@@ -23,15 +23,20 @@ def adapters(module: nn.Module) -> tuple[Adapter, ...]:
     """
     out = []
     for m in module.modules():
-        held = getattr(m, "lora_A", None)
-        if held is None or (isinstance(held, nn.ModuleDict) and not held):  # peft's embeddings have an empty one
+        layer = getattr(m, "lora_A", None)
+        if layer is None or (isinstance(layer, nn.ModuleDict) and not layer):  # peft's embeddings have an empty one
             continue
         A, B, W = (_weight(getattr(m, name, None)) for name in ("lora_A", "lora_B", "base_layer"))
         if A is None or B is None or W is None or any(getattr(m, "use_dora", {}).values()):
             return ()
-        if sum(p is W for other in module.modules() for p in other._parameters.values()) > 1:
+        uses = 0
+        for other in module.modules():
+            uses += sum(p is W for p in other._parameters.values())
+        if uses > 1:
             return ()  # a residual of this layer would change the others that share its weights
-        across, (rows, r), columns = bool(getattr(m, "fan_in_fan_out", False)), B.shape, A.shape[1]
+        across = bool(getattr(m, "fan_in_fan_out", False))
+        rows, r = B.shape
+        columns = A.shape[1]
         if W.shape != ((columns, rows) if across else (rows, columns)):
             return ()
         places = (int(p.storage_offset()) for p in (A, B, W))
@@ -40,17 +45,17 @@ def adapters(module: nn.Module) -> tuple[Adapter, ...]:
     return tuple(out)
 
 
-def _one(held: Any) -> Any:
-    """``held`` itself, or the only value in a dict; None if a dict has several."""
-    if isinstance(held, Mapping | nn.ModuleDict):
-        return next(iter(held.values())) if len(held) == 1 else None
-    return held
+def _one(value: Any) -> Any:
+    """``value`` itself, or the only value in a dict; None if a dict has several."""
+    if isinstance(value, Mapping | nn.ModuleDict):
+        return next(iter(value.values())) if len(value) == 1 else None
+    return value
 
 
-def _weight(held: Any) -> Tensor | None:
+def _weight(layer: Any) -> Tensor | None:
     """The trainable matrix of a layer, or of the only layer in a dict; None if there is no such matrix."""
-    found = getattr(_one(held), "weight", None)
-    return found if isinstance(found, nn.Parameter) and found.requires_grad and found.ndim == 2 else None
+    weight = getattr(_one(layer), "weight", None)
+    return weight if isinstance(weight, nn.Parameter) and weight.requires_grad and weight.ndim == 2 else None
 
 
 @dataclass

@@ -48,23 +48,23 @@ def _check_shapes(module: nn.Module) -> None:
 def _check_kind(module: nn.Module) -> None:
     """Raises RecipeError for modules that cannot be copied or called with other parameters; warns of batch norm."""
     for name, m in module.named_modules():
-        here = f"Network(module): {name or 'the module'!r}"
+        where = f"Network(module): {name or 'the module'!r}"
         if isinstance(m, torch.jit.ScriptModule):
             raise RecipeError(
-                f"{here} is compiled by TorchScript; give the Python module that it was made of", "module"
+                f"{where} is compiled by TorchScript; give the Python module that it was made of", "module"
             )
         if isinstance(m, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            raise RecipeError(f"{here} is a {type(m).__name__}; give the module inside, model.module", "module")
+            raise RecipeError(f"{where} is a {type(m).__name__}; give the module inside, model.module", "module")
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and not m.track_running_stats:
             log.warning(
                 "%s keeps no running statistics, so outputs of a row depend on the rows evaluated with it; use "
                 "track_running_stats=True, or GroupNorm",
-                here,
+                where,
             )
-        found = next((k for k, v in vars(m).items() if isinstance(v, Tensor) and not v.is_leaf), None)
-        if found:
+        derived = next((k for k, v in vars(m).items() if isinstance(v, Tensor) and not v.is_leaf), None)
+        if derived:
             raise RecipeError(
-                f"{here} holds the tensor {found!r}, computed from parameters, which cannot be copied. If it is "
+                f"{where} holds the tensor {derived!r}, computed from parameters, which cannot be copied. If it is "
                 "from weight_norm, spectral_norm or prune, use torch.nn.utils.parametrizations, or prune.remove first",
                 "module",
             )
@@ -163,8 +163,8 @@ class Network(NetworkSpec):
         if self.transform is not None and not callable(self.transform):
             raise RecipeError(f"Network(transform={self.transform!r}): give a function (rows, generator)", "transform")
         if self.shared is not None:
-            given: object = self.shared
-            if not isinstance(given, Collection) or not given or not all(isinstance(name, str) for name in given):
+            shared: object = self.shared
+            if not isinstance(shared, Collection) or not shared or not all(isinstance(name, str) for name in shared):
                 raise RecipeError(f"Network(shared={self.shared!r}): give a name, a pattern, or a list", "shared")
             object.__setattr__(self, "shared", self.shared if isinstance(self.shared, str) else tuple(self.shared))
             trainable(self.module, tuple(name for name in patterns(self.shared) if name != BODY) or None)
@@ -233,17 +233,17 @@ class Network(NetworkSpec):
                 moved[0],
             )
         self._refuse_left_behind(p, rows)
-        p.seen = rows, self.targets(y[:2], classes).to(device)
-        self._tried(p, out, y, classes)
+        p.sample = rows, self.targets(y[:2], classes).to(device)
+        self._try_loss(p, out, y, classes)
         if y.ndim > 1:
             p.gives -= {Need.CLASSES}
         layers = p.note_layers(rows)
         self._ends(p, out, layers.end)
         if self.shared is not None and body:
-            found = p
+            first = p
             names = without_last(p.module, self.shared, layers.last, layers.failed)
             p = NetworkProblem(replace(self, shared=names), classes, p.dtype, device)
-            p.__setstate__({name: getattr(found, name) for name in (*TRIED, "seen")})
+            p.__setstate__({name: getattr(first, name) for name in (*TRIED, "sample")})
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
 
     @staticmethod
@@ -268,13 +268,13 @@ class Network(NetworkSpec):
         except BadData:
             raise
         except Exception as e:
-            whole = (
+            of_integers = (
                 ""
                 if X.is_floating_point() or isinstance(X, Fields)
                 else " of integers (convert them to floats if it does not embed them)"
             )
             raise BadData(
-                f"the network cannot read rows of shape {described(X)}{whole}: "
+                f"the network cannot read rows of shape {described(X)}{of_integers}: "
                 f"{_images(self.module, X) or e}{_takes(self.module, X)}"
             ) from e
         return rows, _one_tensor(out)
@@ -314,21 +314,21 @@ class Network(NetworkSpec):
         if self.class_weights is not None and len(self.class_weights) not in (classes, out.shape[1]):
             raise BadData(f"Network(class_weights=...): {len(self.class_weights)} weights for {classes} classes")
 
-    def _tried(self, p: NetworkProblem, out: Tensor, y: Data, classes: int | None) -> None:
+    def _try_loss(self, p: NetworkProblem, out: Tensor, y: Data, classes: int | None) -> None:
         """Try the user's own loss on some rows' outputs: its form, how it reads classes, and the losses of rows."""
-        if not callable(self.loss) or p.seen is None:
+        if not callable(self.loss) or p.sample is None:
             return
-        two = p.seen[1].to(out.dtype) if p.seen[1].is_floating_point() else p.seen[1]
-        found = check_loss(self.loss, out, two)
-        if found is not None and found.ndim == 0:
-            check_mean(self.loss, out, two, found)
+        two = p.sample[1].to(out.dtype) if p.sample[1].is_floating_point() else p.sample[1]
+        value = check_loss(self.loss, out, two)
+        if value is not None and value.ndim == 0:
+            check_mean(self.loss, out, two, value)
         check_pairs(self.loss, out, in_memory(y))
         some = in_memory(y[torch.linspace(0, len(y) - 1, min(len(y), SOME)).long()])
         targets = self.targets(some, classes).to(two)
         with p.forked():
             if probes.separable(self.loss, out[:1].expand(len(targets), *out.shape[1:]), targets):
                 p.gives |= {need for need in (Need.ROWS,) if p.running() or not p.mixes_rows}
-                p.by_rows = found is not None and found.ndim > 0 and len(found) == len(out)
+                p.by_rows = value is not None and value.ndim > 0 and len(value) == len(out)
             if is_binary(self.loss):
                 p.decision = 0.0
             elif classes and not two.is_floating_point():
@@ -380,7 +380,8 @@ class Network(NetworkSpec):
         rest: list[Any] = [self.class_weights, self.ignore_index, self.transform]
         rest = [] if rest == [None, -100, None] else rest
         rest = [*rest, self.shared] if self.shared is not None else rest
-        rest = [*rest, base] if start == "draw" and (base := frozen(self.module)) else rest  # it is not drawn
+        base = frozen(self.module) if start == "draw" else None  # it is not drawn
+        rest = [*rest, base] if base else rest
         return [module, self.loss, start, *rest]
 
     def settings(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
 from ...runtime.operations import OperationMode
-from .names import NORMS
+from .names import NORMS, has_parameters
 
 ELEMENTWISE = ("aten::add", "aten::sub", "aten::mul", "aten::div")
 """Operations that keep every number in its place if the other input is a parameter, so that raw rows stay raw."""
@@ -51,7 +51,7 @@ class Origin(NamedTuple):
 
 def is_layer(module: nn.Module) -> bool:
     """Whether a module with parameters is one layer: no module inside it has parameters, or it does not call them."""
-    inside = any(True for child in module.children() for _ in child.parameters())
+    inside = any(map(has_parameters, module.children()))
     return not inside or isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
 
 
@@ -60,7 +60,7 @@ def layers_of(module: nn.Module) -> dict[str, nn.Module]:
     out: dict[str, nn.Module] = {}
     for path, m in module.named_modules():
         inside = any(path.startswith(f"{outer}.") for outer in out) or "" in out
-        if not inside and any(True for _ in m.parameters()) and is_layer(m):
+        if not inside and has_parameters(m) and is_layer(m):
             out[path] = m
     return out
 
@@ -74,15 +74,19 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
     def __init__(self, module: nn.Module, inputs: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.layers = layers_of(module)
-        within = {id(p): path for path, m in self.layers.items() for p in m.parameters()}
-        own = {id(p): path for path, m in module.named_modules() for p in m.parameters(recurse=False)}
+        within = dict[int, str]()
+        for path, m in self.layers.items():
+            within |= {id(p): path for p in m.parameters()}
+        holders = dict[int, str]()
+        for path, m in module.named_modules():
+            holders |= {id(p): path for p in m.parameters(recurse=False)}
         places = sorted((p.data_ptr(), p.data_ptr() + p.nbytes, id(p)) for p in module.parameters() if p.numel())
         self.starts = [start for start, _, _ in places]
         self.places = places
-        self.paths = [within.get(key, own[key]) for _, _, key in places]
+        self.paths = [within.get(key, holders[key]) for _, _, key in places]
         self.before: list[frozenset[int]] = [frozenset()] * len(places)
-        self.kept = [t for t in tree_leaves(inputs) if isinstance(t, Tensor)]  # an address is not to be used again
-        self.origins = {t.untyped_storage().data_ptr(): Origin(True, True) for t in self.kept}
+        self.tensors = [t for t in tree_leaves(inputs) if isinstance(t, Tensor)]  # an address is not to be used again
+        self.origins = {t.untyped_storage().data_ptr(): Origin(True, True) for t in self.tensors}
         self.ends: dict[int, str] = {}
         self.reads: dict[str, tuple[bool, bool]] = {}
 
@@ -100,23 +104,23 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
         for t in tree_leaves(out):
             if isinstance(t, Tensor) and t.layout is torch.strided and t.numel():
                 self.origins[t.untyped_storage().data_ptr()] = origin(t)
-                self.kept.append(t)
+                self.tensors.append(t)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        given = [self.origin(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        uses = frozenset().union(*(o.uses for o in given))
-        of_rows = frozenset().union(*(o.uses for o in given if o.rows))
-        others = frozenset().union(*(o.uses for o in given if not o.rows))
-        if any(o.rows for o in given):
+        sources = [self.origin(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        uses = frozenset().union(*(o.uses for o in sources))
+        of_rows = frozenset().union(*(o.uses for o in sources if o.rows))
+        others = frozenset().union(*(o.uses for o in sources if not o.rows))
+        if any(o.rows for o in sources):
             for use in others:
                 self.before[use] |= of_rows
         name = func._schema.name.removeprefix("aten::").strip("_")
         for t in tree_leaves(out):
             if isinstance(t, Tensor) and t.layout is torch.strided and (name in ENDS or not func.is_view):
                 self.ends[t.untyped_storage().data_ptr()] = name
-        raw = any(o.raw for o in given) and (not others or func._schema.name in ELEMENTWISE)
-        self.mark(out, lambda t: Origin(any(o.rows for o in given), raw, uses))
+        raw = any(o.raw for o in sources) and (not others or func._schema.name in ELEMENTWISE)
+        self.mark(out, lambda t: Origin(any(o.rows for o in sources), raw, uses))
         return out
 
     def called(self, path: str) -> Callable[..., None]:
@@ -124,29 +128,35 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
 
         def hook(module: nn.Module, args: Any, out: Any) -> None:
             mine = frozenset(k for k, of in enumerate(self.paths[: len(self.places)]) if of == path)
-            found = [self.origin(t) for t in tree_leaves(out) if isinstance(t, Tensor)]
+            results = [self.origin(t) for t in tree_leaves(out) if isinstance(t, Tensor)]
             use = len(self.paths)
             self.paths.append(path)
-            self.before.append(frozenset().union(*(o.uses for o in found)) - mine)
+            self.before.append(frozenset().union(*(o.uses for o in results)) - mine)
             first = args[0] if args and isinstance(args[0], Tensor) else None
-            self.reads[path] = first is not None and first.ndim == 2, first is not None and self.origin(first).raw
-            raw = self.reads[path][1] and isinstance(module, NORMS)
+            of_vectors = first is not None and first.ndim == 2
+            of_raw = first is not None and self.origin(first).raw
+            self.reads[path] = of_vectors, of_raw
+            raw = of_raw and isinstance(module, NORMS)
 
-            def made(t: Tensor) -> Origin:
+            def after_use(t: Tensor) -> Origin:
                 o = self.origin(t)
                 return Origin(o.rows, raw, (o.uses - mine) | {use})
 
-            self.mark(out, made)
+            self.mark(out, after_use)
 
         return hook
 
     def latest(self, uses: frozenset[int], among: Callable[[str], bool]) -> tuple[str, ...]:
         """The paths of the uses after which none of the others comes."""
         some = [use for use in uses if among(self.paths[use])]
-        return tuple(sorted({self.paths[u] for u in some if not any(u in self.before[v] for v in some if v != u)}))
+
+        def is_last(use: int) -> bool:
+            return not any(use in self.before[other] for other in some if other != use)
+
+        return tuple(sorted({self.paths[use] for use in some if is_last(use)}))
 
 
-def seen(module: nn.Module, inputs: Any, forward: Callable[[], Tensor]) -> Layers:
+def traced_layers(module: nn.Module, inputs: Any, forward: Callable[[], Tensor]) -> Layers:
     """The layers behind the outputs of one forward pass."""
     watch: Any = Watch(module, inputs)
     hooks = [m.register_forward_hook(watch.called(path)) for path, m in watch.layers.items()]
@@ -162,7 +172,8 @@ def seen(module: nn.Module, inputs: Any, forward: Callable[[], Tensor]) -> Layer
     end = watch.ends.get(out.untyped_storage().data_ptr(), "")
     end = end if end in ENDS else ""
     trained = {path for path, m in module.named_modules() if any(p.requires_grad for p in m.parameters())}
-    last, latest = watch.latest(uses, trained.__contains__), watch.latest(uses, lambda _: True)
+    last = watch.latest(uses, trained.__contains__)
+    latest = watch.latest(uses, lambda _: True)
     calls = Counter(watch.paths[len(watch.places) :])
     head = latest[0] if len(latest) == 1 and calls[latest[0]] == 1 else None
     if head is None or not isinstance(watch.layers.get(head), nn.Linear) or not watch.reads[head][0]:

@@ -72,12 +72,10 @@ class NetworkModel:
         vars(self.module)[BASE] = family.base
         params, self.shared_count = trainable(self.module, family.shared)
         index = {p: i for i, p in enumerate(params)}
-        self.places = [
-            (f"{path}.{name}".lstrip("."), index[p])
-            for path, m in self.module.named_modules()
-            for name, p in m._parameters.items()
-            if p is not None and p.requires_grad
-        ]
+        self.places: list[tuple[str, int]] = []
+        for path, m in self.module.named_modules():
+            trained = {name: p for name, p in m._parameters.items() if p is not None and p.requires_grad}
+            self.places += [(f"{path}.{name}".lstrip("."), index[p]) for name, p in trained.items()]
         self.in_order = all(p is q for p, q in zip(params, trainable(self.module, None)[0], strict=True))
         self.shapes = [p.shape for p in params]
         self.sizes = [p.numel() for p in params]
@@ -113,10 +111,10 @@ class NetworkModel:
     @still.setter
     def still(self, names: Collection[str]) -> None:
         self._still = vars(self.module)[STILL] = frozenset(names)
-        there = [*self.module.named_buffers()]
-        self._stood = {n: (b, b._version, b.clone() if b.numel() <= COMPARED else None) for n, b in there if n in names}
-        moving = [b for name, b in there if name not in self._still]
-        owners = ((self.module.get_submodule(n.rpartition(".")[0]), n, b) for n, b in there if n not in names)
+        named = [*self.module.named_buffers()]
+        self._stood = {n: (b, b._version, b.clone() if b.numel() <= COMPARED else None) for n, b in named if n in names}
+        moving = [b for name, b in named if name not in self._still]
+        owners = ((self.module.get_submodule(n.rpartition(".")[0]), n, b) for n, b in named if n not in names)
         self._moving = [(m._buffers, n, b) for m, n, b in owners]
         self.floats = [b for b in moving if b.is_floating_point()]
         self.ints = [b for b in moving if not b.is_floating_point()]
@@ -137,8 +135,8 @@ class NetworkModel:
         """Coordinates that the last gradient did not reach, whose ``.grad`` torch leaves None; None if not known."""
         if not self.partial:
             return None
-        there = [torch.full((n,), i not in self.reached) for i, n in enumerate(self.sizes)]
-        return torch.cat(there).to(self.flat.device)
+        parts = [torch.full((n,), i not in self.reached) for i, n in enumerate(self.sizes)]
+        return torch.cat(parts).to(self.flat.device)
 
     @property
     def head(self) -> nn.Linear | None:
@@ -147,10 +145,10 @@ class NetworkModel:
 
     def last(self) -> tuple[int, int | None] | None:
         """Positions in ``flat`` of the head's weights and biases; None unless these tensors are trained directly."""
-        own = {} if self.head is None else self.head._parameters
-        weight = own.get("weight")
-        bias = own.get("bias")
-        if weight is None or not all(p.requires_grad for p in own.values() if p is not None):
+        parameters = {} if self.head is None else self.head._parameters
+        weight = parameters.get("weight")
+        bias = parameters.get("bias")
+        if weight is None or not all(p.requires_grad for p in parameters.values() if p is not None):
             return None
         # Parameters are views of the flat vector.
         return int(weight.storage_offset()), None if bias is None else int(bias.storage_offset())
@@ -178,9 +176,9 @@ class NetworkModel:
             remedy = (
                 f"its names begin with {prefix!r}: give {{k.removeprefix({prefix!r}): t for k, t in state.items()}}"
             )
-        for names, said in ((mine.keys() - state.keys(), "lacks"), (state.keys() - mine.keys(), "has")):
+        for names, verb in ((mine.keys() - state.keys(), "lacks"), (state.keys() - mine.keys(), "has")):
             if names:
-                raise RecipeError(f"{call}: the state_dict {said} {min(names)!r}; {remedy}", "init")
+                raise RecipeError(f"{call}: the state_dict {verb} {min(names)!r}; {remedy}", "init")
         for name, t in mine.items():
             new = state[name].to(t)
             fixed = name in self._still or (isinstance(t, nn.Parameter) and not t.requires_grad)
@@ -235,12 +233,12 @@ class NetworkModel:
 
     def apply(self, X: Data) -> Tensor:
         """The network's outputs for these rows, in its current mode and with its current parameters."""
-        return self._wide(applied(self.module, self.given(inputs_of(X))))
+        return self._wide(applied(self.module, self.protected(inputs_of(X))))
 
     def _wide(self, out: Tensor) -> Tensor:
         return out.to(self.dtype) if self.low and isinstance(out, Tensor) and out.is_floating_point() else out
 
-    def given(self, X: Inputs) -> Inputs:
+    def protected(self, X: Inputs) -> Inputs:
         """The inputs of one forward pass: copies, if the module would change the rows in place."""
         return tree_map(torch.clone, X) if self.changes_inputs else X
 
@@ -249,7 +247,7 @@ class NetworkModel:
         parts = self.split(x)
         params = {path: parts[i] for path, i in self.places}
         # Tied by torch, a module at two paths would be left with what it was given.
-        args, named = arguments(self.module, self.given(X))
+        args, named = arguments(self.module, self.protected(X))
         return self._wide(outputs_of(functional_call(self.module, params, args, named, tie_weights=False)))
 
     def compared(self, outputs: Tensor, y: Data) -> Tensor:
@@ -264,8 +262,8 @@ class NetworkModel:
     def mean_loss(self, outputs: Tensor, y: Data, w: Weights = None) -> Tensor:
         """The mean loss of a batch, a 0-d tensor; (1/b) Σ_j w_j l_j if rows have weights w [b]."""
         if callable(self.family.loss) and w is None:
-            found = evaluated(self.family.loss, outputs, y)
-            return found if found.ndim == 0 else found.mean()
+            loss = evaluated(self.family.loss, outputs, y)
+            return loss if loss.ndim == 0 else loss.mean()
         if w is not None or self.factors is not None or (y.ndim > 1 and self.family.loss == "cross_entropy"):
             rows = self.losses(outputs, y)
             assert rows is not None, "a run refuses weights of rows where the loss is a mean"
@@ -277,8 +275,8 @@ class NetworkModel:
     def losses(self, outputs: Tensor, y: Data) -> Float[Tensor, " n"] | None:
         """Loss of each row [n]; None if the user's loss returns only a mean."""
         if callable(self.family.loss):
-            found = evaluated(self.family.loss, outputs, y) if self.by_rows else None
-            return None if found is None else found.reshape(len(y), -1).mean(1)
+            losses = evaluated(self.family.loss, outputs, y) if self.by_rows else None
+            return None if losses is None else losses.reshape(len(y), -1).mean(1)
         if self.family.loss == "cross_entropy" and (y.ndim > 1 or self.factors is not None):
             return padded_cross_entropies(self.compared(outputs, y), y, self.family.ignore_index, self.factors)
         if self.family.loss == "cross_entropy":
@@ -290,13 +288,13 @@ class NetworkModel:
 
         Changes of large buffers are seen only if torch counts them.
         """
-        now = dict(self.module.named_buffers())
+        buffers = dict(self.module.named_buffers())
         for name, (b, version, was) in self._stood.items():
-            here = now.get(name)
+            current = buffers.get(name)
             if was is None:
-                same = here is b and b._version == version
+                same = current is b and b._version == version
             else:
-                same = here is not None and torch.equal(here.nan_to_num(), was.nan_to_num())
+                same = current is not None and torch.equal(current.nan_to_num(), was.nan_to_num())
             if not same:
                 raise RecipeError(
                     f"Network(module): the buffer {name} did not change in a pass of two rows, so clients do "
@@ -312,17 +310,17 @@ class NetworkModel:
         If a buffer has another shape, raises RecipeError with its name.
         """
         for owned, name, b in self._moving:
-            now = owned.get(name.rpartition(".")[2])
-            if now is b:
+            current = owned.get(name.rpartition(".")[2])
+            if current is b:
                 continue
-            if now is None or now.shape != b.shape:
+            if current is None or current.shape != b.shape:
+                after = "gone" if current is None else str(list(current.shape))
                 raise RecipeError(
-                    f"Network(module): the buffer {name} was {list(b.shape)} and is "
-                    f"{'gone' if now is None else list(now.shape)} after a pass: what clients send to the server must "
-                    "keep its shape; register it in its full size, and fill it",
+                    f"Network(module): the buffer {name} was {list(b.shape)} and is {after} after a pass: what clients "
+                    "send to the server must keep its shape; register it in its full size, and fill it",
                     "module",
                 )
-            b.copy_(now.detach().clone())
+            b.copy_(current.detach().clone())
             owned[name.rpartition(".")[2]] = b
 
     def buffers(self) -> State | None:
@@ -361,5 +359,5 @@ def _refuse_complex(module: nn.Module) -> None:
 def _prefix(theirs: Collection[str], mine: Collection[str]) -> str:
     """The prefix that a wrapper, such as DataParallel, put before each of the names ``mine``; empty if none."""
     name = min(mine)
-    found = (k.removesuffix(name) for k in theirs if k.endswith(f".{name}"))
-    return next((p for p in found if {p + n for n in mine} <= {*theirs}), "")
+    prefixes = (k.removesuffix(name) for k in theirs if k.endswith(f".{name}"))
+    return next((p for p in prefixes if {p + n for n in mine} <= {*theirs}), "")

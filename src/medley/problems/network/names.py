@@ -16,6 +16,11 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalRes
 """Layers that normalise. `_NormBase` is torch's base of batch and instance normalisation."""
 
 
+def has_parameters(module: nn.Module) -> bool:
+    """Whether a module, or one inside it, has parameters."""
+    return any(True for _ in module.parameters())
+
+
 def trainable(module: nn.Module, shared: Patterns | None) -> tuple[list[nn.Parameter], int]:
     """The trainable parameters, shared ones first, each group in the order of the module; and the number of shared.
 
@@ -50,12 +55,12 @@ def without_last(module: nn.Module, shared: Patterns, last: tuple[str, ...], fai
     Raises RecipeError, with the names, unless there is one such layer.
     """
     names = {name: p for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
-    whole = last == ("",) and any(True for child in module.children() for _ in child.parameters())
-    if failed or len(last) != 1 or whole:
+    outside_layers = last == ("",) and any(map(has_parameters, module.children()))
+    if failed or len(last) != 1 or outside_layers:
         several = " and ".join(map(repr, last))
         why = failed or (
             "a parameter outside of all layers runs last"
-            if whole
+            if outside_layers
             else f"{several} run side by side"
             if last
             else "no layer runs after all others"
@@ -66,11 +71,14 @@ def without_last(module: nn.Module, shared: Patterns, last: tuple[str, ...], fai
             f"shared={[next(iter(names))]!r}",
             "shared",
         )
-    own = {id(p) for p in module.get_submodule(last[0]).parameters()}
-    body = [name for name, p in names.items() if id(p) not in own]
+    last_ids = {id(p) for p in module.get_submodule(last[0]).parameters()}
+    body = [name for name, p in names.items() if id(p) not in last_ids]
     if not body:
         raise RecipeError(f"Network(shared={shared!r}): no parameter is left to share", "shared")
-    return tuple(name for pattern in patterns(shared) for name in (body if pattern == BODY else [pattern]))
+    out = []
+    for pattern in patterns(shared):
+        out += body if pattern == BODY else [pattern]
+    return tuple(out)
 
 
 def _chosen(module: nn.Module, shared: tuple[str, ...]) -> set[int]:
@@ -81,23 +89,26 @@ def _chosen(module: nn.Module, shared: tuple[str, ...]) -> set[int]:
     for pattern in shared:
         if pattern == BUT_NORMS:
             _ask_of_norms(module)
-            norms = {id(p) for m in module.modules() if isinstance(m, NORMS) for p in m.parameters() if p.requires_grad}
+            norms = set[int]()
+            for m in module.modules():
+                if isinstance(m, NORMS):
+                    norms |= {id(p) for p in m.parameters() if p.requires_grad}
             if not norms:
                 raise RecipeError(f"Network(shared={pattern!r}): the network has no normalisation layers", "shared")
             chosen |= every - norms
         else:
-            found = {id(p) for name, p in names.items() if fnmatchcase(name, pattern.removeprefix("!"))}
-            if not found:
+            matches = {id(p) for name, p in names.items() if fnmatchcase(name, pattern.removeprefix("!"))}
+            if not matches:
                 raise RecipeError.unknown(pattern.removeprefix("!"), names, "Network(shared=...)")
-            chosen = chosen - found if pattern.startswith("!") else chosen | found
+            chosen = chosen - matches if pattern.startswith("!") else chosen | matches
     return chosen
 
 
 def _ask_of_norms(module: nn.Module) -> None:
     """Raise RecipeError for a layer with parameters that is named a norm but is of an unknown class."""
     for name, m in module.named_modules():
-        own = next((n for n, p in m.named_parameters(recurse=False) if p.requires_grad), None)
-        if own and "norm" in type(m).__name__.lower() and not isinstance(m, NORMS):
+        parameter = next((n for n, p in m.named_parameters(recurse=False) if p.requires_grad), None)
+        if parameter and "norm" in type(m).__name__.lower() and not isinstance(m, NORMS):
             raise RecipeError(
                 f"Network(shared={BUT_NORMS!r}): {name}, a {type(m).__name__}, is not one of torch's "
                 f"normalisation layers. If it normalises, name what clients keep, Network(shared='!{name}.*'); "

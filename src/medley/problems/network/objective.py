@@ -66,7 +66,8 @@ class NetworkObjective:
     shapes, adapters, partial, idle = handed("problem", "shapes", "adapters", "partial", "idle")
 
     def __post_init__(self) -> None:
-        self.n, self.d = len(self.X), self.problem.d
+        self.n = len(self.X)
+        self.d = self.problem.d
 
     @property
     def transform(self) -> Transform | None:
@@ -94,8 +95,8 @@ class NetworkObjective:
         if len(y) <= most or not callable(p.family.loss):
             return float(p.mean_loss(p.outputs(x, X), y, w))
         parts = [slice(at, at + most) for at in range(0, len(y), most)]
-        found = [float(p.mean_loss(p.outputs(x, X[s]), y[s], None if w is None else w[s])) * len(y[s]) for s in parts]
-        return sum(found) / len(y)
+        totals = [float(p.mean_loss(p.outputs(x, X[s]), y[s], None if w is None else w[s])) * len(y[s]) for s in parts]
+        return sum(totals) / len(y)
 
     def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
         """f_i(x − ηp) for every η, with one forward pass each."""
@@ -123,16 +124,16 @@ class NetworkObjective:
         p.reached.clear()
         if self.transform is not None and self.rng is not None:
             X = several(self.transform(inputs_of(X.clone()), self.rng))  # it may work in place
-        now = Labelled(X, y, self._weights(rows))
+        current = Labelled(X, y, self._weights(rows))
         if self.also is None:
-            self._backward(x, now, rows, loss)
+            self._backward(x, current, rows, loss)
             return p.gradient.clone() if copy else p.gradient
         old = self.also.drawn()
         if loss is None and p.by_rows and not p.mixes_rows:
-            self._backward(x, self.also.united(now, old, x))
+            self._backward(x, self.also.united(current, old, x))
         else:
-            share = self.also.own(len(now.y), len(old.y))
-            self._backward(x, now, rows, loss, share)
+            share = self.also.own(len(current.y), len(old.y))
+            self._backward(x, current, rows, loss, share)
             self._backward(x, old, share=1 - share)
         return p.gradient.clone() if copy else p.gradient
 
@@ -140,14 +141,15 @@ class NetworkObjective:
         self, x: Vec, of: Labelled, rows: Rows = None, loss: LocalLoss | None = None, share: float = 1.0
     ) -> None:
         """Add the gradient of share·(mean loss of these rows) to the model's gradient buffer."""
-        p, (X, y, w) = self.problem, of
+        p = self.problem
+        X, y, w = of
         self.meter.rows += len(y)
 
         def total() -> Tensor:
             return p.mean_loss(p.apply(X), y, w) if loss is None else loss(NetworkBatch(self, x, X, y, rows))
 
         try:
-            found = total()
+            value = total()
         except ValueError as e:
             if len(y) > 1 or "more than 1 value per channel" not in str(e):
                 raise
@@ -158,8 +160,8 @@ class NetworkObjective:
                     "drop_last=True"
                 ) from e
             with p.running_statistics():
-                found = total()
-        (found if share == 1.0 else share * found).backward()  # type: ignore[no-untyped-call]
+                value = total()
+        (value if share == 1.0 else share * value).backward()  # type: ignore[no-untyped-call]
 
     def _pure(self, x: Vec, rows: Rows) -> Callable[[Vec], Tensor]:
         """f_i on these rows as a function of x, in evaluation mode."""
@@ -290,11 +292,12 @@ class NetworkObjective:
 
     def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
         """∂l_j/∂z_j [n, o] and the last layer's inputs [n, f], computed some rows at a time."""
-        p, (weight, bias) = self.problem, self.last()
+        p = self.problem
+        weight, bias = self.last()
         self.meter.rows += self.n / 3
         p.load(x)
         p.mode(False)
-        found = []
+        blocks = []
         most = rows_at_once(self.X, p.numbers)
         for at in range(0, self.n, most):
             rows = slice(at, at + most)
@@ -302,12 +305,12 @@ class NetworkObjective:
             with torch.no_grad():
                 z = batch.outputs
                 phi = batch.features
-                known = z.ndim == phi.ndim == 2
-                if known:
+                is_linear = z.ndim == phi.ndim == 2
+                if is_linear:
                     W = x[weight:][: z.shape[1] * phi.shape[1]].view(z.shape[1], -1)
-                    made = phi @ W.T + (0.0 if bias is None else x[bias:][: len(W)])
-                    known = torch.allclose(made, z, rtol=1e-3, atol=1e-4)
-            if not known:
+                    product = phi @ W.T + (0.0 if bias is None else x[bias:][: len(W)])
+                    is_linear = torch.allclose(product, z, rtol=1e-3, atol=1e-4)
+            if not is_linear:
                 raise Unsupported(
                     "the network's outputs are not those of its last linear layer, a vector for each row",
                     method="slopes",
@@ -315,15 +318,17 @@ class NetworkObjective:
                 )
             leaf = z.requires_grad_()
             (R,) = torch.autograd.grad(p.mean_loss(leaf, batch.y, self._weights(rows)), leaf)
-            found.append((R * len(batch.y), phi))
-        Rs, phis = zip(*found, strict=True)
+            blocks.append((R * len(batch.y), phi))
+        Rs, phis = zip(*blocks, strict=True)
         return torch.cat(Rs), torch.cat(phis)
 
     def take(self, order: Int[Tensor, " n"]) -> NetworkObjective:
         """The same objective with its rows in this order."""
         order = order.to(self.X.device)
         w = None if self.w is None else self.w[order]
-        return NetworkObjective(self.problem, self.X[order], self.y[order], self.meter, order, w, self.rng, self.also)
+        X = self.X[order]
+        y = self.y[order]
+        return NetworkObjective(self.problem, X, y, self.meter, order=order, w=w, rng=self.rng, also=self.also)
 
 
 class NetworkBatch:
@@ -347,15 +352,15 @@ class NetworkBatch:
     def _pass(self) -> tuple[Tensor, Tensor | None]:
         """The outputs, and the inputs of the last linear layer; None instead if there is no such layer."""
         p = self.of.problem
-        kept = []
+        inputs = []
         head = p.head
-        hook = None if head is None else head.register_forward_pre_hook(lambda m, args: kept.append(args[0]))
+        hook = None if head is None else head.register_forward_pre_hook(lambda m, args: inputs.append(args[0]))
         try:
             out = p.apply(self.X)
         finally:
             if hook is not None:
                 hook.remove()
-        return out, kept[-1] if kept else None
+        return out, inputs[-1] if inputs else None
 
     @property
     def outputs(self) -> Tensor:

@@ -95,12 +95,12 @@ def unsuited(loss: str | Loss, out: Tensor, end: str) -> str:
     of: Callable[[Collection[object], tuple[type, ...]], bool] = lambda some, kinds: (
         loss in some or isinstance(loss, kinds)
     )
-    own = "" if isinstance(loss, str) or not several else _alike(loss, z.shape[1])
-    if of(LOGITS, LOGIT_MODULES) or own == "logits":
+    kind = "" if isinstance(loss, str) or not several else _alike(loss, z.shape[1])
+    if of(LOGITS, LOGIT_MODULES) or kind == "logits":
         what = end if end in ("sigmoid", "softmax") else "softmax" if shares else ""
         why = "takes logits, and the network ends in a {}: leave that out, since the loss has its own"
         return f"{called(loss)} {why.format(what)}" if what else ""
-    if (of(LOGARITHMS, LOGARITHM_MODULES) or own == "logarithms") and several and not logs:
+    if (of(LOGARITHMS, LOGARITHM_MODULES) or kind == "logarithms") and several and not logs:
         what = "softmax, without the logarithm" if shares else "layer, and not in a log_softmax"
         return (
             f"{called(loss)} takes logarithms of probabilities, and the network ends in a {what}: the loss then falls "
@@ -121,11 +121,11 @@ def _alike(loss: Loss, classes: int) -> str:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = float(loss(z, y).mean())
+            result = float(loss(z, y).mean())
     except Exception:
         return ""
-    known = {"logits": F.cross_entropy(z, y), "logarithms": F.nll_loss(z, y)}
-    return next((what for what, value in known.items() if math.isclose(found, float(value), rel_tol=1e-5)), "")
+    references = {"logits": F.cross_entropy(z, y), "logarithms": F.nll_loss(z, y)}
+    return next((what for what, value in references.items() if math.isclose(result, float(value), rel_tol=1e-5)), "")
 
 
 def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
@@ -148,28 +148,28 @@ def check_loss(loss: Loss, out: Tensor, y: Tensor) -> Tensor | None:
         pass
     try:
         z = out.detach().clone().requires_grad_()
-        found: object = loss(z, y)
-        apart: object = loss(out.detach(), y)
+        value: object = loss(z, y)
+        of_constants: object = loss(out.detach(), y)
     except Exception:
         _check_floats(loss, out, y)
         return None
-    found = _tensor(loss, found)
-    if isinstance(apart, Tensor) and apart.requires_grad:
+    value = _tensor(loss, value)
+    if isinstance(of_constants, Tensor) and of_constants.requires_grad:
         raise RecipeError(
             f"{called(loss)} has trainable parameters of its own, or of a module that it holds, and a run trains only "
             "the network's, in copies: move them into the network or freeze them; for weight decay use "
             "Pace(weight_decay=...)",
             "loss",
         )
-    if not found.requires_grad:
+    if not value.requires_grad:
         raise RecipeError(
             f"{called(loss)} has no gradient with respect to the outputs; leave out .detach() and no_grad", "loss"
         )
     try:
-        torch.autograd.grad(found.sum(), z)
+        torch.autograd.grad(value.sum(), z)
     except Exception:
         _check_floats(loss, out, y)
-    return found.detach()
+    return value.detach()
 
 
 def _check_floats(loss: Loss, out: Tensor, y: Tensor) -> None:
@@ -187,7 +187,7 @@ def _check_floats(loss: Loss, out: Tensor, y: Tensor) -> None:
     )
 
 
-def check_mean(loss: Loss, out: Tensor, y: Tensor, found: Tensor) -> None:
+def check_mean(loss: Loss, out: Tensor, y: Tensor, value: Tensor) -> None:
     """Raise RecipeError for a loss that is a sum over rows: if every row comes k times, it is k times as large.
 
     A softmax over the rows of a batch may also double, from log 2 to log 4, but it does not triple.
@@ -196,9 +196,9 @@ def check_mean(loss: Loss, out: Tensor, y: Tensor, found: Tensor) -> None:
         loss: the user's function
         out: the network's outputs of two rows [2, ...]
         y: their targets [2, ...]
-        found: the loss of these two rows
+        value: the loss of these two rows
     """
-    once = float(found)
+    once = float(value)
     try:
         with torch.no_grad():
             alike = [math.isclose(float(loss(_times(out, k), _times(y, k))), k * once, rel_tol=1e-4) for k in (2, 3)]
@@ -220,7 +220,7 @@ def _times(t: Tensor, k: int) -> Tensor:
 def evaluated(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
     """The user's loss of a batch. If it fails or returns no tensor, raises RecipeError with both shapes."""
     try:
-        found: object = loss(out, y)
+        value: object = loss(out, y)
     except (MedleyError, torch.OutOfMemoryError):
         raise
     except Exception as e:
@@ -230,15 +230,15 @@ def evaluated(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
             f"{pairs and f'; for equal shapes take {pairs} in the loss'}",
             "loss",
         ) from e
-    return _tensor(loss, found)
+    return _tensor(loss, value)
 
 
-def _tensor(loss: Loss, found: object) -> Tensor:
-    if not isinstance(found, Tensor):
+def _tensor(loss: Loss, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
         raise RecipeError(
-            f"{called(loss)} returned {type(found).__name__}; return a tensor, without .item() or .numpy()", "loss"
+            f"{called(loss)} returned {type(value).__name__}; return a tensor, without .item() or .numpy()", "loss"
         )
-    return found
+    return value
 
 
 def _remedy(out: torch.Size, y: torch.Size) -> str:
@@ -286,10 +286,11 @@ def _tried(loss: Loss, z: Tensor, y: Tensor, copies: int) -> tuple[bool, bool]:
     """Whether the loss of z [2, ...] stays equal if targets are exchanged, and changes if shapes are made equal."""
     many: Callable[[Tensor], Tensor] = lambda t: _times(t, copies)
     short = min(z.shape[1:], y.shape[1:], key=len)
-    found, exchanged = (float(loss(many(z), many(t)).mean()) for t in (y, y.flip(0)))
+    value = float(loss(many(z), many(y)).mean())
+    exchanged = float(loss(many(z), many(y.flip(0))).mean())
     try:
         equal = float(loss(many(z.reshape(2, *short)), many(y.reshape(2, *short))).mean())
     except Exception:  # one that takes the mean over a dimension that pairs have, and rows have not
-        alone = (loss(*(_times(t[j : j + 1], copies) for t in (z, y))) for j in range(2))
-        equal = sum(float(of_row.mean()) for of_row in alone) / 2
-    return math.isclose(found, exchanged, rel_tol=1e-4), not math.isclose(found, equal, rel_tol=1e-4)
+        singles = (loss(many(z[j : j + 1]), many(y[j : j + 1])) for j in range(2))
+        equal = sum(float(of_row.mean()) for of_row in singles) / 2
+    return math.isclose(value, exchanged, rel_tol=1e-4), not math.isclose(value, equal, rel_tol=1e-4)

@@ -32,10 +32,9 @@ def decision(loss: Loss, out: Tensor, y: Tensor, classes: int) -> Decision:
     if out.ndim < 2 or out.shape[1] < classes:
         return None
     for a, b in ((0, 1), (classes - 1, 0)):
-        own, other = (
-            _mean(loss, [(_of(out, p), p, q) for p, q in pairs], y) for pairs in (((a, a), (b, b)), ((a, b), (b, a)))
-        )
-        if not own < other:
+        right = _sum(loss, [(_of(out, a), a), (_of(out, b), b)], y)
+        wrong = _sum(loss, [(_of(out, a), b), (_of(out, b), a)], y)
+        if not right < wrong:
             return None
     return "argmax"
 
@@ -47,9 +46,9 @@ def _of(out: Tensor, c: int) -> Tensor:
     return torch.softmax(z, 1)
 
 
-def _mean(loss: Loss, cases: Sequence[tuple[Tensor, int, int]], y: Tensor) -> float:
+def _sum(loss: Loss, cases: Sequence[tuple[Tensor, int]], y: Tensor) -> float:
     """The sum of the losses of these outputs, each with all targets of one class; nan if the loss fails."""
-    return sum(_value(loss, z, torch.full_like(y, q)) for z, _, q in cases)
+    return sum(_value(loss, z, torch.full_like(y, c)) for z, c in cases)
 
 
 def _value(loss: Loss, z: Tensor, y: Tensor) -> float:
@@ -72,26 +71,24 @@ def _threshold(loss: Loss, out: Tensor, y: Tensor) -> float | None:
     # On the CPU: on CUDA, binary cross-entropy of numbers that are no probabilities ends the process.
     like = out.cpu()
     labels = y.cpu()
-    found = {
-        z: [_value(loss, torch.full_like(like, z), torch.full_like(labels, c)) for c in (0, 1)]
-        for z in INSIDE + OUTSIDE
-    }
-    if not (found[0.75][1] < found[0.25][1] and found[0.25][0] < found[0.75][0]):
+    losses = dict[float, list[float]]()
+    for z in INSIDE + OUTSIDE:
+        losses[z] = [_value(loss, torch.full_like(like, z), torch.full_like(labels, c)) for c in (0, 1)]
+    if not (losses[0.75][1] < losses[0.25][1] and losses[0.25][0] < losses[0.75][0]):
         return None
-    if not all(math.isfinite(v) for z in OUTSIDE for v in found[z]):
+    if not all(all(map(math.isfinite, losses[z])) for z in OUTSIDE):
         return 0.5
-    at_0, at_half = (math.isclose(*found[z], rel_tol=CLOSE) for z in (0.0, 0.5))
+    at_0, at_half = (math.isclose(*losses[z], rel_tol=CLOSE) for z in (0.0, 0.5))
     if at_0 != at_half:
         return 0.0 if at_0 else 0.5
-    rows = [found[z] for z in sorted(found)]
+    rows = [losses[z] for z in sorted(losses)]
     if all(a[1] > b[1] and a[0] < b[0] for a, b in pairwise(rows)):
         return 0.0
-    flat = all(
-        math.isclose(a, b, rel_tol=CLOSE)
-        for p, q in ((-2.0, -1.0), (2.0, 3.0))
-        for a, b in zip(found[p], found[q], strict=True)
-    )
-    return 0.5 if flat else None
+
+    def is_flat(p: float, q: float) -> bool:
+        return all(math.isclose(a, b, rel_tol=CLOSE) for a, b in zip(losses[p], losses[q], strict=True))
+
+    return 0.5 if is_flat(-2.0, -1.0) and is_flat(2.0, 3.0) else None
 
 
 def separable(loss: Loss, out: Tensor, y: Tensor) -> bool:
@@ -110,18 +107,18 @@ def separable(loss: Loss, out: Tensor, y: Tensor) -> bool:
     if out.ndim > 1 and out.shape[1] > 1:
         draws = [z / z.sum(1, keepdim=True) for z in draws]  # probabilities, and logits as well
     try:
-        together = []
-        alone = []
+        of_batch = []
+        of_rows = []
         for draw in draws:
             z = (0.1 + 0.8 * draw).to(out).requires_grad_()
-            (whole,) = torch.autograd.grad(loss(z, y).mean(), z)
+            (gradient,) = torch.autograd.grad(loss(z, y).mean(), z)
             single = [torch.autograd.grad(loss(z[j : j + 1], y[j : j + 1]).mean(), z)[0][j] for j in range(len(y))]
-            together.append(whole.reshape(len(y), -1))
-            alone.append(torch.stack(single).reshape(len(y), -1))
+            of_batch.append(gradient.reshape(len(y), -1))
+            of_rows.append(torch.stack(single).reshape(len(y), -1))
     except Exception:
         return False
-    a = torch.cat(alone, 1).double()
-    b = torch.cat(together, 1).double()
+    a = torch.cat(of_rows, 1).double()
+    b = torch.cat(of_batch, 1).double()
     if not bool(b.isfinite().all()):
         return False
     factor = (a * b).sum(1, keepdim=True) / a.square().sum(1, keepdim=True).clamp(min=1e-30)

@@ -22,7 +22,7 @@ from ...rows.lazy import Lazy
 from ...runtime.meter import Meter
 from ...storage.modules import OWN
 from ..cross_entropy import row_means
-from .layers import Layers, seen
+from .layers import Layers, traced_layers
 from .model import COMPARED, NetworkModel
 from .names import trainable
 from .objective import NetworkObjective
@@ -73,10 +73,10 @@ def counted(module: nn.Module) -> dict[str, object]:
         for name, value in vars(m).items():
             leaves = [v for v in tree_leaves(value) if isinstance(v, int | float | Tensor)] if name not in OWN else []
             for k, leaf in enumerate(leaves):
-                now: object = leaf
+                number: object = leaf
                 if isinstance(leaf, Tensor):
-                    now = leaf.detach().tolist() if leaf.numel() <= COMPARED else leaf._version
-                out[f"{path}.{name}".lstrip(".") + (f" ({k})" if k else "")] = repr(now)
+                    number = leaf.detach().tolist() if leaf.numel() <= COMPARED else leaf._version
+                out[f"{path}.{name}".lstrip(".") + (f" ({k})" if k else "")] = repr(number)
     return out
 
 
@@ -85,7 +85,7 @@ class NetworkProblem(NetworkModel):
 
     Args:
         row: the shape of a row; None before data is known.
-        seen: two rows of the data and their labels; None before data is known, and in other processes.
+        sample: two rows of the data and their labels; None before data is known, and in other processes.
     """
 
     def __init__(self, family: NetworkSpec, classes: int | None, dtype: torch.dtype, device: str) -> None:
@@ -98,7 +98,7 @@ class NetworkProblem(NetworkModel):
         self.gives = frozenset(k for k, v in gives.items() if v)
         self.row: torch.Size | None = None
         self.kinds: tuple[bool, ...] = ()
-        self.seen: tuple[Data, Data] | None = None
+        self.sample: tuple[Data, Data] | None = None
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         for name, value in state.items():
@@ -181,13 +181,13 @@ class NetworkProblem(NetworkModel):
         The trial runs with forked global streams and copied buffers, so both stay as they are. True if the pass fails.
         """
         cuda = [torch.device(self.device)] if self.device.startswith("cuda") else []
-        kept = {name: b.clone() for name, b in self.module.named_buffers()}
+        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
         self.mode(training)
         with self.forked(), torch.no_grad():
             before = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
             try:
-                rows = self.given(inputs_of(X))
-                functional_call(self.module, kept, *arguments(self.module, rows), tie_weights=False)
+                rows = self.protected(inputs_of(X))
+                functional_call(self.module, buffers, *arguments(self.module, rows), tie_weights=False)
             except Exception:  # BatchNorm fails with one row; it is not known then
                 return True
             after = [torch.default_generator.get_state(), *map(torch.cuda.get_rng_state, cuda)]
@@ -206,15 +206,12 @@ class NetworkProblem(NetworkModel):
             )
         self.mode(False)
         with self.forked():
-            rows = self.given(inputs_of(X))
-            found = seen(self.module, rows, lambda: applied(self.module, rows))
-        self.head_at = found.head
-        self.gives |= {
-            need
-            for need, there in ((Need.FEATURES, True), (Need.BODY, not found.raw))
-            if there and found.head is not None
-        }
-        return found
+            rows = self.protected(inputs_of(X))
+            layers = traced_layers(self.module, rows, lambda: applied(self.module, rows))
+        self.head_at = layers.head
+        if layers.head is not None:
+            self.gives |= {Need.FEATURES} if layers.raw else {Need.FEATURES, Need.BODY}
+        return layers
 
     def left_behind(self, X: Data) -> str | None:
         """A trained parameter on which these rows' outputs depend in the user's module, but not in this copy.
@@ -223,14 +220,14 @@ class NetworkProblem(NetworkModel):
         every copy. Sets ``partial`` if the outputs do not depend on every parameter.
         """
         parts = [v.detach().requires_grad_() for v in self.split(self.flat)]
-        here = self._reached(self.module, {path: parts[i] for path, i in self.places}, X)
-        self.partial = not all(here.values())
+        copied = self._reached(self.module, {path: parts[i] for path, i in self.places}, X)
+        self.partial = not all(copied.values())
         if not self.partial:
             return None
-        there: dict[str, bool] = {}
+        original: dict[str, bool] = {}
         with contextlib.suppress(Exception):
-            there = self._reached(self.family.module, dict(self.family.module.named_parameters()), X)
-        return next((name for name, reached in here.items() if not reached and there.get(name)), None)
+            original = self._reached(self.family.module, dict(self.family.module.named_parameters()), X)
+        return next((name for name, reached in copied.items() if not reached and original.get(name)), None)
 
     def _reached(self, module: nn.Module, params: Mapping[str, Tensor], X: Data) -> dict[str, bool]:
         """Whether the outputs of these rows depend on each trained parameter, by name; in evaluation mode."""
@@ -239,9 +236,9 @@ class NetworkProblem(NetworkModel):
         rows = tree_map(lambda t: t.to(like.device, like.dtype if t.dtype == self.dtype else t.dtype), inputs_of(X))
         args, named = arguments(module, tree_map(torch.clone, rows))
         trained = {name: p for name, p in params.items() if p.requires_grad}
-        given = {**params, **{name: b.clone() for name, b in module.named_buffers()}}
+        state = {**params, **{name: b.clone() for name, b in module.named_buffers()}}
         with self.forked(), torch.enable_grad():
-            out = outputs_of(functional_call(module.eval(), given, args, named, tie_weights=False))
+            out = outputs_of(functional_call(module.eval(), state, args, named, tie_weights=False))
             slopes: Sequence[Tensor | None] = [None] * len(trained)
             if out.requires_grad:
                 slopes = torch.autograd.grad(out.sum(), [*trained.values()], allow_unused=True)
@@ -260,23 +257,23 @@ class NetworkProblem(NetworkModel):
         parts = [part for part, _ in tensors(rows, "")]
         before = [part._version for part in parts]
         moving = set[str]()
-        kept = dict[str, Tensor]()
+        buffers = dict[str, Tensor]()
         with torch.random.fork_rng([torch.device(self.device)] if self.device.startswith("cuda") else []):
             for training in (False, True):
                 self.mode(training)
-                kept = {name: b.clone() for name, b in self.module.named_buffers()}
-                copies = {n: (b, b.clone()) for n, b in kept.items()}
-                moved = {*kept}
+                buffers = {name: b.clone() for name, b in self.module.named_buffers()}
+                copies = {n: (b, b.clone()) for n, b in buffers.items()}
+                moved = {*buffers}
                 with torch.no_grad(), contextlib.suppress(Exception):
-                    functional_call(self.module, kept, *arguments(self.module, inputs_of(rows)), tie_weights=False)
+                    functional_call(self.module, buffers, *arguments(self.module, inputs_of(rows)), tie_weights=False)
                     # Batch normalisation changes its statistics without a new version.
                     moved = {
                         n
                         for n, (b, was) in copies.items()
-                        if kept[n] is not b or b._version or not torch.equal(b.nan_to_num(), was.nan_to_num())
+                        if buffers[n] is not b or b._version or not torch.equal(b.nan_to_num(), was.nan_to_num())
                     }
                 moving |= {n.rpartition(".")[0] for n in moved}  # of a layer all: one may be as it was by chance
-        still = frozenset(n for n in kept if n.rpartition(".")[0] not in moving)
+        still = frozenset(n for n in buffers if n.rpartition(".")[0] not in moving)
         return before != [part._version for part in parts], still
 
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> NetworkProblem:
@@ -303,9 +300,9 @@ class NetworkProblem(NetworkModel):
         if self.classes is None or at is None:
             return None
         if self.family.loss == "cross_entropy" and y.ndim > 1:
-            there = y != self.family.ignore_index
-            right = (self.compared(outputs, y).argmax(1) == y) & there
-            return row_means(right.to(outputs.dtype), there)
+            present = y != self.family.ignore_index
+            right = (self.compared(outputs, y).argmax(1) == y) & present
+            return row_means(right.to(outputs.dtype), present)
         if y.is_floating_point() or y.ndim != 1:
             return None
         if at != "argmax":

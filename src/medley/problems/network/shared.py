@@ -34,14 +34,12 @@ class OwnPart:
         self.x = self.first = joint.flat[d:].clone()
         joint.settle()
         self.settle = joint.settle
-        own = {p.data_ptr() for p in joint.split(joint.flat)[joint.shared_count :]}
-        mine = [
-            b
-            for m in joint.module.modules()
-            if any(p.data_ptr() in own for p in m.parameters(recurse=False))
-            for b in m.buffers(recurse=False)
-            if any(b is moving for moving in (*joint.floats, *joint.ints))
-        ]
+        places = {p.data_ptr() for p in joint.split(joint.flat)[joint.shared_count :]}
+        moving = {id(b) for b in (*joint.floats, *joint.ints)}
+        mine = list[Tensor]()
+        for m in joint.module.modules():
+            if any(p.data_ptr() in places for p in m.parameters(recurse=False)):
+                mine += [b for b in m.buffers(recurse=False) if id(b) in moving]
         self.floats = [b for b in mine if b.is_floating_point()]
         self.ints = [b for b in mine if not b.is_floating_point()]
         self.first_buffers = self.buffers()
@@ -78,9 +76,9 @@ class SharedNetwork(PartlyShared):
         self.dtype = joint.dtype
         self.e = joint.d - self.d
         self.part = OwnPart(joint, self.d)
-        own = {id(b) for b in (*self.part.floats, *self.part.ints)}
-        joint.floats = [b for b in joint.floats if id(b) not in own]
-        joint.ints = [b for b in joint.ints if id(b) not in own]
+        ids = {id(b) for b in (*self.part.floats, *self.part.ints)}
+        joint.floats = [b for b in joint.floats if id(b) not in ids]
+        joint.ints = [b for b in joint.ints if id(b) not in ids]
         self.gives: frozenset[Need] = joint.gives - {Need.ADAPTERS, *([Need.FEATURES] if self._head() is None else [])}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,7 +89,7 @@ class SharedNetwork(PartlyShared):
         at = self.joint.last()
         return at if at is not None and max(at[0], at[1] or 0) < self.d else None
 
-    def whole(self, x: Vec) -> Whole:
+    def full(self, x: Vec) -> Whole:
         """All parameters [d + e]: x and the own part."""
         return torch.cat([x, self.part.x])
 
@@ -107,11 +105,11 @@ class SharedNetwork(PartlyShared):
         else:
             self.part.set(state["x"], (state["floats"], state["ints"]))
 
-    def begin_at(self, whole: Whole) -> Vec:
-        """Make the own part of ``whole`` [d + e] the initial one, with the current buffers; returns the shared [d]."""
-        self.part.x = self.part.first = whole[self.d :].clone()
+    def begin_at(self, full: Whole) -> Vec:
+        """Make the own part of ``full`` [d + e] the initial one, with the current buffers; returns the shared [d]."""
+        self.part.x = self.part.first = full[self.d :].clone()
         self.part.first_buffers = self.part.buffers()
-        return whole[: self.d].clone()
+        return full[: self.d].clone()
 
     def initial(self, generator: torch.Generator) -> Vec:
         """x₀ [d]; the initial own part comes from the same draw."""
@@ -119,11 +117,11 @@ class SharedNetwork(PartlyShared):
 
     def bind(self, X: Data, y: Data, w: Weights = None) -> PartObjective:
         """f_i on these rows as a function of x."""
-        return PartObjective(self, self.joint.bind(X, y, w), self.whole, slice(0, self.d))
+        return PartObjective(self, self.joint.bind(X, y, w), self.full, slice(0, self.d))
 
     def outputs(self, x: Vec, X: Data) -> Tensor:
         """The network's outputs in evaluation mode."""
-        return self.joint.outputs(self.whole(x), X)
+        return self.joint.outputs(self.full(x), X)
 
     def penalty(self, x: Vec) -> float:
         """0."""
@@ -149,7 +147,7 @@ class PartObjective:
 
     Attributes:
         joint: f_i of all parameters
-        whole: completes this part to all parameters [d + e]
+        full: completes this part to all parameters [d + e]
         part: the place of this part among them
 
     ``n``, ``d`` and ``y`` are its rows, the length of the part, and its labels.
@@ -157,7 +155,7 @@ class PartObjective:
 
     problem: SharedNetwork
     joint: NetworkObjective
-    whole: Callable[[Vec], Whole]
+    full: Callable[[Vec], Whole]
     part: slice
     n: int = field(init=False)
     d: int = field(init=False)
@@ -167,7 +165,9 @@ class PartObjective:
     )
 
     def __post_init__(self) -> None:
-        self.n, self.d, self.y = self.joint.n, int(self.part.stop - self.part.start), self.joint.y
+        self.n = self.joint.n
+        self.d = int(self.part.stop - self.part.start)
+        self.y = self.joint.y
 
     def others(self, x: Vec) -> PartObjective:
         """f_i as a function of the own part, with the shared parameters fixed at x [d]."""
@@ -203,19 +203,19 @@ class PartObjective:
 
     def loss(self, x: Vec, rows: Rows = None) -> float:
         """f_i(x) on these rows."""
-        return self.joint.loss(self.whole(x), rows)
+        return self.joint.loss(self.full(x), rows)
 
     def losses_along(self, x: Vec, p: Vec, etas: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
         """f_i(x − ηp) for every η."""
-        return self.joint.losses_along(self.whole(x), self.padded(p), etas)
+        return self.joint.losses_along(self.full(x), self.padded(p), etas)
 
     def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
         """∇f_i(x) [d] on these rows, in training mode."""
-        return self.joint.grad(self.whole(x), rows, of_part(loss, self.part), copy=copy)[self.part]
+        return self.joint.grad(self.full(x), rows, of_part(loss, self.part), copy=copy)[self.part]
 
     def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
         """∇²f_i(x) v [d] on these rows."""
-        return self.joint.hvp(self.whole(x), self.padded(v), rows)[self.part]
+        return self.joint.hvp(self.full(x), self.padded(v), rows)[self.part]
 
     def hessian(self, x: Vec, rows: Rows = None) -> Float[Tensor, "d d"]:
         """∇²f_i(x) on these rows, by d products."""
@@ -224,19 +224,19 @@ class PartObjective:
 
     def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
         """The outputs on these rows, in evaluation mode."""
-        return self.joint.outputs(self.whole(x), rows)
+        return self.joint.outputs(self.full(x), rows)
 
     def features(self, x: Vec, rows: Rows = None) -> Tensor:
         """The inputs of the last linear layer [n, f], in evaluation mode."""
-        return self.joint.features(self.whole(x), rows)
+        return self.joint.features(self.full(x), rows)
 
     def squares(self, x: Vec, rows: Rows = None) -> Vec:
         """The mean over these rows of (∂l_j/∂x)² [d]."""
-        return self.joint.squares(self.whole(x), rows)[self.part]
+        return self.joint.squares(self.full(x), rows)[self.part]
 
     def clipped(self, x: Vec, rows: Rows, bound: float) -> tuple[Vec, Vec | float]:
         """This part of the sum of row gradients; each gradient is clipped by its norm over all parameters."""
-        return self.joint.clipped(self.whole(x), rows, bound)[0][self.part].clone(), 0.0
+        return self.joint.clipped(self.full(x), rows, bound)[0][self.part].clone(), 0.0
 
     def workspace(self, x: Vec) -> Vec:
         """A copy of x that a descent may overwrite."""
@@ -244,21 +244,21 @@ class PartObjective:
 
     def like(self, X: Data, y: Data) -> PartObjective:
         """The same objective on other rows."""
-        return PartObjective(self.problem, self.joint.like(X, y), self.whole, self.part)
+        return PartObjective(self.problem, self.joint.like(X, y), self.full, self.part)
 
     def beside(self, other: Objective, draws: Iterator[Rows], share: float | None = None) -> PartObjective:
         """The same objective with rows of ``other`` in each gradient."""
         assert isinstance(other, PartObjective)
-        return PartObjective(self.problem, self.joint.beside(other.joint, draws, share), self.whole, self.part)
+        return PartObjective(self.problem, self.joint.beside(other.joint, draws, share), self.full, self.part)
 
     def slopes(self, x: Vec) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n f"]]:
         """∂l_j/∂z_j [n, o] and the last layer's inputs [n, f]; that layer is shared."""
         self.last()
-        return self.joint.slopes(self.whole(x))
+        return self.joint.slopes(self.full(x))
 
     def take(self, order: Tensor) -> PartObjective:
         """The same objective with its rows in this order."""
-        return PartObjective(self.problem, self.joint.take(order), self.whole, self.part)
+        return PartObjective(self.problem, self.joint.take(order), self.full, self.part)
 
 
 class PartBatch:
