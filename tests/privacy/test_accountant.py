@@ -14,7 +14,7 @@ from scipy.stats import norm
 from medley.contract.errors import RecipeError
 from medley.contract.sampling import Sampling
 from medley.privacy import noise_for
-from medley.privacy.accountant import Accountant, Release, epsilon, in_shares, release, together, within
+from medley.privacy.accountant import Accountant, Release, combined, epsilon, in_shares, release, within
 from support.pairs import quick
 
 pytest.importorskip("dp_accounting")
@@ -131,9 +131,9 @@ def test_turns_of_a_cycle() -> None:
 
 @pytest.mark.slow
 def test_sums_of_one_round() -> None:
-    assert together([1.0, 1.0]) == pytest.approx(1 / math.sqrt(2))
-    assert together([3.0, 4.0]) == pytest.approx(12 / 5)
-    assert together([1.0, 0.0]) == 0.0
+    assert combined([1.0, 1.0]) == pytest.approx(1 / math.sqrt(2))
+    assert combined([3.0, 4.0]) == pytest.approx(12 / 5)
+    assert combined([1.0, 0.0]) == 0.0
     two = noise_for(EVERYONE, 2.0, 1e-5, 5, exchanges=2)
     assert two == pytest.approx(math.sqrt(2) * noise_for(EVERYONE, 2.0, 1e-5, 5), rel=2e-4)
 
@@ -168,4 +168,4 @@ def test_noise_too_small_for_a_grid_still_has_an_epsilon(kind: str) -> None:
     assert all(b > 50 * a > 0 for a, b in pairwise(spent))  # about 1/z²
     assert math.isfinite(spent[-1])
     assert epsilon([release(law, 1e-200, 3)], 1e-3) == math.inf
-    assert together([1e-200, 1.0]) == 0.0
+    assert combined([1e-200, 1.0]) == 0.0

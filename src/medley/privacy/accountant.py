@@ -56,22 +56,38 @@ class Release:
 def release(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
     """The release of ``rounds`` rounds with this sampling and noise."""
     s = sampling
-    return Release(s.kind, s.clients, s.rate, s.size, s.period, noise, rounds)
+    return Release(
+        kind=s.kind,
+        clients=s.clients,
+        rate=s.rate,
+        size=s.size,
+        period=s.period,
+        noise=noise,
+        rounds=rounds,
+    )
 
 
 def in_shares(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
     """The release of sums with noise in shares; ``noise`` is the z' of `medley.privacy.skellam.gaussian`."""
-    return Release("shares", sampling.clients, 1.0, 0, sampling.period, noise, rounds)
+    return Release(
+        kind="shares",
+        clients=sampling.clients,
+        rate=1.0,
+        size=0,
+        period=sampling.period,
+        noise=noise,
+        rounds=rounds,
+    )
 
 
-def added(releases: list[Release], now: Release) -> list[Release]:
+def added(releases: list[Release], new: Release) -> list[Release]:
     """The releases and one more, merged with the last if both have the same sampling and noise."""
-    if releases and dataclasses.replace(releases[-1], rounds=now.rounds) == now:
-        return [*releases[:-1], dataclasses.replace(now, rounds=releases[-1].rounds + now.rounds)]
-    return [*releases, now]
+    if releases and dataclasses.replace(releases[-1], rounds=new.rounds) == new:
+        return [*releases[:-1], dataclasses.replace(new, rounds=releases[-1].rounds + new.rounds)]
+    return [*releases, new]
 
 
-def together(noises: Iterable[float]) -> float:
+def combined(noises: Iterable[float]) -> float:
     """z of several sums over the same clients: 1/√(Σ 1/z²); 0 if one of them has no noise, inf for no sum."""
     total = 0.0
     for z in noises:
@@ -94,11 +110,11 @@ def epsilon(releases: Iterable[Release], delta: float, by: Accountant = "pld") -
 
     Raises RecipeError if ``dp-accounting`` is not installed.
     """
-    found = tuple(releases)
-    if any(r.noise * r.noise == 0 for r in found if r.rounds):
+    parts = tuple(releases)
+    if any(r.noise * r.noise == 0 for r in parts if r.rounds):
         return math.inf
     most = 0.0
-    for turns in _turns(found):
+    for turns in _turns(parts):
         try:
             most = max(most, _epsilon(turns, delta, by))
         except OverflowError:
@@ -132,32 +148,37 @@ def _turns(releases: tuple[Release, ...]) -> set[tuple[Release, ...]]:
     """
     counts = list[dict[Release, int]]()
     for group in range(max((r.period for r in releases), default=0)):
-        own = dict[Release, int]()
+        turns = dict[Release, int]()
         round = 0
         for r in releases:
             first, last = (-((group - t) // r.period) for t in (round, round + r.rounds))
             if r.noise < math.inf and last > first:
                 law = dataclasses.replace(r, rounds=1)
-                own[law] = own.get(law, 0) + last - first
+                turns[law] = turns.get(law, 0) + last - first
             round += r.rounds
-        counts.append(own)
-    return {
-        tuple(dataclasses.replace(law, rounds=n) for law, n in own.items())
-        for own in counts
-        if own and not any(own != c and all(n <= c.get(law, 0) for law, n in own.items()) for c in counts)
-    }
+        counts.append(turns)
+    out = set[tuple[Release, ...]]()
+    for turns in counts:
+        if turns and not any(turns != other and _includes(other, turns) for other in counts):
+            out.add(tuple(dataclasses.replace(law, rounds=n) for law, n in turns.items()))
+    return out
+
+
+def _includes(turns: dict[Release, int], others: dict[Release, int]) -> bool:
+    """Whether a group takes part in all sums of another."""
+    return all(n <= turns.get(law, 0) for law, n in others.items())
 
 
 @cache
 def _epsilon(releases: tuple[Release, ...], delta: float, by: Accountant) -> float:
     if by == "rdp" or releases[0].kind in ("without replacement", "shares"):
         return _by_divergence(releases, delta)
-    whole: Any = None
+    total: Any = None
     step = _step(releases)
     for r in releases:
         part = _losses(r.noise, _rate(r), step).self_compose(r.rounds)
-        whole = part if whole is None else whole.compose(part)
-    return max(0.0, float(whole.get_epsilon_for_delta(delta)))
+        total = part if total is None else total.compose(part)
+    return max(0.0, float(total.get_epsilon_for_delta(delta)))
 
 
 def _rate(r: Release) -> float:
@@ -221,7 +242,8 @@ def noise_for(sampling: Sampling, target: float, delta: float, rounds: int, exch
     low = 0.5
     high = 1.0
     while low > 0.05 and spent(low) <= target:
-        low, high = low / 2, low
+        high = low
+        low = low / 2
     while spent(high) > target:
         low = high
         high = 2 * high

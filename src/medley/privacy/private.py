@@ -135,8 +135,8 @@ class Private(Wrapper[PrivateServer]):
             )
         if self.unit != "client":
             self._check_rows()
-            alone = {name: types._replace(vectorized=False) for name, types in self.method.message_types.items()}
-            object.__setattr__(self, "message_types", alone)
+            one_by_one = {name: types._replace(vectorized=False) for name, types in self.method.message_types.items()}
+            object.__setattr__(self, "message_types", one_by_one)
             return
         object.__setattr__(self, "every_round", True)
         if isinstance(self.method, Wrapper) and self.method.reads:
@@ -219,10 +219,10 @@ class Private(Wrapper[PrivateServer]):
 
         Replies must not displace others. With rows as the unit only the first two are needed.
         """
-        own = {Need.FIXED} if self.unit == "client" else {Need.FIXED, Need.ROWS}
+        needs = {Need.FIXED} if self.unit == "client" else {Need.FIXED, Need.ROWS}
         if self.unit == "client":
-            own |= {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT}
-        return self.method.requires() | own | ({Need.SHARES} if self.noise_at == "clients" else set())
+            needs |= {Need.UNIFORM, Need.SAMPLING, Need.INDEPENDENT}
+        return self.method.requires() | needs | ({Need.SHARES} if self.noise_at == "clients" else set())
 
     def start(self, x: Vec) -> PrivateServer:
         """The method's own start, with nothing spent."""
@@ -289,7 +289,7 @@ class Round:
         self.clients = clients
         self.sampling = sampling
         self.released: list[float] = []
-        self._drawn: set[str] = set()
+        self._correlated_keys: set[str] = set()
         if private.mechanism is not None and private.mechanism.bands > sampling.period:
             raise RecipeError(
                 f"Private(mechanism={private.mechanism!r}): a client's turns are {sampling.period} rounds "
@@ -300,7 +300,7 @@ class Round:
 
     def account(self, further: float | None = None) -> list[Release]:
         """The account including this round's sums, and one more with noise ``further``."""
-        z = accountant.together([*self.released, *([] if further is None else [further])])
+        z = accountant.combined([*self.released, *([] if further is None else [further])])
         release = accountant.in_shares if self.private.noise_at == "clients" else accountant.release
         return accountant.added(self.s.spent, release(self.sampling, z))
 
@@ -310,17 +310,17 @@ class Round:
         x = self.private.model(self.s)
         if p.noise_at == "clients":
             return self._sum_in_shares(replies, up.zeros(x), weight)
-        whole = p.z(self.sampling)
+        full = p.z(self.sampling)
         clip = p.clip
         number = len(self.released)
         adaptive = clip if isinstance(clip, Quantile) else None
         expected = self.sampling.rate * sum(share > 0 for share in self.clients.p.values())
-        z = whole if adaptive is None else adaptive.beside_count(whole, expected)
-        self._check_budget(whole)
+        z = full if adaptive is None else adaptive.beside_count(full, expected)
+        self._check_budget(full)
         bound = 1.0 if adaptive is None else self.s.bounds.get(exchange, adaptive.start)
         scales: Any = bound if adaptive is not None else clip
         total, within, came = replies.bounded(weight, scales)
-        self.released.append(whole)
+        self.released.append(full)
         rng = partial(self._rng, number, replies.ids)
         if adaptive is not None:
             # Σ (b_i − ½), which a client moves by ½. The plain count Σ b_i would move by 1.
@@ -369,21 +369,21 @@ class Round:
         mechanism = self.private.mechanism
         if mechanism is None:
             return fresh
-        if key in self._drawn:
+        if key in self._correlated_keys:
             raise RecipeError(
                 f"Private(mechanism={mechanism!r}): {self.private.method.name} sums {key!r} twice in round "
                 f"{self.clients.round}, but the noise is correlated over rounds; leave mechanism= out",
                 "mechanism",
             )
-        self._drawn.add(key)
+        self._correlated_keys.add(key)
         past = self.s.past.get(key, [])
-        now = mechanism.next(fresh, past)
-        self.s.past = {**self.s.past, key: [now, *past][: mechanism.bands - 1]}
-        return now
+        noise = mechanism.next(fresh, past)
+        self.s.past = {**self.s.past, key: [noise, *past][: mechanism.bands - 1]}
+        return noise
 
     def pass_on(self) -> None:
         """Draw the noise of correlated sums that this round does not take, so that bands stay aligned with rounds."""
-        for key in self.s.past.keys() - self._drawn:
+        for key in self.s.past.keys() - self._correlated_keys:
             for last in self.s.past[key][:1]:
                 stream = self.clients.secret(f"privacy, {self.private.identity}, no sum, {key}")
                 self._correlated(key, stream.normal(last.shape).to(last))

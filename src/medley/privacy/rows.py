@@ -155,16 +155,18 @@ class NoisySteps(Seq):
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """A noisy objective and its rows for every step of this round."""
         law = Local.of(me.pace, self.of.n)
-        drawn = me.secret(f"private batches, {self.by.identity}, {self.exchange}")
+        stream = me.secret(f"private batches, {self.by.identity}, {self.exchange}")
         noise = me.secret(f"privacy of rows, {self.by.identity}, {self.exchange}")
         people = None if self.people is None else self.people.unique(return_inverse=True)[1]
-        objective: Any = NoisyGradient(self.of, self.by.bound, self.by.noise(law), law, noise, people)
+        bound = self.by.bound
+        z = self.by.noise(law)
+        objective: Any = NoisyGradient(self.of, bound=bound, noise=z, law=law, rng=noise, people=people)
         for _ in range(law.steps):
             if law.rate == 1:
                 yield objective, None, None
             else:
-                took = drawn.uniform(self.of.n if people is None else int(people.max()) + 1) < law.rate
-                yield objective, (took if people is None else took[people]).nonzero()[:, 0], None
+                chosen = stream.uniform(self.of.n if people is None else int(people.max()) + 1) < law.rate
+                yield objective, (chosen if people is None else chosen[people]).nonzero()[:, 0], None
 
 
 @dataclass(frozen=True)
@@ -220,8 +222,8 @@ class NoisyGradient:
         index = torch.arange(self.of.n) if rows is None else torch.as_tensor(rows)
         order = index[self.people[index].argsort(stable=True)]
         parts = torch.split(order, self.people[order].unique_consecutive(return_counts=True)[1].tolist())
-        alone = torch.cat([order[:0], *[part for part in parts if len(part) == 1]])
-        total, decay = self._by_row(x, alone, self.bound)
+        singles = torch.cat([order[:0], *[part for part in parts if len(part) == 1]])
+        total, decay = self._by_row(x, singles, self.bound)
         for part in parts:
             if len(part) > 1:
                 g, _ = self._by_row(x, part, torch.finfo(x.dtype).max)
@@ -241,8 +243,11 @@ class RowCohort:
     def __init__(
         self, clients: Cohort, by: RowNoise, spent: Mapping[int, list[Release]], limit: tuple[float, float] | None
     ) -> None:
-        self._clients, self._by, self.spent, self._limit = clients, by, dict(spent), limit
-        self._asked: set[str] = set()
+        self._clients = clients
+        self._by = by
+        self.spent = dict(spent)
+        self._limit = limit
+        self._methods: set[str] = set()
         if clients.buffers is not None:
             by.refuse("its model has buffers, such as BatchNorm's, which hold statistics of rows without noise")
 
@@ -256,13 +261,13 @@ class RowCohort:
         self, method: Any, common: Any, each: Any = None, *, ids: Any = None, late: OnLate = "drop"
     ) -> Replies[Any]:
         """See `Cohort.ask`. Raises BudgetSpent before a client would exceed its limit."""
-        if method.__name__ in self._asked:
+        if method.__name__ in self._methods:
             self._by.refuse(f"it asks for {method.__name__!r} twice in one round, with the same noise both times")
-        self._asked.add(method.__name__)
+        self._methods.add(method.__name__)
         for i in self._clients.ids if ids is None else ids:
             law = self._clients.local(i)
-            now = accountant.release(Sampling("poisson", law.rows, law.rate), self._by.noise(law), law.steps)
-            self.spent[i] = self._within(i, accountant.added(self.spent.get(i, []), now))
+            new = accountant.release(Sampling("poisson", law.rows, law.rate), self._by.noise(law), law.steps)
+            self.spent[i] = self._within(i, accountant.added(self.spent.get(i, []), new))
         replies: Replies[Any] = self._clients.ask(method, common, each, ids=ids, late=late)
         return replies
 

@@ -31,7 +31,7 @@ class Reservoir(Settings):
 
     def keep(
         self,
-        held: Int[Tensor, " h"],
+        stored: Int[Tensor, " h"],
         came: Int[Tensor, " n"],
         labels: Int[Tensor, " n"] | None,
         before: int,
@@ -42,7 +42,7 @@ class Reservoir(Settings):
         Once the memory is full, the k-th row so far replaces a random one with probability capacity/k.
         """
         del labels
-        rows = held.tolist()
+        rows = stored.tolist()
         for k, row in enumerate(came[torch.randperm(len(came), generator=generator)].tolist(), start=before + 1):
             if len(rows) < self.capacity:
                 rows.append(row)

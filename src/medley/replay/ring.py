@@ -35,7 +35,7 @@ class Ring(Settings):
 
     def keep(
         self,
-        held: Int[Tensor, " h"],
+        stored: Int[Tensor, " h"],
         came: Int[Tensor, " n"],
         labels: Int[Tensor, " n"] | None,
         before: int,
@@ -60,15 +60,15 @@ class Ring(Settings):
                     quota[k] += 1
                     room -= 1
         latest = [arrivals[labels[arrivals] == c][int(n) - q :] for c, n, q in zip(classes, counts, quota, strict=True)]
-        return torch.cat([held, *(came[rows.sort().values] for rows in latest)])
+        return torch.cat([stored, *(came[rows.sort().values] for rows in latest)])
 
 
 def check_sizes(policy: object) -> None:
     """Raise RecipeError for a ``capacity`` or ``sample`` that is not a whole number of at least 1."""
     for key in ("capacity", "sample"):
         size = getattr(policy, key)
-        whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
-        if not whole and (size is not None or key == "capacity"):
+        is_count = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+        if not is_count and (size is not None or key == "capacity"):
             raise RecipeError(
                 f"{type(policy).__name__}({key}={size!r}): must be a whole number, at least 1; for no memory, leave "
                 "replay= out",

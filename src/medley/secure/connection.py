@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -100,15 +101,13 @@ class SecureConnection:
         from .session import Session
 
         assert exchange.weights is not None
-        asked = [i for block in exchange.blocks for i in block]
-        if not asked:
+        ids = [*itertools.chain(*exchange.blocks)]
+        if not ids:
             return Fold()
-        circle = (
-            streams.rng(self.host.seed, "server", *exchange.tag, "secure graph").permutation(sorted(asked)).tolist()
-        )
-        weights = {i: exchange.weights[i] for i in asked}
+        circle = streams.rng(self.host.seed, "server", *exchange.tag, "secure graph").permutation(sorted(ids)).tolist()
+        weights = {i: exchange.weights[i] for i in ids}
         how = self.settings
-        about = how.least(len(asked)), self.rounding, exchange.round == 1
+        about = how.least(len(ids)), self.rounding, exchange.round == 1
         ring = Ring(how.bits, how.bound, weights, exchange.clip, *about)
         clients: Clients = (
             self.inner.clients(exchange, ring)
@@ -176,11 +175,11 @@ class Simulated:
         """The replies that the inner connection delivers, weighted and masked by their clients."""
         e = self.exchange
         if e.tolerant:  # a block fails as a whole
-            asked = apart(e, [i for block in e.blocks for i in block])
+            request = apart(e, [*itertools.chain(*e.blocks)])
         else:
-            asked = replace(e, weights=None, clip=None)
+            request = replace(e, weights=None, clip=None)
         size = self.ring.bits // 8
-        for block in self.inner.exchange(replace(asked, clip=None)):
+        for block in self.inner.exchange(replace(request, clip=None)):
             self.fold.ran(block.engines)
             self.fold.failed |= block.failed
             receipts = {r.client: r for r in block.receipts}
@@ -194,6 +193,6 @@ class Simulated:
                 yield i, values
         self.fold.receipts.sort(key=lambda r: r.client)
 
-    def opening(self, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> dict[int, Opening]:
+    def opening(self, requests: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> dict[int, Opening]:
         """Every client's shares for the opening."""
-        return {i: self._parties[i].opening(*those) for i, those in asked.items()}
+        return {i: self._parties[i].opening(*those) for i, those in requests.items()}

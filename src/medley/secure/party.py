@@ -28,13 +28,15 @@ class Party:
         self.i = i
         self.session = session
         self.least = least
-        self._seed, self._key_seed = secret(), secret()
+        self._seed = secret()
+        self._key_seed = secret()
         self._channel_seed = secret()
-        self._channel, self._masks = key_pair(self._channel_seed), key_pair(self._key_seed)
+        self._channel = key_pair(self._channel_seed)
+        self._masks = key_pair(self._key_seed)
         self._roster: dict[int, bytes] = {}
         self._threshold = 0
-        self._held: dict[int, bytes] = {}
-        self._given: dict[int, str] = {}
+        self._stored: dict[int, bytes] = {}
+        self._released: dict[int, str] = {}
         self._channels: dict[int, bytes] = {}
 
     def plain(self) -> dict[str, Any]:
@@ -46,20 +48,21 @@ class Party:
             "seeds": [s.hex() for s in (self._seed, self._key_seed, self._channel_seed)],
             "threshold": self._threshold,
             "roster": {str(j): keys.hex() for j, keys in self._roster.items()},
-            "held": {str(j): shares.hex() for j, shares in self._held.items()},
-            "given": {str(j): kind for j, kind in self._given.items()},
+            "held": {str(j): shares.hex() for j, shares in self._stored.items()},
+            "given": {str(j): kind for j, kind in self._released.items()},
         }
 
     @classmethod
-    def read(cls, said: Mapping[str, Any]) -> Party:
+    def read(cls, saved: Mapping[str, Any]) -> Party:
         """Inverse of `plain`."""
-        self = cls(said["client"], said["session"].encode(), said["least"])
-        self._seed, self._key_seed, self._channel_seed = map(bytes.fromhex, said["seeds"])
-        self._channel, self._masks = key_pair(self._channel_seed), key_pair(self._key_seed)
-        self._threshold = said["threshold"]
-        self._roster = {int(j): bytes.fromhex(keys) for j, keys in said["roster"].items()}
-        self._held = {int(j): bytes.fromhex(shares) for j, shares in said["held"].items()}
-        self._given = {int(j): kind for j, kind in said["given"].items()}
+        self = cls(saved["client"], saved["session"].encode(), saved["least"])
+        self._seed, self._key_seed, self._channel_seed = map(bytes.fromhex, saved["seeds"])
+        self._channel = key_pair(self._channel_seed)
+        self._masks = key_pair(self._key_seed)
+        self._threshold = saved["threshold"]
+        self._roster = {int(j): bytes.fromhex(keys) for j, keys in saved["roster"].items()}
+        self._stored = {int(j): bytes.fromhex(shares) for j, shares in saved["held"].items()}
+        self._released = {int(j): kind for j, kind in saved["given"].items()}
         return self
 
     @property
@@ -97,7 +100,7 @@ class Party:
                 strict=True,
             )
         )
-        self._held = {self.i: b"".join(pairs[self.i])}
+        self._stored = {self.i: b"".join(pairs[self.i])}
         return {j: sealed(self._channel_to(j), self.i, b"".join(pairs[j]), self._about(self.i, j)) for j in roster}
 
     def masked(self, values: np.ndarray, sealed_shares: Mapping[int, bytes]) -> np.ndarray:
@@ -121,7 +124,7 @@ class Party:
             text = unsealed(self._channel_to(j), j, raw, self._about(j, self.i))
             if len(text) != 2 * SECRET:
                 raise WireError(f"client {self.i}: the shares of client {j} have {len(text)} bytes, not {2 * SECRET}")
-            self._held[j] = text
+            self._stored[j] = text
         np.add(values, stream(self._seed, len(values), values.dtype), out=values)
         for j in sealed_shares:
             add_mask(values, self.i, j, agreed(self._masks.private, self._roster[j][KEY:], self._pair(j)))
@@ -135,9 +138,9 @@ class Party:
         """
         for kind, ids in (("seed", alive), ("key", dropped)):
             for j in ids:
-                if j not in self._held:
+                if j not in self._stored:
                     raise WireError(f"client {self.i} holds no shares of client {j}")
-                if self._given.setdefault(j, kind) != kind or (kind == "key" and j == self.i):
+                if self._released.setdefault(j, kind) != kind or (kind == "key" and j == self.i):
                     raise WireError(
                         f"client {self.i} refuses: the server asks for both kinds of shares of client {j}, with which "
                         "it could read that client's reply"
@@ -148,7 +151,7 @@ class Party:
                 f"neighbourhood, because it must have {self._threshold}"
             )
         return Opening(
-            {j: self._held[j][:SECRET] for j in sorted(alive)}, {j: self._held[j][SECRET:] for j in sorted(dropped)}
+            {j: self._stored[j][:SECRET] for j in sorted(alive)}, {j: self._stored[j][SECRET:] for j in sorted(dropped)}
         )
 
     def _channel_to(self, j: int) -> bytes:
@@ -201,8 +204,8 @@ def unmask_pairs(
 
     Raises MedleyError if the shares do not give the client's key.
     """
-    found = key_pair(combined(shares))
-    if found.public != keys[i][KEY:]:
+    own_keys = key_pair(combined(shares))
+    if own_keys.public != keys[i][KEY:]:
         raise MedleyError(f"the shares of client {i}'s key give another key: a client sent a wrong share")
     for j in among:
-        add_mask(total, j, i, agreed(found.private, keys[j][KEY:], pair(session, i, j)), sign=-1)
+        add_mask(total, j, i, agreed(own_keys.private, keys[j][KEY:], pair(session, i, j)), sign=-1)

@@ -34,7 +34,7 @@ class Parties(Protocol):
     def masked(self, sealed: Mapping[int, Mapping[int, bytes]]) -> Iterator[tuple[int, np.ndarray]]:
         """Masked vectors, client by client. ``sealed`` are the shares for each client. See `Party.masked`."""
 
-    def opening(self, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> Mapping[int, Opening]:
+    def opening(self, requests: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> Mapping[int, Opening]:
         """Shares for the opening; each client learns who of its neighbourhood stayed and who left."""
 
 
@@ -88,46 +88,51 @@ class Session:
         self._enough(alive, needed, cohort, "sent a reply")
         assert total is not None
         left = sorted(sealed.keys() - set(alive))
-        asked = {i: ([j for j in members[i] if j in came], [j for j in sealed[i] if j not in came]) for i in alive}
-        self._neighbours({i: len(asked[i][0]) for i in alive}, least)
+        requests = dict[int, tuple[list[int], list[int]]]()
+        for i in alive:
+            requests[i] = [j for j in members[i] if j in came], [j for j in sealed[i] if j not in came]
+        self._neighbours({i: len(requests[i][0]) for i in alive}, least)
         orphans = {j: [i for i in alive if j in sealed[i]] for j in left}
         orphans = {j: among for j, among in orphans.items() if among}
         self._neighbours({j: len(among) for j, among in orphans.items()}, least)
 
-        opened = parties.opening(asked)
+        opened = parties.opening(requests)
         self._book(
             "secure opening",
             sealed,
-            {i: _size(sealed[i]) + ID * sum(map(len, asked.get(i, ((), ())))) for i in sealed},
-            {i: sum(ID + len(s) for kind in o for s in kind.values()) for i, o in opened.items()},
+            {i: _size(sealed[i]) + ID * sum(map(len, requests.get(i, ((), ())))) for i in sealed},
+            {i: _size(o.seeds) + _size(o.keys) for i, o in opened.items()},
         )
-        number = {i: {j: k for k, j in enumerate([j for j in members[i] if j in keys], 1)} for i in keys}
+        number = dict[int, dict[int, int]]()
+        for i in keys:
+            number[i] = {j: k for k, j in enumerate((j for j in members[i] if j in keys), 1)}
         for i in alive:
-            found = {number[i][j]: o.seeds[i] for j, o in opened.items() if i in o.seeds}
-            unmask_own(total, self._first(i, found, least[i]))
+            seeds = {number[i][j]: o.seeds[i] for j, o in opened.items() if i in o.seeds}
+            unmask_own(total, self._first(i, seeds, least[i]))
         for j, among in orphans.items():
-            found = {number[j][i]: o.keys[j] for i, o in opened.items() if j in o.keys}
-            unmask_pairs(total, j, self._first(j, found, least[j]), keys, self.name, among)
+            mask_keys = {number[j][i]: o.keys[j] for i, o in opened.items() if j in o.keys}
+            few = self._first(j, mask_keys, least[j])
+            unmask_pairs(total, j, few, keys=keys, session=self.name, among=among)
         return total
 
-    def _first(self, i: int, found: Mapping[int, bytes], least: int) -> dict[int, bytes]:
+    def _first(self, i: int, shares: Mapping[int, bytes], least: int) -> dict[int, bytes]:
         """As many shares of one client's secret as its threshold."""
-        self._neighbours({i: len(found)}, {i: least})
-        return dict(sorted(found.items())[:least])
+        self._neighbours({i: len(shares)}, {i: least})
+        return dict(sorted(shares.items())[:least])
 
     def _enough(
-        self, there: Sequence[int] | Mapping[int, object], needed: int, cohort: Sequence[int], did: str
+        self, present: Sequence[int] | Mapping[int, object], needed: int, cohort: Sequence[int], did: str
     ) -> None:
-        if len(there) < needed:
-            gone = sorted(set(cohort) - set(there))
+        if len(present) < needed:
+            gone = sorted(set(cohort) - set(present))
             raise TooFewReplies(
-                f"{len(there)} of {len(cohort)} clients {did}, but "
+                f"{len(present)} of {len(cohort)} clients {did}, but "
                 f"SecureSum(threshold={self.settings.threshold!r}) needs {needed}: the sum stays closed, and "
                 f"the server learns nothing about any reply; no answer from {gone}"
             )
 
-    def _neighbours(self, there: Mapping[int, int], least: Mapping[int, int]) -> None:
-        for i, count in there.items():
+    def _neighbours(self, counts: Mapping[int, int], least: Mapping[int, int]) -> None:
+        for i, count in counts.items():
             if count < least[i]:
                 raise TooFewReplies(
                     f"{count} of the neighbourhood of client {i} are left, but it needs {least[i]}: the sum "

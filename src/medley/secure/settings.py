@@ -46,8 +46,8 @@ class SecureSum(Checked):
     share: Annotated[float, in_range(0.0, 1.0)] = 0.9
 
     def __post_init__(self) -> None:
-        given: object = self.bound
-        if given is None:
+        bound: object = self.bound
+        if bound is None:
             object.__setattr__(self, "bound", 0.0625 if self.bits == 16 else 16.0)
         super().__post_init__()
         if isinstance(self.bound, Mapping) and not all(
@@ -140,8 +140,11 @@ class SecureSum(Checked):
         k = self.degree(len(circle))
         if k >= n - 1:
             return {i: tuple(sorted(set(circle) - {i})) for i in circle}
-        steps = [s for h in range(1, k // 2 + 1) for s in (h, -h)]
-        return {i: tuple(sorted({circle[(at + s) % n] for s in steps})) for at, i in enumerate(circle)}
+        steps = [*range(-(k // 2), 0), *range(1, k // 2 + 1)]
+        out = dict[int, tuple[int, ...]]()
+        for at, i in enumerate(circle):
+            out[i] = tuple(sorted({circle[(at + s) % n] for s in steps}))
+        return out
 
 
 def check_installed() -> None:

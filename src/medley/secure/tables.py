@@ -38,9 +38,9 @@ def unpacked(raw: bytes, size: int, who: str, ids: Collection[int] | None = None
     if len(raw) % step:
         raise WireError(f"{who}: {len(raw)} bytes are not a table of entries of {step}")
     rows = [raw[k : k + step] for k in range(0, len(raw), step)]
-    found = [int.from_bytes(row[:ID], "big") for row in rows]
-    if any(i >= j for i, j in pairwise(found)):
+    clients = [int.from_bytes(row[:ID], "big") for row in rows]
+    if any(i >= j for i, j in pairwise(clients)):
         raise WireError(f"{who}: its ids are not ascending")
-    if ids is not None and set(found) != set(ids):
-        raise WireError(f"{who}: it covers clients {found[:20]}, but must cover {sorted(ids)[:20]}")
-    return {i: row[ID:] for i, row in zip(found, rows, strict=True)}
+    if ids is not None and set(clients) != set(ids):
+        raise WireError(f"{who}: it covers clients {clients[:20]}, but must cover {sorted(ids)[:20]}")
+    return {i: row[ID:] for i, row in zip(clients, rows, strict=True)}
