@@ -315,3 +315,19 @@ def test_no_network_is_read_where_only_figures_are_wanted(tmp_path, monkeypatch,
     assert [r.model for r in Board.load(tmp_path / "two").results] == [None, None]
     shown = CliRunner().invoke(cli.app, ["show", str(tmp_path / "two")])
     assert shown.exit_code == 0, shown.output
+
+
+@pytest.mark.parametrize("name", ["FedAvg ", "", "Fed  Avg", "Fed\nAvg"])
+def test_names_that_a_table_would_show_alike_are_refused(name):
+    with pytest.raises(md.RecipeError, match="without spaces around it or two in a row"):
+        compare({"FedAvg": md.FedAvg(), name: md.FedProx(0.1)}, federation(), 1)
+    with pytest.raises(md.RecipeError, match="without spaces around it or two in a row"):
+        md.run(md.FedAvg(), federation(), 1, metrics={name: (lambda z, y: 1.0, "max")})
+
+
+def test_paired_names_a_metric_that_no_run_has():
+    board = compare([md.FedAvg(), md.FedProx(0.1)], federation(), 1, 1, progress=False)
+    for metric in ("nope", "status", "round"):
+        with pytest.raises(md.RecipeError, match=rf"paired\(metric=\.\.\.\): this comparison has no '{metric}'"):
+            board.paired(metric=metric)
+    assert {p.metric for p in board.paired(metric="bytes_up")} == {"bytes_up"}

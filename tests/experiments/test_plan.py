@@ -57,7 +57,7 @@ def test_folders_of_different_names_differ_and_stay_inside(a: str, b: str) -> No
     assert not set(one.parts[1]) & set('/\\:*"<>|?\n')
 
 
-@pytest.mark.parametrize("name", ["方" * 40, "x" * 300, "é" * 200, ""])
+@pytest.mark.parametrize("name", ["方" * 40, "x" * 300, "é" * 200])
 def test_any_name_has_a_folder(name: str, tmp_path: Path) -> None:
     fed = md.Federation(md.problems.Softmax(), clients=[([[1.0], [2.0]], [0, 1])])
     md.compare({name: md.FedAvg()}, fed, 1, 1, jobs=1, save=tmp_path)

@@ -60,6 +60,11 @@ def test_a_figure_that_is_always_nan_is_said(caplog):
     assert never.status.message.startswith("m was nan at all 4 evaluations, so the model is the last round's")
     assert [r for r in caplog.records if "m was nan" in r.getMessage()]
     assert watched([NAN] * 4, target={"m": 0.5}).status.message.startswith("m was nan at all 4 evaluations")
+    endless = watched([float("inf")] * 4, best="m")  # the first model, untrained, would be the best
+    assert (endless.summary.get("best_round"), endless.status.message[:35]) == (
+        None,
+        "m was not finite at all 4 evaluatio",
+    )
     early = watched([NAN] * 9, best="m", patience=3)
     assert (early.history[-1]["round"], early.status.ok) == (3, True)
     assert "m was nan" in early.status.message

@@ -52,7 +52,7 @@ def test_a_card_says_data_rounds_privacy_and_figures(tmp_path: Path) -> None:
         f"| accuracy on test rows | {result.summary['accuracy']:.4g} |",
     ):
         assert line in text
-    assert "digits [1438, 64]" in text
+    assert r"digits \[1438, 64\]" in text
     assert "base_model" not in text
     assert {f.name for f in folder.iterdir()} == {"README.md", "model.safetensors"}
 
@@ -69,6 +69,16 @@ def test_a_model_that_writes_itself_does_and_its_card_names_the_base(tmp_path: P
     result.model = None
     with pytest.raises(md.RecipeError, match="this result has no model"):
         result.save_pretrained(tmp_path)
+
+
+def test_a_card_says_how_a_run_ended_and_escapes_names(tmp_path: Path) -> None:
+    fed = federation(nn.Sequential(nn.Linear(64, 10)))
+    metrics = {"a|b<i>_c": (lambda z, y: 1.0, "max")}
+    result = md.run(md.FedAvg(server_lr=1e38), fed, 2, progress=False, throw=False, metrics=metrics)
+    text = (result.save_pretrained(tmp_path) / "README.md").read_text()
+    assert "| Ended | diverged: the loss ends at " in text
+    assert r"| a\|b&lt;i>\_c on test rows | 1 |" in text
+    assert "<i>" not in text
 
 
 def test_a_plain_module_with_a_named_base_is_no_adapter_of_peft(tmp_path: Path) -> None:

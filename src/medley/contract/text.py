@@ -11,6 +11,23 @@ def shown(value: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in str(value))
 
 
+NAME = "text on one line, without spaces around it or two in a row"
+"""What `is_name` asks for, in words."""
+
+
+def is_name(value: object) -> bool:
+    """Whether the value is text that every table shows as it is, so that no two names look alike."""
+    return isinstance(value, str) and value.isprintable() and bool(value) and value == " ".join(value.split())
+
+
+_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|*_`[]"} | {"<": "&lt;", "&": "&amp;"})
+
+
+def markdown(text: str) -> str:
+    """The text for a cell of a Markdown table, on one line."""
+    return shown(" ".join(text.split())).translate(_MARKDOWN)
+
+
 _TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",

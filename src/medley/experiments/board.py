@@ -17,6 +17,7 @@ from .. import report
 from ..contract.errors import RecipeError, WireError
 from ..contract.text import cell
 from ..report.figures.paper import pdf
+from ..report.numbers import COSTS
 from ..report.table import NAMES, caption
 from ..runtime.versions import install, is_installed
 from ..storage import atomic
@@ -101,7 +102,13 @@ class Board:
         return report.markdown(self._marked, self.base)
 
     def paired(self, base: str | None = None, metric: str | None = None) -> list[report.Paired]:
-        """Differences of every method from ``base``, seed by seed. Raises RecipeError for an unknown ``base``."""
+        """Differences of every method from ``base``, seed by seed.
+
+        Raises RecipeError for an unknown ``base``, and for a ``metric`` that no run has.
+        """
+        there = {"rounds", *COSTS}.union(*(row for r in self._marked for row in [*r.history, r.summary]))
+        if metric is not None and metric not in (there := there - {"round", "task"}):
+            raise RecipeError.unknown(metric, there, "paired(metric=...): this comparison")
         return report.paired(self._marked, base or self.base, metric)
 
     def save(

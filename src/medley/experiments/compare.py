@@ -9,6 +9,7 @@ from typing import Any
 
 from ..contract import Algorithm, MedleyError, RecipeError, Tuned, Wrapper
 from ..contract.surroundings import set_aside
+from ..contract.text import NAME, is_name
 from ..federation.federation import Federation
 from ..storage import atomic
 from ..storage.as_json import plain
@@ -96,9 +97,9 @@ def _by_name(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Meth
     if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in sequence):
         raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
     named = dict(methods) if isinstance(methods, Mapping) else dict(zip(names(methods), methods, strict=True))
-    unnamed = [name for name in named if not isinstance(name, str) or not name.isprintable()]
+    unnamed = [name for name in named if not is_name(name)]
     if unnamed:
-        raise RecipeError(f"compare({{{unnamed[0]!r}: ...}}): the name of a method is text on one line", "methods")
+        raise RecipeError(f"compare({{{unnamed[0]!r}: ...}}): the name of a method is {NAME}", "methods")
     if not named:
         raise RecipeError("compare([]): give at least one method", "methods")
     return named

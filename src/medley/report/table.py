@@ -8,7 +8,8 @@ from typing import Any
 
 import scipy
 
-from ..contract.text import shown, tex
+from ..contract.text import markdown as escaped
+from ..contract.text import tex
 from ..storage.directions import higher_is_better
 from ..storage.html import table as html_table
 from ..storage.result import Result
@@ -217,7 +218,8 @@ def markdown(results: Sequence[Result], base: str | None = None) -> str:
     """The table of `table` in Markdown. It takes the same arguments, and raises the same errors, as `rows`."""
     head, lines = _cells(results, base)
     rule = ["---", *["---:"] * (len(head) - 2), "---"]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in [_clean(head), rule, *map(_clean, lines)])
+    first, *rest = ([*map(escaped, line)] for line in (head, *lines))
+    text = "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
     return f"{text}\n\n{caption(results)}\n"
 
 
@@ -366,8 +368,3 @@ def costs(sums: Sequence[MethodSummary]) -> list[list[str]]:
     means = {m: [s[m].mean for s in sums] for m in kinds}
     means["seconds"] = [v or math.nan for v in means["seconds"]]
     return [*map(list, zip(*(column(kinds[m], values) for m, values in means.items()), strict=True))]
-
-
-def _clean(cells: Sequence[str]) -> list[str]:
-    marks = str.maketrans({c: f"\\{c}" for c in "\\|*_`[]"} | {"<": "&lt;", "&": "&amp;"})
-    return [shown(" ".join(cell.split())).translate(marks) for cell in cells]

@@ -153,16 +153,17 @@ def exhausted(history: Sequence[Row], best: str, since: int, patience: int | Non
 
 
 def undefined(history: Sequence[Row], aims: Sequence[tuple[str, str]]) -> str:
-    """The sentence that says that a figure of ``target`` or ``best`` was nan at every evaluation; empty if none was.
+    """The sentence that says that a figure of ``target`` or ``best`` was never a finite number; empty if each was.
 
     Args:
         aims: the figures, each as (setting, figure)
     """
     for setting, name in aims:
         values = [row[name] for row in history if name in row]
-        if values and all(map(math.isnan, values)):
+        if values and not any(map(math.isfinite, values)):
+            was = "nan" if all(map(math.isnan, values)) else "not finite"
             so = "the model is the last round's" if setting == "best" else "the run could not reach its target"
-            return f"{name} was nan at all {len(values)} evaluations, so {so}; choose a figure that these rows have"
+            return f"{name} was {was} at all {len(values)} evaluations, so {so}; choose a figure that these rows have"
     return ""
 
 

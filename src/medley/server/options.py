@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..contract import Checked, RecipeError, at_least, describe, integer, kinds, take
 from ..contract.surroundings import set_aside
+from ..contract.text import NAME, is_name
 from ..secure import SecureSum
 from ..storage.directions import DECLARED, directions_of, higher_is_better
 from ..storage.history import Row
@@ -149,10 +150,8 @@ class RunOptions(Checked):
         take(self, integer, *(s.name for s in settings if any(kind.type is int for kind in s.kinds)))
         super().__post_init__()
         for name, metric in (self.metrics or {}).items():
-            if not isinstance(name, str) or not name.isprintable():
-                raise RecipeError(
-                    f"run(metrics={{{name!r}: ...}}): the name of a metric is text on one line", "metrics"
-                )
+            if not is_name(name):
+                raise RecipeError(f"run(metrics={{{name!r}: ...}}): the name of a metric is {NAME}", "metrics")
             if isinstance(metric, tuple) and (len(metric) != 2 or metric[1] not in DECLARED):
                 raise RecipeError(
                     f"run(metrics={{{name!r}: {metric!r}}}): give a function, or (function, 'max' or 'min')", name

@@ -46,9 +46,9 @@ class RunState:
         return RunState(self.round, s, bookkeeping, self.history, self.wall, self.matrix, self.clients, self.best)
 
     def choose(self, value: float, higher: bool, x: Vec) -> None:
-        """Keep x [d] and the buffers if this round's figure is better than the best so far; nan never is."""
+        """Keep x [d] and the buffers if this round's figure is better than the best so far; nan and ±inf never are."""
         before = math.nan if self.best is None else self.best["value"]
-        if value == value and not (value <= before if higher else value >= before):
+        if math.isfinite(value) and not (value <= before if higher else value >= before):
             kept = x.detach().clone(), self.bookkeeping.buffers
             self.best = {"round": self.round, "value": value, "x": kept[0], "buffers": kept[1]}
 

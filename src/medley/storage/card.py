@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..contract.text import markdown
+
 HEAD = "---\nlibrary_name: {library}\ntags:\n- federated-learning\n- medley\n{base}---\n\n"
 """The part of a card that programs read, in the form that model hubs use."""
 
@@ -18,7 +20,14 @@ FIGURES = {
 
 
 def card(
-    name: str, settings: Mapping[str, Any], figures: Mapping[str, float], *, base: str | None, library: str, medley: str
+    name: str,
+    settings: Mapping[str, Any],
+    figures: Mapping[str, float],
+    *,
+    base: str | None,
+    library: str,
+    medley: str,
+    failure: str = "",
 ) -> str:
     """The text of a model card in Markdown.
 
@@ -29,10 +38,12 @@ def card(
         base: the name of the model that an adapter is for; None for a whole model
         library: the library that loads the folder, as model hubs name it: "peft", "transformers" or "pytorch"
         medley: the version of Medley
+        failure: how the run ended if it did not end well
     """
     clients = {
         "Method": name,
         "Rounds": f"{figures['round']:g}" if "round" in figures else "0",
+        "Ended": failure or None,
         "Clients": settings.get("clients"),
         "Data": settings.get("data"),
         "Partition": settings.get("partition"),
@@ -69,5 +80,5 @@ def _privacy(settings: Mapping[str, Any], figures: Mapping[str, float]) -> str:
 
 
 def _table(head: tuple[str, str], rows: Mapping[str, Any]) -> str:
-    lines = [f"| {a} | {str(b).replace('|', '/')} |" for a, b in (head, ("---", "---"), *rows.items())]
-    return "\n".join(lines) + "\n"
+    first, *rest = (f"| {markdown(a)} | {markdown(str(b))} |" for a, b in (head, *rows.items()))
+    return "\n".join([first, "| --- | --- |", *rest]) + "\n"

@@ -271,7 +271,13 @@ class Result:
         else:
             self.save_weights(folder / "model.safetensors")
         about = card(
-            self.method, self.settings, self.evaluation, base=base_name(model), library=library, medley=version()
+            self.method,
+            self.settings,
+            self.evaluation,
+            base=base_name(model),
+            library=library,
+            medley=version(),
+            failure="" if self.status.ok else str(self.status),
         )
         atomic.write(folder / "README.md", about)
         return folder
