@@ -93,27 +93,27 @@ def kept_as(run: PlannedRun, outcome: str = "finished", **settings: Any) -> Resu
 
 
 def test_a_run_without_a_result_has_nothing_kept(tmp_path: Path) -> None:
-    assert (planned(None).done, planned(None).kept()) == (False, None)
-    assert (planned(tmp_path).done, planned(tmp_path).kept()) == (False, None)
+    assert (planned(None).done, planned(None).saved_result()) == (False, None)
+    assert (planned(tmp_path).done, planned(tmp_path).saved_result()) == (False, None)
     assert str(planned(None)) == "mine, seed 1"
 
 
 def test_a_final_result_is_kept_and_an_interrupted_one_made_again(tmp_path: Path) -> None:
     run = planned(tmp_path / "a")
-    saved, kept = kept_as(run), run.kept()
+    saved, kept = kept_as(run), run.saved_result()
     assert run.done
     assert kept is not None
     assert torch.equal(kept.x, saved.x)
     kept_as(run, "interrupted")
     assert run.done
-    assert run.kept() is None
+    assert run.saved_result() is None
 
 
 def test_a_result_of_other_settings_is_refused_with_both_values(tmp_path: Path) -> None:
     run = planned(tmp_path / "a")
     kept_as(run, mu=0.2)
     with pytest.raises(WireError, match=r"a holds another run: mu was 0\.2 there and is 0\.1 here; choose another"):
-        run.kept()
+        run.saved_result()
 
 
 @pytest.mark.parametrize("fed", [md.Federation, Toy(), None])

@@ -108,8 +108,7 @@ def node(
     if renew is not None:
         return _renew(memory, key, renew)
     if approve or close:
-        last = until if approve else None
-        return _approve(memory, key, recipe_file, until=last, approve=approve, allow=allow or "")
+        return _approve(memory, key, recipe_file, until=until if approve else None, approve=approve, allow=allow or "")
     if check:
         return _report(recipe_file, data, _number(client, key), code)
     if superlink is None or key is None or ca is None:

@@ -13,6 +13,7 @@ from ..contract.text import NAME, is_name
 from ..federation.federation import Federation
 from ..storage import atomic
 from ..storage.as_json import plain
+from ..storage.result import Result, Status
 from .board import Board, kind_of
 from .plan import Method, seeds_of, split
 from .sweep import Sweep, check_options
@@ -65,9 +66,7 @@ def compare(
     if path is not None and folder is None:
         atomic.writable(path, "compare(save=...)")
     chosen = seeds_of(seeds, "compare")
-    recipe = options.pop("recipe", None)
-    per_method = _own_options(named, options)
-    sweep = Sweep(
+    results, status = Sweep(
         named,
         fed,
         rounds,
@@ -76,14 +75,11 @@ def compare(
         jobs=jobs,
         folder=folder,
         progress=progress,
+        recipe=options.pop("recipe", None),
+        per_method=_own_options(named, options),
         options=options,
-        per_method=per_method,
-        recipe=recipe,
-    )
-    results, status = sweep.run()
-    present = {r.method for r in results}
-    board = Board(results, base if base in present else None, status, fed.describe(chosen[0]), options.get("target"))
-    board.target_over = options.get("target_over")
+    ).run()
+    board = _board(results, base, status, fed.describe(chosen[0]), options)
     if path is not None and folder is None and results:
         _save(board, path)
     return board
@@ -103,6 +99,21 @@ def _by_name(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Meth
     if not named:
         raise RecipeError("compare([]): give at least one method", "methods")
     return named
+
+
+def _board(
+    results: list[Result], base: str | None, status: Status, partition: Any, options: Mapping[str, Any]
+) -> Board:
+    """The board of a comparison; an interrupted one may lack the runs of ``base``."""
+    present = {r.method for r in results}
+    return Board(
+        results,
+        base if base in present else None,
+        status,
+        partition,
+        target=options.get("target"),
+        target_over=options.get("target_over"),
+    )
 
 
 def _save(board: Board, path: Path) -> None:

@@ -84,27 +84,16 @@ def tune(
     progress = options.pop("progress", None)
     folder = None if save is None else Path(save)
     options = {**options, "evaluate_on": "validation", "on_round": _checking(metric, options.get("on_round"))}
-    sweep = Sweep(
-        candidates,
-        fed,
-        rounds,
-        seeds_of(seeds, "tune"),
-        "tune",
-        jobs=jobs,
-        folder=folder,
-        progress=progress,
-        options=options,
-    )
+    chosen = seeds_of(seeds, "tune")
+    sweep = Sweep(candidates, fed, rounds, chosen, "tune", jobs=jobs, folder=folder, progress=progress, options=options)
     results, status = sweep.run()
     if not status.ok:
         raise KeyboardInterrupt(str(status))
     if metric is None:
         available = set[str]().union(*(r.history[0] for r in results if r.history), *map(figures_of, results))
         metric = next((m for m in DEFAULTS if m in available), DEFAULTS[-1])
-    record = []
-    for name, p in zip(candidates, points, strict=True):
-        runs = [r for r in results if r.method == name]
-        record.append({**p, **_judged(runs, metric), "rounds": rounds})
+    runs = {name: [r for r in results if r.method == name] for name in candidates}
+    record = [{**p, **_judged(runs[n], metric), "rounds": rounds} for n, p in zip(candidates, points, strict=True)]
     best = _best(algorithm, results, record, metric)
     record[best]["chosen"] = True
     _note_idle(algorithm, grid, points, results)
