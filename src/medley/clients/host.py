@@ -11,7 +11,7 @@ import torch
 from ..contract import Algorithm, Client, Need, Nothing, OptimizerState, OwnState, Packed, PartlyShared, Problem, nbytes
 from ..contract.errors import ClientFailed, Diverged, MedleyError, WireError
 from ..runtime import deferred, stopwatch, streams
-from ..wire.codec import Codec, Kept, Plain, downlink
+from ..wire.codec import Codec, CodecState, Plain, downlink
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
 from .answer import Answer, answer_one, answer_stack
@@ -26,7 +26,7 @@ class RoundTrip(NamedTuple):
 
     decoded: Packed
     size: int
-    state: Kept
+    state: CodecState
 
 
 class MemoryParts(NamedTuple):
@@ -40,7 +40,7 @@ class MemoryParts(NamedTuple):
     """
 
     memories: Mapping[int, Any]
-    codec_states: Mapping[int, Mapping[str, Kept]]
+    codec_states: Mapping[int, Mapping[str, CodecState]]
     optimizers: Mapping[int, OptimizerState]
     owns: Mapping[int, OwnState | None]
 
@@ -135,7 +135,7 @@ class ClientHost:
 
     def parts(self, saved: Mapping[int, Any]) -> MemoryParts:
         """The parts of clients' memories; the algorithm's memory starts as its `remember`."""
-        codec_states = dict[int, dict[str, Kept]]()
+        codec_states = dict[int, dict[str, CodecState]]()
         optimizers = dict[int, OptimizerState]()
         owns = dict[int, OwnState | None]()
         if self._keeps:
@@ -204,7 +204,7 @@ class ClientHost:
         plain = self._plain
         keeps = self._keeps
         owns = self._owns
-        state: Kept = {}
+        state: CodecState = {}
         for i, packed, buffers, rows, memory, optimizer, own_part in answers:
             if not plain:
                 packed, size, state = self._round_trip(request, i, packed, request.types.up.exact)

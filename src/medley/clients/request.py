@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..contract import Algorithm, Message, MessageTypes, OptimizerState, OwnState
-from ..wire.codec import Kept
+from ..wire.codec import CodecState
 from ..wire.exchange import Exchange
 
 
@@ -29,7 +29,7 @@ class Request:
     common: Message
     each: Mapping[int, Message]
     memories: Mapping[int, Any]
-    codec_states: Mapping[int, Mapping[str, Kept]]
+    codec_states: Mapping[int, Mapping[str, CodecState]]
     optimizers: Mapping[int, OptimizerState]
     owns: Mapping[int, OwnState | None]
 

@@ -13,7 +13,7 @@ from ..contract import Need, Unsupported
 from ..runtime import stopwatch, streams
 from ..runtime.handed import handed
 from ..wire.connection import Connection, Host
-from ..wire.exchange import Exchange, apart
+from ..wire.exchange import Exchange, single_blocks
 from ..wire.fold import Fold
 from .ring import WITHIN, Field, Ring, Rounding
 from .settings import SecureSum, check_installed
@@ -175,7 +175,7 @@ class Simulated:
         """The replies that the inner connection delivers, weighted and masked by their clients."""
         e = self.exchange
         if e.tolerant:  # a block fails as a whole
-            request = apart(e, [*itertools.chain(*e.blocks)])
+            request = single_blocks(e, [*itertools.chain(*e.blocks)])
         else:
             request = replace(e, weights=None, clip=None)
         size = self.ring.bits // 8

@@ -19,7 +19,7 @@ from ..contract import OnLate, TooFewReplies
 from ..runtime.clock import Device
 from ..wire.arrival import Arrival
 from ..wire.connection import Connection
-from ..wire.exchange import Exchange, Tag, apart, in_blocks
+from ..wire.exchange import Exchange, Tag, in_blocks, single_blocks
 from ..wire.fold import Fold, Receipt, merged, regroup
 from ..wire.ledger import Entry
 from .bookkeeping import COUNTS, Bookkeeping
@@ -205,7 +205,7 @@ def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
             asking.sent = now + attempt * policy.deadline
         elif attempt:  # the silence of the others is noticed when the last reply is in
             asking.sent = max([now, *(w.at for w in asking.came.values())])
-        for fold in delivery.connection.exchange(apart(exchange, asking.missing)):
+        for fold in delivery.connection.exchange(single_blocks(exchange, asking.missing)):
             asking.engines |= frozenset(fold.engines)
             asking.failed |= fold.failed
             for r in fold.receipts:

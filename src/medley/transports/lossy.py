@@ -18,7 +18,7 @@ from ..contract import ClientFailed, Packed, RecipeError, Settings, WireError, c
 from ..runtime import streams
 from ..runtime.handed import handed
 from ..wire.connection import Host, Transport
-from ..wire.exchange import Exchange, Tag, apart
+from ..wire.exchange import Exchange, Tag, single_blocks
 from ..wire.fold import Fold, regroup
 from ..wire.framing import from_bytes, seal, to_bytes, unseal
 from .local import Local
@@ -118,7 +118,7 @@ class LossyConnection:
             served = [
                 i for i in ids if fates[i] not in ("hang", "crash") and (turn == "once" or fates[i] == "duplicate")
             ]
-            for reply in self.inner.exchange(apart(exchange, served)):
+            for reply in self.inner.exchange(single_blocks(exchange, served)):
                 i = served[reply.block]
                 if (answer := self._arriving(exchange, i, fates[i], rngs[i], reply)) is not None:
                     singles[i] = answer

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..contract import Packed, Settings
 
-Kept = Mapping[str, Tensor]
+CodecState = Mapping[str, Tensor]
 """The state of a codec for one client and one method: tensors by field."""
 
 Draws = Callable[[], torch.Generator]
@@ -28,7 +28,7 @@ class Codec(Protocol):
 
     A codec may keep state between the replies of one client to one method (``remembers``). The state changes as a
     client's memory does: when its reply has arrived. So a lost or repeated reply leaves both ends with the same state.
-    Requests have no state: they are encoded with an empty ``kept``.
+    Requests have no state: they are encoded with an empty ``state``.
     """
 
     @property
@@ -39,19 +39,19 @@ class Codec(Protocol):
     def remembers(self) -> bool:
         """True if `keep` returns anything."""
 
-    def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
+    def encode(self, packed: Packed, state: CodecState, rng: Draws) -> Packed:
         """Encode a message for the wire.
 
         Args:
             packed: the message's fields
-            kept: the codec's state [field -> tensor], as the last `keep` returned it; empty at first
+            state: the codec's state [field -> tensor], as the last `keep` returned it; empty at first
             rng: opens the random stream of this message
         """
 
-    def decode(self, encoded: Packed, kept: Kept, dtype: torch.dtype) -> Packed:
+    def decode(self, encoded: Packed, state: CodecState, dtype: torch.dtype) -> Packed:
         """Decode a message, with floating-point tensors in ``dtype``. Fields and shapes are as before `encode`."""
 
-    def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
+    def keep(self, packed: Packed, decoded: Packed, state: CodecState) -> CodecState:
         """The state for the next reply, from this one before (``packed``) and after (``decoded``) the round trip."""
 
 
@@ -62,15 +62,15 @@ class Plain(Settings):
     both_ways: ClassVar[bool] = True
     remembers: ClassVar[bool] = False
 
-    def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
+    def encode(self, packed: Packed, state: CodecState, rng: Draws) -> Packed:
         """``packed`` itself."""
         return packed
 
-    def decode(self, encoded: Packed, kept: Kept, dtype: torch.dtype) -> Packed:
+    def decode(self, encoded: Packed, state: CodecState, dtype: torch.dtype) -> Packed:
         """``encoded`` itself."""
         return encoded
 
-    def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
+    def keep(self, packed: Packed, decoded: Packed, state: CodecState) -> CodecState:
         """No state."""
         return {}
 
@@ -100,13 +100,13 @@ def compressible(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0 and value.numel() > 0
 
 
-def plus_kept(value: Tensor, kept: Kept, name: str, sign: int = 1) -> Tensor:
-    """``value`` + ``sign`` · ``kept[name]``. State of another shape is ignored."""
+def plus_state(value: Tensor, state: CodecState, name: str, sign: int = 1) -> Tensor:
+    """``value`` + ``sign`` · ``state[name]``. State of another shape is ignored."""
     # A field that changes its shape starts without state.
-    return value + sign * kept[name] if name in kept and kept[name].shape == value.shape else value
+    return value + sign * state[name] if name in state and state[name].shape == value.shape else value
 
 
-def error_feedback(packed: Packed, decoded: Packed, kept: Kept) -> dict[str, Tensor]:
-    """The part of each compressed field that has not been sent yet: value + kept − decoded."""
+def error_feedback(packed: Packed, decoded: Packed, state: CodecState) -> dict[str, Tensor]:
+    """The part of each compressed field that has not been sent yet: value + state − decoded."""
     sent = {name: v for name, v in decoded.items() if compressible(v)}
-    return {name: plus_kept(v, kept, name) - sent[name] for name, v in packed.items() if compressible(v)}
+    return {name: plus_state(v, state, name) - sent[name] for name, v in packed.items() if compressible(v)}

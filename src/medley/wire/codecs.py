@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..contract import Packed, RecipeError, Settings, check_flags, integer, real, take
 from ..numerics.shares import least_of
-from .codec import Codec, Draws, Kept, Plain, compressible, error_feedback, plus_kept
+from .codec import Codec, CodecState, Draws, Plain, compressible, error_feedback, plus_state
 
 __all__ = ["Cast", "Codec", "Delta", "Plain", "Quantise", "TopK", "TwoWay"]
 
@@ -34,16 +34,16 @@ class Cast(Settings):
         if self.dtype not in ("float16", "bfloat16", "float32"):
             raise RecipeError(f"Cast(dtype={self.dtype!r}): choose float16, bfloat16 or float32", "dtype")
 
-    def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
+    def encode(self, packed: Packed, state: CodecState, rng: Draws) -> Packed:
         """Floating-point tensors in the narrow type."""
         narrow: torch.dtype = getattr(torch, self.dtype)
         return {k: v.to(narrow) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in packed.items()}
 
-    def decode(self, encoded: Packed, kept: Kept, dtype: torch.dtype) -> Packed:
+    def decode(self, encoded: Packed, state: CodecState, dtype: torch.dtype) -> Packed:
         """Floating-point tensors in ``dtype``."""
         return {k: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in encoded.items()}
 
-    def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
+    def keep(self, packed: Packed, decoded: Packed, state: CodecState) -> CodecState:
         """No state."""
         return {}
 
@@ -81,14 +81,14 @@ class Quantise(Settings):
             raise RecipeError.unknown(str(self.rounding), ("nearest", "stochastic"), "Quantise(rounding=...)")
         check_flags(self, "feedback")
 
-    def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
+    def encode(self, packed: Packed, state: CodecState, rng: Draws) -> Packed:
         """int8 codes under the field's name, float32 scales under ``name#``."""
         out = dict(packed)
         top = 2 ** (self.bits - 1) - 1
         draws = rng() if self.rounding == "stochastic" else None
         for name, v in packed.items():
             if compressible(v):
-                v = plus_kept(v, kept, name)
+                v = plus_state(v, state, name)
                 scale = (v.abs().amax(-1, keepdim=True) / top).float()
                 levels = v / scale.where(scale > 0, 1)
                 if draws is not None:
@@ -97,7 +97,7 @@ class Quantise(Settings):
                 out[name + "#"] = scale
         return out
 
-    def decode(self, encoded: Packed, kept: Kept, dtype: torch.dtype) -> Packed:
+    def decode(self, encoded: Packed, state: CodecState, dtype: torch.dtype) -> Packed:
         """Codes times scales."""
         out = {k: v for k, v in encoded.items() if k + "#" in encoded or not k.endswith("#")}
         for name, v in out.items():
@@ -105,9 +105,9 @@ class Quantise(Settings):
                 out[name] = v.to(dtype) * encoded[name + "#"].to(dtype)  # type: ignore[union-attr]
         return out
 
-    def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
+    def keep(self, packed: Packed, decoded: Packed, state: CodecState) -> CodecState:
         """The rounding errors, with feedback."""
-        return error_feedback(packed, decoded, kept) if self.feedback else {}
+        return error_feedback(packed, decoded, state) if self.feedback else {}
 
 
 @dataclass(frozen=True)
@@ -137,19 +137,20 @@ class TopK(Settings):
         """True with feedback."""
         return self.feedback
 
-    def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
+    def encode(self, packed: Packed, state: CodecState, rng: Draws) -> Packed:
         """The entries under the field's name, int32 flat indices under ``name@``, the int32 shape under ``name#``."""
         out = dict(packed)
         for name, v in packed.items():
             if compressible(v):
-                flat = plus_kept(v, kept, name).reshape(-1)
+                flat = plus_state(v, state, name).reshape(-1)
                 at = flat.abs().argsort(descending=True, stable=True)[: least_of(self.fraction, len(flat))]
                 at = at.sort().values
                 out[name] = flat[at]
-                out[name + "@"], out[name + "#"] = at.int(), torch.tensor(v.shape, dtype=torch.int32)
+                out[name + "@"] = at.int()
+                out[name + "#"] = torch.tensor(v.shape, dtype=torch.int32)
         return out
 
-    def decode(self, encoded: Packed, kept: Kept, dtype: torch.dtype) -> Packed:
+    def decode(self, encoded: Packed, state: CodecState, dtype: torch.dtype) -> Packed:
         """Dense tensors, 0 where no entry was sent."""
         out = {k: v for k, v in encoded.items() if k[-1:] not in ("@", "#")}
         for name, v in out.items():
@@ -164,9 +165,9 @@ class TopK(Settings):
                 out[name] = flat.reshape(shape.tolist())
         return out
 
-    def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
+    def keep(self, packed: Packed, decoded: Packed, state: CodecState) -> CodecState:
         """The entries left out, with feedback."""
-        return error_feedback(packed, decoded, kept) if self.feedback else {}
+        return error_feedback(packed, decoded, state) if self.feedback else {}
 
 
 @dataclass(frozen=True)
@@ -202,25 +203,26 @@ class Delta(Settings):
         least = 4 if isinstance(inner, Quantise) and inner.rounding == "stochastic" else 3
         return isinstance(inner, Cast) or (isinstance(inner, Quantise) and inner.bits >= least)
 
-    def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
+    def encode(self, packed: Packed, state: CodecState, rng: Draws) -> Packed:
         """The differences plus what the last reply lacked, encoded by ``inner``."""
         steps = {
-            k: plus_kept(plus_kept(v, kept, k, -1), kept, f"{k}~") if compressible(v) else v for k, v in packed.items()
+            k: plus_state(plus_state(v, state, k, -1), state, f"{k}~") if compressible(v) else v
+            for k, v in packed.items()
         }
         return self.inner.encode(steps, {}, rng)
 
-    def decode(self, encoded: Packed, kept: Kept, dtype: torch.dtype) -> Packed:
+    def decode(self, encoded: Packed, state: CodecState, dtype: torch.dtype) -> Packed:
         """The last decoded reply plus the decoded differences."""
         out = self.inner.decode(encoded, {}, dtype)
-        return {k: plus_kept(v, kept, k) if compressible(v) else v for k, v in out.items()}
+        return {k: plus_state(v, state, k) if compressible(v) else v for k, v in out.items()}
 
-    def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
+    def keep(self, packed: Packed, decoded: Packed, state: CodecState) -> CodecState:
         """The decoded reply, and under ``name~`` what it lacks."""
         sent = {k: v for k, v in decoded.items() if compressible(v)}
         if not self.carries:
             return sent
-        said = {k: plus_kept(v, kept, f"{k}~") for k, v in packed.items() if compressible(v)}
-        return sent | {f"{k}~": v - sent[k] for k, v in said.items()}
+        full = {k: plus_state(v, state, f"{k}~") for k, v in packed.items() if compressible(v)}
+        return sent | {f"{k}~": v - sent[k] for k, v in full.items()}
 
 
 @dataclass(frozen=True)
@@ -255,14 +257,14 @@ class TwoWay(Settings):
         """True if the codec of replies has state."""
         return self.up.remembers
 
-    def encode(self, packed: Packed, kept: Kept, rng: Draws) -> Packed:
+    def encode(self, packed: Packed, state: CodecState, rng: Draws) -> Packed:
         """A reply, as ``up`` encodes it."""
-        return self.up.encode(packed, kept, rng)
+        return self.up.encode(packed, state, rng)
 
-    def decode(self, encoded: Packed, kept: Kept, dtype: torch.dtype) -> Packed:
+    def decode(self, encoded: Packed, state: CodecState, dtype: torch.dtype) -> Packed:
         """A reply, as ``up`` decodes it."""
-        return self.up.decode(encoded, kept, dtype)
+        return self.up.decode(encoded, state, dtype)
 
-    def keep(self, packed: Packed, decoded: Packed, kept: Kept) -> Kept:
+    def keep(self, packed: Packed, decoded: Packed, state: CodecState) -> CodecState:
         """The state of ``up``."""
-        return self.up.keep(packed, decoded, kept)
+        return self.up.keep(packed, decoded, state)

@@ -76,6 +76,6 @@ def in_blocks(ids: tuple[int, ...], stack_size: int) -> Blocks:
     return tuple(ids[k * n // count : (k + 1) * n // count] for k in range(count))
 
 
-def apart(exchange: Exchange, ids: Iterable[int]) -> Exchange:
+def single_blocks(exchange: Exchange, ids: Iterable[int]) -> Exchange:
     """The same request for ``ids`` only, each in a block of its own, with replies kept apart."""
     return replace(exchange, blocks=tuple((i,) for i in ids), weights=None)

@@ -179,21 +179,21 @@ def _check_alike(total: Packed, packed: Packed) -> None:
 
 def merged(folds: Iterable[Fold]) -> Fold:
     """The fold of an exchange, from its blocks' folds in order. Only one block's sum is in memory at a time."""
-    whole = Fold()
+    total = Fold()
     for fold in folds:
-        whole.merge(fold)
+        total.merge(fold)
         del fold  # while the next block is made
-    return whole
+    return total
 
 
 def regroup(exchange: Exchange, block: int, singles: Mapping[int, Fold]) -> Fold:
-    """The fold of a block, from the folds of its clients, each asked `apart`.
+    """The fold of a block, from the folds of its clients, each in a block of its own.
 
     It sums in the order of batched execution. Replies may differ in the last bits from a client stack's, since a
     client's steps may round differently on their own.
     """
-    whole = Fold(block)
+    total = Fold(block)
     for i in exchange.blocks[block]:
         if i in singles:
-            whole.merge(singles[i], exchange)
-    return whole
+            total.merge(singles[i], exchange)
+    return total

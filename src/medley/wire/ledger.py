@@ -42,7 +42,8 @@ class Ledger:
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.exchanges = self.down = self.up = self._size = 0
         # A fork shares both, and may add rows and methods that this ledger lacks.
-        self._rows, self._methods = array("q"), dict[str, int]()
+        self._rows = array("q")
+        self._methods = dict[str, int]()
         for _, exchange in itertools.groupby(entries, lambda e: (e.round, e.exchange)):
             self.add(list(exchange))
 
@@ -94,6 +95,6 @@ class Ledger:
         if tuple(next(rows, ())) != Entry._fields:
             raise ValueError("other columns")
         try:
-            return cls(Entry(int(a), int(b), c, int(i), int(d), int(u), int(o)) for a, b, c, i, d, u, o in rows)
+            return cls(Entry(int(a), int(b), c, *map(int, numbers)) for a, b, c, *numbers in rows)
         except OverflowError:
             raise ValueError("the ledger has a number of more than 64 bits") from None
