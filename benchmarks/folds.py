@@ -15,7 +15,7 @@ import time
 import torch
 
 import medley as md
-from medley.robust.rule import Told
+from medley.robust.rule import Context
 
 R = md.robust
 LIARS = 0.2
@@ -51,7 +51,7 @@ def seconds_a_round(method: object, fed: md.Federation, rounds: int) -> float:
 
 def alone(fold: R.Fold, rows: torch.Tensor) -> float:
     """The median CPU time of three folds of these rows."""
-    told = Told(root=0 if fold.root_client is not None else None)
+    told = Context(root=0 if fold.root_client is not None else None)
     out = []
     for _ in range(3):
         began = time.process_time()

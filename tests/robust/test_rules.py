@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import medley as md
 from medley.contract.errors import RecipeError, TooFewReplies
 from medley.robust.mixed import mix
-from medley.robust.rule import Told, distances, liars_among, median, products, squared_distances, trimmed
+from medley.robust.rule import Context, distances, liars_among, median, products, squared_distances, trimmed
 from support.pairs import quick
 
 R = md.robust
@@ -36,8 +36,8 @@ def folds(liars: float) -> list[R.Fold]:
     return [*made, *(R.Mixed(fold, liars) for fold in made)]
 
 
-def told(fold: R.Fold, root: int = 0) -> Told:
-    return Told(root=root) if fold.root_client is not None else Told()
+def context(fold: R.Fold, root: int = 0) -> Context:
+    return Context(root=root) if fold.root_client is not None else Context()
 
 
 def rows_of(a: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -96,10 +96,10 @@ def test_geometric_median_of_a_triangle_is_fermats_point() -> None:
 def test_fltrust_by_hand() -> None:
     # (3, 4) has cosine 0.6 to the root and becomes (1.2, 1.6), (4, 0) becomes (2, 0); (0, 5) and (-1, 0) have weight 0.
     x = torch.tensor([[2.0, 0.0], [3.0, 4.0], [0.0, 5.0], [-1.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
-    got = R.FLTrust(7)(x, Told(root=0))
+    got = R.FLTrust(7)(x, Context(root=0))
     wanted = (0.6 * torch.tensor([1.2, 1.6]) + 1.0 * torch.tensor([2.0, 0.0])) / 1.6
     assert torch.allclose(got, wanted.double())
-    assert R.FLTrust(7)(x[[0, 2, 3]], Told(root=0)).tolist() == [2.0, 0.0]  # nobody agrees: the root's own
+    assert R.FLTrust(7)(x[[0, 2, 3]], Context(root=0)).tolist() == [2.0, 0.0]  # nobody agrees: the root's own
     with pytest.raises(TooFewReplies, match="client 7, which holds the root set, did not reply"):
         R.FLTrust(7)(x)
 
@@ -109,8 +109,8 @@ def test_centred_clipping_goes_on_from_the_last_vector() -> None:
     fold = R.CentredClipping(radius=1.0, steps=1)
     one = fold(x)
     assert float(one.norm()) == pytest.approx(1.0)
-    assert float(fold(x, Told(before=one)).norm()) == pytest.approx(2.0)
-    assert float(fold(x, Told(before=torch.zeros(2))).norm()) == pytest.approx(1.0)  # of another shape: anew
+    assert float(fold(x, Context(before=one)).norm()) == pytest.approx(2.0)
+    assert float(fold(x, Context(before=torch.zeros(2))).norm()) == pytest.approx(1.0)  # of another shape: anew
 
 
 @pytest.mark.parametrize("fold", quick(5, folds(0.2)), ids=lambda f: f.name)
@@ -123,14 +123,14 @@ def test_the_order_of_rows_plays_no_part(fold: R.Fold, a: int, d: int, seed: int
         assume(len(mix(x, liars_among(fold, a)).round(decimals=9).unique(dim=0)) > a // 2)
     order = torch.randperm(a, generator=torch.Generator().manual_seed(seed))
     root = order.tolist().index(0)
-    assert torch.allclose(fold(x, told(fold)), fold(x[order], told(fold, root)), atol=1e-9)
+    assert torch.allclose(fold(x, context(fold)), fold(x[order], context(fold, root)), atol=1e-9)
 
 
 @pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_rows_are_their_mean(fold: R.Fold, dtype: torch.dtype) -> None:
     x = rows_of(1, 9, dtype=dtype).repeat(10, 1)
-    got = fold(x, told(fold))
+    got = fold(x, context(fold))
     assert got.dtype == dtype
     assert torch.allclose(got, x[0], rtol=1e-6, atol=1e-6)
 
@@ -147,7 +147,7 @@ def test_liars_that_are_borne_move_it_no_further_than_honest_rows_lie_apart(
     honest = x[: a - f]
     spread = float(distances(honest, honest.mean(0)).max())
     x[a - f :] = size * torch.randn(f, d, generator=torch.Generator().manual_seed(seed))
-    away = float((fold(x, told(fold)) - honest.mean(0)).norm())
+    away = float((fold(x, context(fold)) - honest.mean(0)).norm())
     assert away < 4 * spread, (away, spread)
 
 
@@ -156,15 +156,15 @@ def test_a_mean_is_moved_by_one_liar_and_no_fold_is(fold: R.Fold) -> None:
     x = rows_of(12, 40)
     lied = x.clone()
     lied[-1] = 1e6
-    plain = fold(x, told(fold))
+    plain = fold(x, context(fold))
     assert float((lied.mean(0) - x.mean(0)).norm()) > 1e5
-    assert float((fold(lied, told(fold)) - plain).norm()) < 2 * float(distances(x, x.mean(0)).max())
+    assert float((fold(lied, context(fold)) - plain).norm()) < 2 * float(distances(x, x.mean(0)).max())
 
 
 @pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
 def test_the_same_rows_give_the_same_bits(fold: R.Fold) -> None:
     x = rows_of(12, 9000, dtype=torch.float32)
-    assert torch.equal(fold(x, told(fold)), fold(x.clone(), told(fold)))
+    assert torch.equal(fold(x, context(fold)), fold(x.clone(), context(fold)))
 
 
 def test_the_number_of_liars_is_rounded_up_but_not_by_a_rounding_error() -> None:
@@ -213,11 +213,11 @@ def test_krum_wants_two_f_and_three_replies(fold: R.Fold) -> None:
 def test_lost_honest_replies_do_not_make_fewer_liars(fold: R.Fold) -> None:
     x = rows_of(9, 5)
     x[:2] = torch.tensor([[1e9], [-3e9]])
-    assert float(fold(x, Told(asked=10)).norm()) < 10
+    assert float(fold(x, Context(requested=10)).norm()) < 10
     least = fold.least(10)
-    assert float(fold(x[:least], Told(asked=10)).norm()) < 10
+    assert float(fold(x[:least], Context(requested=10)).norm()) < 10
     with pytest.raises(TooFewReplies, match=rf"needs {least} replies to tolerate 2 Byzantine clients of the 10 asked"):
-        fold(x[: least - 1], Told(asked=10))
+        fold(x[: least - 1], Context(requested=10))
 
 
 def test_multi_krum_keeps_no_more_than_may_be_honest() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..contract.settings import at_least, positive
-from .rule import NOTHING, Fold, Folded, Rows, Told, distances
+from .rule import NOTHING, Context, Fold, Folded, Rows, distances
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class CentredClipping(Fold):
 
     remembers = True
 
-    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
         """v ← v + (1/a) Σ_i (x_i − v)·min(1, τ/‖x_i − v‖)."""
-        before = told.before
+        before = context.before
         v = rows.new_zeros(rows.shape[1:]) if before is None or before.shape != rows.shape[1:] else before
         for _ in range(self.steps):
             away = distances(rows, v)

@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 
 from ..contract import TooFewReplies, at_least
-from .rule import NOTHING, Fold, Folded, Rows, Told, distances, products
+from .rule import NOTHING, Context, Fold, Folded, Rows, distances, products
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class FLTrust(Fold):
         """The client that holds the root set."""
         return self.root
 
-    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
         """The mean, eq. (4), of replies scaled to the root's norm, eq. (3), weighted by ReLU-clipped cosines, eq.
         (2)."""
-        if told.root is None:
+        if context.root is None:
             raise TooFewReplies(f"{self!r}: client {self.root}, which holds the root set, did not reply")
-        g0 = rows[told.root]
-        others = torch.cat([rows[: told.root], rows[told.root + 1 :]])
+        g0 = rows[context.root]
+        others = torch.cat([rows[: context.root], rows[context.root + 1 :]])
         norms = distances(others, torch.zeros_like(g0))
         norm0 = float(g0.double().norm())
         tiny = torch.finfo(torch.float64).tiny

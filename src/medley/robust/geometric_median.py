@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..contract.settings import at_least, positive
-from .rule import NOTHING, Fold, Folded, Rows, Told, distances, median
+from .rule import NOTHING, Context, Fold, Folded, Rows, distances, median
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class GeometricMedian(Fold):
     steps: Annotated[int, at_least(1)] = 100
     tolerance: Annotated[float, positive] = 1e-6
 
-    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
         """v ← v + (1 − η/‖R‖)⁺ (T − v), with T = Σ β_i x_i/Σ β_i, β_i = 1/‖x_i − v‖, R = (T − v) Σ β_i.
 
         The sums leave out the η replies that v is at. In the first step these are all replies within a hundredth of the
@@ -49,10 +49,10 @@ class GeometricMedian(Fold):
                 break
             beta = (1 / away).masked_fill(at, 0)
             new = (beta / beta.sum()).to(rows.dtype) @ rows
-            held = int(at.sum())
-            if held:
+            count = int(at.sum())
+            if count:
                 pull = float(beta.sum() * (new - v).norm())
-                new = v + max(0.0, 1 - held / pull) * (new - v) if pull > 0 else v
+                new = v + max(0.0, 1 - count / pull) * (new - v) if pull > 0 else v
             moved = float((new - v).norm())
             v = new
             if moved <= min(self.tolerance * middle, float(away[~at].min()) / 1000) and step:

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..contract import TooFewReplies, at_least
-from .rule import NOTHING, Fold, Folded, Rows, Share, Told, liars_among, squared_distances
+from .rule import NOTHING, Context, Fold, Folded, Rows, Share, liars_among, squared_distances
 
 
 def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
@@ -49,9 +49,9 @@ class Krum(Fold):
         """2f + 3."""
         return 2 * liars_among(self, a) + 3
 
-    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
         """x_i of the smallest s(i)."""
-        return rows[int(ranked(rows, self.check(len(rows), told))[0])]
+        return rows[int(ranked(rows, self.check(len(rows), context))[0])]
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class MultiKrum(Fold):
         """2f + 3."""
         return 2 * liars_among(self, a) + 3
 
-    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
         """The mean of x_i over the m smallest s(i)."""
         a = len(rows)
-        f = self.check(a, told)
+        f = self.check(a, context)
         m = a - f if self.keep is None else self.keep
         if m > a - f:
             raise TooFewReplies(

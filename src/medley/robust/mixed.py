@@ -12,7 +12,7 @@ import torch
 
 from ..contract.errors import RecipeError
 from ..runtime.handed import handed
-from .rule import NOTHING, Fold, Folded, Rows, Share, Told, squared_distances
+from .rule import NOTHING, Context, Fold, Folded, Rows, Share, squared_distances
 
 
 def mix(rows: Rows, f: int) -> Rows:
@@ -52,12 +52,12 @@ class Mixed(Fold):
         """The fewest replies: 2f + 1, or what the inner rule needs if that is more."""
         return max(super().least(a), self.fold.least(a))
 
-    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
         """The rule's vector of y_1, ..., y_a. A root's reply is not mixed, and is nobody's neighbour."""
-        root = told.root
+        root = context.root
         if root is None:
-            return self.fold(mix(rows, self.check(len(rows), told)), told)
+            return self.fold(mix(rows, self.check(len(rows), context)), context)
         others = torch.cat([rows[:root], rows[root + 1 :]])
         if len(others):
-            others = mix(others, self.check(len(others), told))
-        return self.fold(torch.cat([others[:root], rows[root : root + 1], others[root:]]), told)
+            others = mix(others, self.check(len(others), context))
+        return self.fold(torch.cat([others[:root], rows[root : root + 1], others[root:]]), context)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..contract import Algorithm, Cohort, Message, OnLate, RecipeError, Replies, TooFewReplies, Unsupported, WireError
 from ..runtime.handed import handed
-from .rule import Fold, Told, liars_among
+from .rule import Context, Fold, liars_among
 
 log = logging.getLogger("medley")
 
@@ -40,11 +40,11 @@ class RobustReplies(Generic[U]):
 
         Raises Unsupported for unequal weights, and TooFewReplies if the rule needs more replies.
         """
-        got = self._read()
-        w = [(self._clients.p if weights is None else weights)[i] for i in got]
+        replies = self._read()
+        w = [(self._clients.p if weights is None else weights)[i] for i in replies]
         if max(w) - min(w) > 1e-9 * max(map(abs, w)):
             self._clients.refuse("gives replies different weights")
-        return self._make(sum(w), got)
+        return self._make(sum(w), replies)
 
     def bounded(self, weight: float, scales: Any, noise: float = 0.0) -> NoReturn:
         """Raises Unsupported: the rule itself bounds replies."""
@@ -55,25 +55,25 @@ class RobustReplies(Generic[U]):
         self._clients.refuse("reads replies one by one, so there is no sum that the aggregation rule could replace")
 
     def _read(self) -> dict[int, U]:
-        got = self._replies.each()
+        replies = self._replies.each()
         rule = self._clients.fold
         where = f"round {self._clients.round}, {self._exchange}"
-        if not got:
+        if not replies:
             raise TooFewReplies(f"{where}: no client answered, so {rule!r} has nothing to aggregate")
-        if rule.root_client is not None and rule.root_client not in got:
+        if rule.root_client is not None and rule.root_client not in replies:
             raise TooFewReplies(
                 f"{where}: client {rule.root_client}, which holds the root set of {rule!r}, did not answer"
             )
-        others = len(got) - (rule.root_client is not None)
+        others = len(replies) - (rule.root_client is not None)
         try:
-            rule.check(others, Told(asked=self._of))
+            rule.check(others, Context(requested=self._of))
         except TooFewReplies as e:
             raise TooFewReplies(f"{where}: {e}") from None
-        return got
+        return replies
 
-    def _make(self, weight: float, got: Mapping[int, U]) -> U:
+    def _make(self, weight: float, replies: Mapping[int, U]) -> U:
         message = object.__new__(self._up)
-        packed = {i: up.pack() for i, up in got.items()}
+        packed = {i: up.pack() for i, up in replies.items()}
         for name in next(iter(packed.values())):
             message.__dict__[name] = self._folded(name, weight, {i: fields[name] for i, fields in packed.items()})
         return message
@@ -110,7 +110,10 @@ class RobustCohort:
     """
 
     def __init__(self, clients: Cohort, fold: Fold, before: Mapping[str, Tensor], method: Algorithm[Any, Any]) -> None:
-        self._clients, self.fold, self.before, self._method = clients, fold, dict(before), method
+        self._clients = clients
+        self.fold = fold
+        self.before = dict(before)
+        self._method = method
         self.p = clients.p
         self.round = clients.round
         if clients.buffers is not None:
@@ -119,11 +122,11 @@ class RobustCohort:
         if root is not None and root not in clients.p:
             raise RecipeError(f"{fold!r}: there is no client {root}; there are 0 to {len(clients.p) - 1}", "root")
         self.ids = self._with_root(clients.ids)
-        there = len(self.ids) - (root is not None)
-        if clients.ids and there < fold.least(there):
+        count = len(self.ids) - (root is not None)
+        if clients.ids and count < fold.least(count):
             raise RecipeError(
-                f"{fold!r} needs {fold.least(there)} replies to tolerate {liars_among(fold, there)} Byzantine clients "
-                f"of the {there} in round {self.round}: ask more clients, or pass a smaller liars=",
+                f"{fold!r} needs {fold.least(count)} replies to tolerate {liars_among(fold, count)} Byzantine clients "
+                f"of the {count} in round {self.round}: ask more clients, or pass a smaller liars=",
                 "fold",
             )
 
@@ -137,7 +140,8 @@ class RobustCohort:
         """Log a warning if a draw such as this cohort may have more Byzantine clients than the rule tolerates."""
         from scipy.stats import hypergeom
 
-        a, n = (len({*ids} - {self.fold.root_client}) for ids in (self.ids, (i for i, p in self.p.items() if p)))
+        a = len({*self.ids} - {self.fold.root_client})
+        n = len({i for i, p in self.p.items() if p} - {self.fold.root_client})
         f = liars_among(self.fold, a)
         all_of_them = liars_among(self.fold, n)
         if a and (more := float(hypergeom.sf(f, n, all_of_them, a))) > 0:
@@ -158,20 +162,21 @@ class RobustCohort:
         remedy = f"; use {other}, whose server reads only sums" if other and "one by one" in what else ""
         raise Unsupported(f"{method.name} cannot be robust: it {what}{remedy}", method=method.name, need="sums")
 
-    def folded(self, key: str, rows: Tensor, ids: Sequence[int], asked: int) -> Tensor:
-        """The rule's vector of these rows, one row per client of ``ids``, a part of ``asked`` clients."""
+    def folded(self, key: str, rows: Tensor, ids: Sequence[int], requested: int) -> Tensor:
+        """The rule's vector of these rows, one row per client of ``ids``, a part of ``requested`` clients."""
         root = self.fold.root_client
         at = None if root is None else ids.index(root)
-        made: Any = self.fold(rows, Told(self.before.get(key), at, asked))  # a user's own rule may return anything
-        made = torch.from_numpy(made) if isinstance(made, np.ndarray) else made
-        if not isinstance(made, Tensor) or made.shape != rows.shape[1:]:
-            what = f"a tensor {[*made.shape]}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+        context = Context(self.before.get(key), at, requested)
+        vector: Any = self.fold(rows, context)  # a user's own rule may return anything
+        vector = torch.from_numpy(vector) if isinstance(vector, np.ndarray) else vector
+        if not isinstance(vector, Tensor) or vector.shape != rows.shape[1:]:
+            what = f"a tensor {[*vector.shape]}" if isinstance(vector, Tensor) else f"a {type(vector).__name__}"
             raise RecipeError(
                 f"{self.fold!r} made {what} of the replies {[*rows.shape]} to {key}; return one vector, a tensor "
                 f"[{rows.shape[1]}], as rows.mean(0) is",
                 "fold",
             )
-        v = made.to(rows)
+        v = vector.to(rows)
         if self.fold.remembers:
             self.before = {**self.before, key: v}
         return v
@@ -181,8 +186,8 @@ class RobustCohort:
     ) -> RobustReplies[Any]:
         """See `Cohort.ask`."""
         up = method.__self__.message_types[method.__name__].up  # type: ignore[attr-defined]
-        asked = self._with_root(self.ids if ids is None else ids)
-        replies: Replies[Any] = self._clients.ask(method, common, each, ids=asked, late=late)
+        clients_asked = self._with_root(self.ids if ids is None else ids)
+        replies: Replies[Any] = self._clients.ask(method, common, each, ids=clients_asked, late=late)
         # A later exchange may ask only those that replied to an earlier one: all Byzantine clients may be among them.
-        of = max(len(asked), len(self.ids)) - (self.fold.root_client is not None)
+        of = max(len(clients_asked), len(self.ids)) - (self.fold.root_client is not None)
         return RobustReplies(replies, up, method.__name__, self, of)

@@ -27,23 +27,23 @@ COLUMNS = 1 << 12
 """Columns that are sorted at once, so that they stay in the processor's cache."""
 
 
-class Told(NamedTuple):
+class Context(NamedTuple):
     """What a rule knows in addition to the replies.
 
     Attributes:
         before: the vector that the rule made in the last round, for the same exchange and field; None in the first
             round
         root: the row of the root client; None if there is none
-        asked: the number of clients of which the replies are a part, without the root; None for no others. All
+        requested: the number of clients of which the replies are a part, without the root; None for no others. All
             Byzantine ones among them may have replied.
     """
 
     before: Folded | None = None
     root: int | None = None
-    asked: int | None = None
+    requested: int | None = None
 
 
-NOTHING = Told()
+NOTHING = Context()
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,20 @@ class Fold(Checked, ABC):
         """The smallest number of replies that the rule accepts if ``a`` clients were asked: an honest majority."""
         return 2 * liars_among(self, a) + 1
 
-    def check(self, a: int, told: Told = NOTHING) -> int:
+    def check(self, a: int, context: Context = NOTHING) -> int:
         """f, the number of Byzantine clients among ``a`` replies. Raises TooFewReplies if ``a`` is too small for it."""
-        asked = max(a, told.asked or 0)
-        f = liars_among(self, asked)
-        least = self.least(asked)
+        requested = max(a, context.requested or 0)
+        f = liars_among(self, requested)
+        least = self.least(requested)
         if a < least:
             raise TooFewReplies(
-                f"{self!r} needs {least} replies to tolerate {f} Byzantine clients of the {asked} asked, but got {a}: "
-                "ask more clients, or pass a smaller liars="
+                f"{self!r} needs {least} replies to tolerate {f} Byzantine clients of the {requested} asked, but got "
+                f"{a}: ask more clients, or pass a smaller liars="
             )
         return f
 
     @abstractmethod
-    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
         """The rule's vector, a tensor [d] for rows [a, d]. Raises TooFewReplies, as `check` does."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .rule import NOTHING, Fold, Folded, Rows, Share, Told, trimmed
+from .rule import NOTHING, Context, Fold, Folded, Rows, Share, trimmed
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,6 @@ class TrimmedMean(Fold):
 
     liars: Share
 
-    def __call__(self, rows: Rows, told: Told = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
         """g_k = (1/((1−2β)a)) Σ_{x ∈ U_k} x, where U_k are the values of coordinate k that remain after trimming."""
-        return trimmed(rows, self.check(len(rows), told))
+        return trimmed(rows, self.check(len(rows), context))
