@@ -37,8 +37,8 @@ class JSONLines(logging.Formatter):
         """The line of a record."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         row = getattr(record, "row", None)
-        said = {"message": record.getMessage()} if row is None else row
-        return json.dumps({"at": at, "level": record.levelname, **said}, default=plain)
+        fields = {"message": record.getMessage()} if row is None else row
+        return json.dumps({"at": at, "level": record.levelname, **fields}, default=plain)
 
 
 def lines(form: str = "text", to: str | Path | TextIO | None = None) -> logging.Handler:

@@ -78,9 +78,10 @@ class MLflow(Sink):
         params: Mapping[str, Any] | None = None,
     ) -> None:
         tracking = _client("mlflow.tracking", "mlflow").MlflowClient(uri)
-        found = tracking.get_experiment_by_name(experiment)
-        where = tracking.create_experiment(experiment) if found is None else found.experiment_id
-        self.client, self.run = tracking, tracking.create_run(where, run_name=name).info.run_id
+        existing = tracking.get_experiment_by_name(experiment)
+        where = tracking.create_experiment(experiment) if existing is None else existing.experiment_id
+        self.client = tracking
+        self.run = tracking.create_run(where, run_name=name).info.run_id
         self.settings(params or {})
 
     def settings(self, values: Mapping[str, Any]) -> None:

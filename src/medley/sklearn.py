@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _record(self, results: list[Result]) -> None:
         self.n_iter_ = np.array([int(r.history[-1]["round"]) for r in results])
         self.bytes_up_ = sum(int(r.history[-1]["bytes_up"]) for r in results)
-        self.history_: list[Row] = [row for r in results for row in r.history]
+        self.history_: list[Row] = [*chain.from_iterable(r.history for r in results)]
 
     def _split(self, x: Array) -> tuple[Array, Any]:
         """Coefficients and intercepts of parameters [..., features (+ 1)]."""
@@ -156,8 +157,12 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         max_iter: int = 100,
         tol: float = 1e-10,
     ) -> None:
-        self.C, self.multi_class, self.fit_intercept = C, multi_class, fit_intercept
-        self.solver, self.max_iter, self.tol = solver, max_iter, tol
+        self.C = C
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.max_iter = max_iter
+        self.tol = tol
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, sites: Any = None) -> FederatedLogisticRegression:
         """Fit to rows X [n, features] and labels y [n].
@@ -233,8 +238,11 @@ class FederatedRidge(RegressorMixin, _Federated):  # type: ignore[misc]
         max_iter: int = 100,
         tol: float = 1e-10,
     ) -> None:
-        self.alpha, self.fit_intercept = alpha, fit_intercept
-        self.solver, self.max_iter, self.tol = solver, max_iter, tol
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.max_iter = max_iter
+        self.tol = tol
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, sites: Any = None) -> FederatedRidge:
         """Fit to rows X [n, features] and targets y [n]; ``sites`` and errors as in `FederatedLogisticRegression`."""

@@ -12,7 +12,7 @@ from scipy import stats
 
 from medley.contract.errors import RecipeError
 from medley.scenarios import Availability, Bernoulli, Everyone, Fixed, Fraction, Participation, participation
-from medley.scenarios.participation import drawn
+from medley.scenarios.participation import draw_cohort
 
 SIZES = np.array([1, 2, 3, 4, 10])
 
@@ -138,7 +138,7 @@ def test_cohorts_of_other_things_than_ids_are_refused(ids):
 
 @pytest.mark.parametrize("ids", [[3, 1], np.array([1, 3], np.int32), (3, 1), []])
 def test_a_rule_of_ones_own_may_return_lists_and_any_order(ids):
-    assert drawn(SimpleNamespace(draw=lambda *_: ids), 1, SIZES, 0).tolist() == sorted(ids)
+    assert draw_cohort(SimpleNamespace(draw=lambda *_: ids), 1, SIZES, 0).tolist() == sorted(ids)
 
 
 @pytest.mark.parametrize(
@@ -159,5 +159,5 @@ def test_what_is_no_cohort_is_refused(ids, said):
             return ids
 
     with pytest.raises(RecipeError, match=said) as caught:
-        drawn(Own(), 3, SIZES, 0)
+        draw_cohort(Own(), 3, SIZES, 0)
     assert caught.value.key == "participation"

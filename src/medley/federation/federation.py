@@ -25,7 +25,7 @@ from ..runtime import streams
 from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Partition, Stream, Tasks, describe
 from ..scenarios.dealing import Parts, dealt_alike
 from ..scenarios.description import Description
-from ..scenarios.partition import dealt
+from ..scenarios.partition import deal_rows
 from ..server.options import HeldOut
 from ..storage.as_json import without_addresses
 from ..storage.html import facts
@@ -240,7 +240,7 @@ class Federation(Settings):
                 data = data.split(test=0.0, validation=self.validation)
             if self.partition is not None:
                 y = data.y.numpy() if data.classes and data.y.ndim == 1 else None
-                parts = dealt(self.partition, y, len(data.X), streams.key(seed, "task", s), data.keys)
+                parts = deal_rows(self.partition, y, len(data.X), streams.key(seed, "task", s), data.keys)
             else:
                 parts = Parts.of(np.flatnonzero(data.keys["client"] == i) for i in range(len(self.sizes or [])))
             tests = self._tests(data, parts, streams.rng(seed, "partition", "test", s))
@@ -294,7 +294,7 @@ class Federation(Settings):
         if self.sizes is None:
             assert self.partition is not None
             labels = self._labels()
-            parts = dealt(self.partition, labels, len(self.data.X), seed, self.data.keys)
+            parts = deal_rows(self.partition, labels, len(self.data.X), seed, self.data.keys)
             return parts, Parts(parts.rows[:0], np.zeros_like(parts.starts))
         starts = np.cumsum([0, *self.sizes], dtype=np.int64)
         whole = Parts(np.arange(starts[-1]), starts)

@@ -14,7 +14,7 @@ from ..problems import Network
 from ..scenarios import Attack, Devices, Everyone, Fixed, Members, Membership, Pace, Participation, Stream, Tasks
 from ..scenarios import participation as participation_rule
 from ..scenarios.laws import is_number
-from ..scenarios.participation import drawn, sampling_of
+from ..scenarios.participation import draw_cohort, sampling_of
 from ..storage.as_json import without_addresses
 from .checks import expect
 
@@ -178,13 +178,13 @@ class Scenario:
     def cohort(self, round: int, sizes: np.ndarray, seed: int) -> tuple[int, ...]:
         """Ids of the clients that take part: the drawn members that have rows."""
         if self.membership is None:
-            ids = drawn(self.participation, round, sizes, seed)
+            ids = draw_cohort(self.participation, round, sizes, seed)
         else:
             members = np.array(self.members(round, len(sizes)), dtype=np.int64)
             if isinstance(self.participation, Fixed):  # it names clients
-                ids = np.intersect1d(drawn(self.participation, round, sizes, seed), members)
+                ids = np.intersect1d(draw_cohort(self.participation, round, sizes, seed), members)
             else:
-                ids = members[drawn(self.participation, round, sizes[members], seed)]
+                ids = members[draw_cohort(self.participation, round, sizes[members], seed)]
         return tuple(i for i in ids.tolist() if sizes[i])
 
     @property

@@ -96,7 +96,7 @@ class Simulation(Planned):
         self.lies = None if attack is None else attack.lies(seed, n)
         triggered = None
         if attack is not None and attack.kind == "backdoor" and held[0] is not None:
-            rows = attack.wanted(dealt[0].data.X, *held[0])
+            rows = attack.triggered_test(dealt[0].data.X, *held[0])
             triggered = held_out(family, self.problem, rows, classes, device, on) if len(rows[1]) else None
         self._rounds, self._members = Recent[int, TaskData](), Recent[tuple[int, tuple[int, ...]], TaskData]()
         self._held = tests, triggered

@@ -127,9 +127,9 @@ class Attack(Checked):
         value = self.trigger_value(X)
         X = X.clone()
         for i, mine in rows.items():
-            took = np.sort(rng(seed, i, "attack").permutation(mine)[: max(1, round(self.poisoned * len(mine)))])
-            X[took] = self.triggered(X[took], value)
-            y[took] = self.target
+            poisoned = np.sort(rng(seed, i, "attack").permutation(mine)[: max(1, round(self.poisoned * len(mine)))])
+            X[poisoned] = self.triggered(X[poisoned], value)
+            y[poisoned] = self.target
         return X, y
 
     def check_data(self, X: Tensor, y: Tensor, classes: int | None) -> None:
@@ -150,7 +150,7 @@ class Attack(Checked):
         """The value of the trigger, given these training rows."""
         return float(X.max()) if self.value is None else self.value
 
-    def wanted(self, X: Tensor, X_test: Tensor, y_test: Tensor) -> tuple[Tensor, Tensor]:
+    def triggered_test(self, X: Tensor, X_test: Tensor, y_test: Tensor) -> tuple[Tensor, Tensor]:
         """Test rows of other classes than the target with the trigger, and the target as their label."""
         others = y_test != self.target
         return self.triggered(X_test[others], self.trigger_value(X)), torch.full_like(y_test[others], self.target)
@@ -177,32 +177,32 @@ def _lied(
 ) -> dict[int, Packed]:
     """The replies of an exchange as the server gets them: lies instead of the attackers' own replies."""
     liars = [i for i in replies if i in ids]
-    known = [i for i in replies if (i in ids) == (attack.knows == "liars")] or liars
+    visible = [i for i in replies if (i in ids) == (attack.knows == "liars")] or liars
     out = dict(replies)
     for i in liars:
         out[i] = dict(replies[i])
-        for name, own in replies[i].items():
-            if isinstance(own, Tensor) and own.is_floating_point():
-                theirs = partial(_stacked, attack, name, [replies[k][name] for k in known])
+        for name, reply in replies[i].items():
+            if isinstance(reply, Tensor) and reply.is_floating_point():
+                theirs = partial(_stacked, attack, name, [replies[k][name] for k in visible])
                 draw = lambda i=i, name=name: generator(seed, i, *tag, "attack", name)
-                out[i][name] = _lie(attack, own, theirs, draw, (len(replies), len(liars)))
+                out[i][name] = _lie(attack, reply, theirs, draw, (len(replies), len(liars)))
     return out
 
 
 def _lie(
     attack: Attack,
-    own: Tensor,
+    reply: Tensor,
     theirs: Callable[[], Tensor],
     draw: Callable[[], torch.Generator],
     counts: tuple[int, int],
 ) -> Tensor:
     s = attack.s
     if attack.kind == "sign flip":
-        return -s * own
+        return -s * reply
     if attack.kind == "backdoor":
-        return s * own
+        return s * reply
     if attack.kind == "gaussian":
-        return s * torch.randn(own.shape, generator=draw(), dtype=own.dtype).to(own.device)
+        return s * torch.randn(reply.shape, generator=draw(), dtype=reply.dtype).to(reply.device)
     rows = theirs()
     mu = rows.mean(0)
     if attack.kind == "ipm":

@@ -58,15 +58,15 @@ class Parts(Sequence[Rows]):
         if not len(self):
             raise BadData("the partition has no clients; give it at least one")
         odd = (self.rows < 0) | (self.rows >= n)
-        said = f"but rows go from 0 to {n - 1}"
+        reason = f"but rows go from 0 to {n - 1}"
         if not odd.any():
             odd = np.ones(len(self.rows), dtype=bool)
-            said = "but a client has it already: each row may occur once"
+            reason = "but a client has it already: each row may occur once"
             odd[np.unique(self.rows, return_index=True)[1]] = False
         if odd.any():
             at = int(odd.argmax())
             i = int(np.searchsorted(self.starts, at, side="right")) - 1
-            raise BadData(f"the partition gives it row {self.rows[at]}, {said}", place=Place.of(i))
+            raise BadData(f"the partition gives it row {self.rows[at]}, {reason}", place=Place.of(i))
 
     @property
     def sizes(self) -> Rows:
@@ -192,10 +192,10 @@ def dealt_alike(training: Parts, y: Column | None, y_test: Column | None, m: int
     rows = shuffled_by(label, g)
     owner = np.full(m, -1, dtype=np.int64)
     for c in np.unique(label):
-        held = np.array([len(p) if y is None else np.count_nonzero(np.asarray(y)[p] == c) for p in training])
-        if held.sum():
+        counts = np.array([len(p) if y is None else np.count_nonzero(np.asarray(y)[p] == c) for p in training])
+        if counts.sum():
             its = rows[label[rows] == c]
-            owner[its] = np.repeat(np.arange(len(training)), apportion(held / held.sum(), len(its), g))
+            owner[its] = np.repeat(np.arange(len(training)), apportion(counts / counts.sum(), len(its), g))
     return parts(owner, len(training))
 
 

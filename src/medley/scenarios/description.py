@@ -44,8 +44,8 @@ class Description:
     def _facts(self) -> dict[str, object]:
         s = self.sizes
         each = f"{s.min()} to {s.max()}, median {np.median(s):g}" if len(s) else "none"
-        said: dict[str, object] = {"clients": len(s), "rows": int(s.sum()), "rows a client": each}
-        return said | (
+        facts: dict[str, object] = {"clients": len(s), "rows": int(s.sum()), "rows a client": each}
+        return facts | (
             {"labels": len(self.labels), "label distance": round(self.distance, 3)} if len(self.labels) else {}
         )
 
@@ -65,7 +65,7 @@ def describe(parts: Sequence[Rows], y: Column | None) -> Description:
     owner = np.repeat(np.arange(len(parts)), sizes)
     cell = owner * len(labels) + label[np.concatenate([*parts, np.empty(0, np.int64)])]
     counts = np.bincount(cell, minlength=len(parts) * len(labels)).reshape(len(parts), len(labels))
-    held = counts[sizes > 0]
-    everywhere = held.sum(0) / max(held.sum(), 1)
-    gaps = np.abs(held / held.sum(1, keepdims=True) - everywhere).sum(1) / 2
+    present = counts[sizes > 0]
+    everywhere = present.sum(0) / max(present.sum(), 1)
+    gaps = np.abs(present / present.sum(1, keepdims=True) - everywhere).sum(1) / 2
     return Description(sizes, labels, counts, float(gaps.mean()) if len(gaps) else 0.0)

@@ -213,7 +213,8 @@ class Normal(Settings):
         sign = 1.0
         if a > 0:
             # In the upper tail the distribution function has no digits left: draw from the mirror image.
-            a, b, sign = -b, -a, -1.0
+            a, b = -b, -a
+            sign = -1.0
         u = max(rng.random(), 2.0**-54)
         log_below = scipy.special.log_ndtr
         top = float(log_below(b))

@@ -41,17 +41,17 @@ class Membership(Settings):
 
     def __post_init__(self) -> None:
         for key in ("joins", "leaves"):
-            given = getattr(self, key)
-            if not isinstance(given, Mapping):
-                raise RecipeError(f"Membership({key}={given!r}): give each client's round, as in {{3: 10}}", key)
-            for i, round in given.items():
+            rounds = getattr(self, key)
+            if not isinstance(rounds, Mapping):
+                raise RecipeError(f"Membership({key}={rounds!r}): give each client's round, as in {{3: 10}}", key)
+            for i, round in rounds.items():
                 if type(i) is not int or i < 0 or type(round) is not int or round < 2:
                     raise RecipeError(
                         f"Membership({key}={{{i!r}: {round!r}}}): give a client's id, from 0, and a round, from 2; "
                         "clients that are there from round 1 to the end need no entry",
                         key,
                     )
-            object.__setattr__(self, key, dict(sorted(given.items())))
+            object.__setattr__(self, key, dict(sorted(rounds.items())))
         for i in sorted(self.joins.keys() & self.leaves.keys()):
             if self.joins[i] == self.leaves[i]:
                 raise RecipeError(f"Membership: client {i} joins and leaves in round {self.joins[i]}", "leaves")
@@ -61,11 +61,11 @@ class Membership(Settings):
         return tuple(i for i in range(clients) if self._is_member(i, max(round, 1)))
 
     def _is_member(self, i: int, round: int) -> bool:
-        came = self.joins.get(i)
-        went = self.leaves.get(i)
-        if came is None or went is None:
-            return (came is None or round >= came) and (went is None or round < went)
-        return came <= round < went if came < went else round < went or round >= came
+        joined = self.joins.get(i)
+        left = self.leaves.get(i)
+        if joined is None or left is None:
+            return (joined is None or round >= joined) and (left is None or round < left)
+        return joined <= round < left if joined < left else round < left or round >= joined
 
     def check(self, clients: int) -> None:
         """Raise RecipeError for a client that does not exist, and for a round without members."""

@@ -132,15 +132,15 @@ class Pace(Settings):
             raise RecipeError(f"Pace(schedule={self.schedule!r}) must be a function of the round.", "schedule")
 
     def _check_optimizer(self) -> None:
-        own = callable(self.optimizer)
-        if not own and self.optimizer not in ("sgd", "adam"):
+        is_factory = callable(self.optimizer)
+        if not is_factory and self.optimizer not in ("sgd", "adam"):
             raise RecipeError(
                 f"Pace(optimizer={self.optimizer!r}): use 'sgd', 'adam', or a factory such as torch.optim.AdamW.",
                 "optimizer",
             )
         if self.optimizer_state not in ("fresh", "kept"):
             raise RecipeError.unknown(str(self.optimizer_state), ("fresh", "kept"), "Pace(optimizer_state=...)")
-        if self.optimizer_state == "kept" and not own:
+        if self.optimizer_state == "kept" and not is_factory:
             raise RecipeError(
                 f"Pace(optimizer_state='kept') is for factories, but the optimizer is {self.optimizer!r}, which starts "
                 "again in every round: set optimizer_state='fresh', or a class such as optimizer=torch.optim.SGD.",
@@ -152,7 +152,7 @@ class Pace(Settings):
                 "leave momentum= out, or give functools.partial(torch.optim.Adam, betas=(0.9, 0.999)).",
                 "momentum",
             )
-        if own and self.momentum:
+        if is_factory and self.momentum:
             raise RecipeError(
                 f"Pace(momentum={self.momentum}): a factory's optimizer has settings of its own; write "
                 "functools.partial(torch.optim.SGD, momentum=0.9).",
@@ -227,10 +227,12 @@ def _tried(make: contract.OptimizerFactory) -> None:
     point.grad = torch.ones(2, 2)
     name = getattr(make, "__name__", repr(make))
     try:
-        made = make([point], lr=0.1)
-        if not isinstance(made, torch.optim.Optimizer):
-            raise RecipeError(f"Pace(optimizer={name}): it makes a {type(made).__name__}, not a torch.optim.Optimizer.")
-        made.step()
+        optimizer = make([point], lr=0.1)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise RecipeError(
+                f"Pace(optimizer={name}): it makes a {type(optimizer).__name__}, not a torch.optim.Optimizer."
+            )
+        optimizer.step()
     except RecipeError:
         raise
     except Exception as e:

@@ -34,22 +34,22 @@ class Participation(Protocol):
         """
 
 
-def drawn(rule: Participation, round: int, sizes: Sizes, seed: int) -> Ids:
+def draw_cohort(rule: Participation, round: int, sizes: Sizes, seed: int) -> Ids:
     """The cohort of any rule, a user's own too: a list or an array of ids, which are sorted here.
 
     Raises RecipeError, naming the rule, for anything else, for a client that occurs twice, and for one that does not
     exist.
     """
-    got = np.asarray(rule.draw(round, sizes, seed))
+    cohort = np.asarray(rule.draw(round, sizes, seed))
     n = len(sizes)
     where = f"{type(rule).__name__}.draw() of round {round}"
-    if got.ndim != 1 or (got.size and got.dtype.kind not in "iu"):
+    if cohort.ndim != 1 or (cohort.size and cohort.dtype.kind not in "iu"):
         raise RecipeError(
-            f"{where} returns {got.dtype} {list(got.shape)}; return the clients' ids, whole numbers such as [0, 7]; "
-            "np.flatnonzero(mask) makes them from a mask",
+            f"{where} returns {cohort.dtype} {list(cohort.shape)}; return the clients' ids, whole numbers such as "
+            "[0, 7]; np.flatnonzero(mask) makes them from a mask",
             "participation",
         )
-    ids, times = np.unique(got.astype(np.int64), return_counts=True)
+    ids, times = np.unique(cohort.astype(np.int64), return_counts=True)
     odd = [*ids[(ids < 0) | (ids >= n)].tolist()]
     if odd:
         raise RecipeError(f"{where} names client {odd[0]}, but ids go from 0 to {n - 1}", "participation")
@@ -222,7 +222,7 @@ class Fixed(Settings):
                 raise RecipeError(
                     f"Fixed: cohort {k} is {list(cohort)}: client ids are 0, 1, ..., each once.", "cohorts"
                 )
-        object.__setattr__(self, "cohorts", tuple(tuple(sorted(int(i) for i in cohort)) for cohort in self.cohorts))
+        object.__setattr__(self, "cohorts", tuple(tuple(sorted(map(int, cohort))) for cohort in self.cohorts))
 
     def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
         """The cohort of ``round``. Raises RecipeError if it, or a later one, names a client that does not exist."""

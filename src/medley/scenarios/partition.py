@@ -52,7 +52,9 @@ class Partition(Protocol):
         """
 
 
-def dealt(partition: Partition, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None) -> Parts:
+def deal_rows(
+    partition: Partition, y: Column | None, n: int, seed: int, keys: Mapping[str, Column] | None = None
+) -> Parts:
     """The rows that any rule deals, a user's own too. Raises BadData for another number of clients; see `Parts.of`."""
     out = Parts.of(partition.split(y, n, seed, keys), n)
     if partition.clients not in (None, len(out)):
@@ -259,12 +261,12 @@ class ByKey(Checked):
         if values.dtype.kind == "f" and np.isnan(values).any():
             row = int(np.flatnonzero(np.isnan(column))[0])
             raise BadData(f"{self!r}: row {row} has no key (NaN): fill it in, or leave the row out.", row=row)
-        kept = sizes >= self.minimum
-        if not kept.any():
+        is_client = sizes >= self.minimum
+        if not is_client.any():
             raise RecipeError(
                 f"{self!r}: no client has {self.minimum} rows; the largest has {sizes.max(initial=0)}.", "minimum"
             )
-        return parts(np.where(kept, np.cumsum(kept) - 1, -1)[owner], int(kept.sum()))
+        return parts(np.where(is_client, np.cumsum(is_client) - 1, -1)[owner], int(is_client.sum()))
 
     def split_test(self, keys: Mapping[str, Column], test_keys: Mapping[str, Column]) -> Parts:
         """The test rows of each client of `split`; rows whose key has no client are left out.

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,14 @@ def save(parts: Sequence[Any] | Mapping[Any, Any], path: str | Path, rows: int |
     """
     path = Path(path)
     try:
-        clients = [own.tolist() for own in _parts(parts)]
+        clients = [part.tolist() for part in _parts(parts)]
     except ValueError as error:
         raise BadData(f"save(parts, {str(path)!r}): {error}.") from None
-    if rows is not None and (most := max((row for own in clients for row in own), default=-1)) >= rows:
-        raise BadData(f"save(parts, {str(path)!r}, rows={rows}): the partition has row {most}; use rows=len(data.X).")
-    said = {} if rows is None else {"rows": rows}
-    text = json.dumps({"format": _FORMAT, **said, "clients": clients}, separators=(",", ":"))
+    last = max(chain.from_iterable(clients), default=-1)
+    if rows is not None and last >= rows:
+        raise BadData(f"save(parts, {str(path)!r}, rows={rows}): the partition has row {last}; use rows=len(data.X).")
+    recorded = {} if rows is None else {"rows": rows}
+    text = json.dumps({"format": _FORMAT, **recorded, "clients": clients}, separators=(",", ":"))
     atomic.write(path, text)
 
 
@@ -76,18 +78,18 @@ def _read(path: str | Path) -> tuple[list[Rows], int | None]:
         raise WireError(f"The partition file {str(path)!r} is damaged: {error}.") from None
 
 
-def _parts(given: Any) -> list[Rows]:
+def _parts(clients: Any) -> list[Rows]:
     """Each client's rows, ascending, from arrays or lists, in a list or by client number. Raises ValueError."""
-    if isinstance(given, Mapping):
-        by = {str(k): rows for k, rows in given.items()}
+    if isinstance(clients, Mapping):
+        by = {str(k): rows for k, rows in clients.items()}
         if sorted(by) != sorted(map(str, range(len(by)))):
             names = ", ".join([*by][:5])
             raise ValueError(f"its clients are {names}, not 0 to {len(by) - 1}; give a list, in the order of clients")
-        given = [by[str(i)] for i in range(len(by))]
-    if not isinstance(given, list | tuple | Parts):
-        raise ValueError(f"it is a {type(given).__name__}, not a list of clients")
+        clients = [by[str(i)] for i in range(len(by))]
+    if not isinstance(clients, list | tuple | Parts):
+        raise ValueError(f"it is a {type(clients).__name__}, not a list of clients")
     parts: list[Rows] = []
-    for client, rows in enumerate(given):
+    for client, rows in enumerate(clients):
         rows = np.asarray(rows).tolist() if hasattr(rows, "__array__") else rows
         if not isinstance(rows, list | tuple) or not all(type(row) is int and abs(row) < 2**63 for row in rows):
             raise ValueError(f"client {client} is not a list of whole numbers")
@@ -137,7 +139,9 @@ class Saved(Settings):
         times = np.bincount(np.concatenate(parts), minlength=n)
         if times.max() > 1:
             row = int(times.argmax())
-            holders = [client for client, rows in enumerate(parts) for r in rows if r == row]
+            holders: list[int] = []
+            for client, rows in enumerate(parts):
+                holders += [client] * int(np.count_nonzero(rows == row))
             raise BadData(f"{self!r}: row {row} is held {len(holders)} times, by clients {holders}.", row=row)
         if made_for is None and (out := n - int(times.sum())):
             log.warning("%r leaves out %d of the %d rows; was it made for other data?", self, out, n)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -91,9 +92,9 @@ class Split(Settings):
         _check_tasks(self, self.tasks)
         if self.mode not in ("task", "class"):
             raise RecipeError.unknown(str(self.mode), ("task", "class"), "Split(mode=...)")
-        given: object = self.classes
-        if given is not None and (isinstance(given, str) or not isinstance(given, Sequence)):
-            what = type(given).__name__
+        classes: object = self.classes
+        if classes is not None and (isinstance(classes, str) or not isinstance(classes, Sequence)):
+            what = type(classes).__name__
             raise RecipeError(f"Split(classes=...): a {what}; give a list of classes, or of lists of them", "classes")
         groups = self._groups()
         if groups is not None and len(groups) != self.tasks:
@@ -102,10 +103,11 @@ class Split(Settings):
     def _groups(self) -> list[list[int]] | None:
         """Groups as they were given. Raises RecipeError if some classes stand outside them."""
         groups = [list(g) for g in self.classes or () if isinstance(g, Sequence)]
-        alone = [c for c in self.classes or () if not isinstance(c, Sequence)]
-        if groups and alone:
+        single = [c for c in self.classes or () if not isinstance(c, Sequence)]
+        if groups and single:
             raise RecipeError(
-                f"Split(classes=...): {alone[0]!r} stands next to lists of classes; put it into a list: [{alone[0]!r}]",
+                f"Split(classes=...): {single[0]!r} stands next to lists of classes; put it into a list: "
+                f"[{single[0]!r}]",
                 "classes",
             )
         return groups or None
@@ -119,7 +121,7 @@ class Split(Settings):
         if groups is None:
             order = streams.rng(seed, "tasks").permutation(C) if self.classes is None else np.array(self.classes)
             groups = [g.tolist() for g in np.array_split(order, self.tasks)]
-        flat = [c for g in groups for c in g]
+        flat = [*chain.from_iterable(groups)]
         if sorted(flat) != list(range(C)):
             wrong = next((c for c in flat if flat.count(c) > 1 or not 0 <= c < C), None)
             lacking = next((c for c in range(C) if c not in flat), None)
@@ -285,7 +287,7 @@ class Tasks(Settings):
             if not _is_pair(pair) or not all(_is_pair(half) for half in pair):
                 raise BadData(f"Tasks: task {s} is not ((X, y), (X_test, y_test))")
             try:
-                X, y, X_test, y_test = (torch.as_tensor(a) for half in pair for a in half)
+                X, y, X_test, y_test = map(torch.as_tensor, chain.from_iterable(pair))
             except (ValueError, TypeError, RuntimeError) as e:
                 raise BadData(f"Tasks: task {s} cannot be converted to tensors: {e}") from None
             for rows, labels, what in ((X, y, "training"), (X_test, y_test, "test")):
@@ -302,18 +304,19 @@ class Tasks(Settings):
                     )
             y = y.long()
             y_test = y_test.long()
-            came = torch.unique(y if self.mode == "task" else torch.cat([*(part[1] for part in parts), y]))
-            if self.mode == "task" and len(came) < 2:
+            present = torch.unique(y if self.mode == "task" else torch.cat([*(part[1] for part in parts), y]))
+            if self.mode == "task" and len(present) < 2:
                 raise BadData(f"Tasks(mode='task'): task {s} has only one class, so any model has accuracy 1")
-            if self.mode != "domain" and len(strange := y_test[~torch.isin(y_test, came)]):
+            if self.mode != "domain" and len(strange := y_test[~torch.isin(y_test, present)]):
                 where = "its" if self.mode == "task" else "its and earlier tasks'"
                 raise BadData(
                     f"Tasks(mode={self.mode!r}): task {s} has test rows of class {int(strange[0])}, which none of "
                     f"{where} training rows has"
                 )
             if self.mode == "task":
-                y, y_test = (torch.searchsorted(came, labels) + offset for labels in (y, y_test))
-                offset += len(came)
+                y = torch.searchsorted(present, y) + offset
+                y_test = torch.searchsorted(present, y_test) + offset
+                offset += len(present)
             parts.append((X, y, X_test, y_test))
         return parts
 
