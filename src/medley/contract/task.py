@@ -119,16 +119,16 @@ class ReplayPolicy(Protocol):
 
     def keep(
         self,
-        held: Int[Tensor, " h"],
+        stored: Int[Tensor, " h"],
         came: Int[Tensor, " n"],
         labels: Int[Tensor, " n"] | None,
         before: int,
         generator: torch.Generator,
     ) -> Int[Tensor, " k"]:
-        """The rows to keep, out of ``held`` and ``came``; rows are numbered as in `Task.first`.
+        """The rows to keep, out of ``stored`` and ``came``; rows are numbered as in `Task.first`.
 
         Args:
-            held: rows kept so far [h]
+            stored: rows kept so far [h]
             came: rows of the task that is over [n]
             labels: labels of ``came`` [n]; None without classes
             before: number of rows of earlier tasks

@@ -95,6 +95,9 @@ class Ledger:
         if tuple(next(rows, ())) != Entry._fields:
             raise ValueError("other columns")
         try:
-            return cls(Entry(int(a), int(b), c, *map(int, numbers)) for a, b, c, *numbers in rows)
+            return cls(
+                Entry(int(a), int(b), method=c, client=int(i), down=int(d), up=int(u), overhead=int(o))
+                for a, b, c, i, d, u, o in rows
+            )
         except OverflowError:
             raise ValueError("the ledger has a number of more than 64 bits") from None
