@@ -149,5 +149,5 @@ def test_one_feature_as_a_vector_is_told_of_its_column() -> None:
     x = np.arange(4.0)
     with pytest.raises(md.BadData, match=r"client 0: X is \[4\] and y is \[4\]; .*, so X\[:, None\] for one feature"):
         md.Federation(md.problems.Softmax(), clients=[(x, [0, 1] * 2)])
-    with pytest.raises(md.BadData, match=r"One feature is X\[:, None\]"):
+    with pytest.raises(md.BadData, match=r"X\[:, None\] for one feature"):
         md.datasets.Dataset(x, [0, 1] * 2)

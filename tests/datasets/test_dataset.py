@@ -156,13 +156,13 @@ def test_standardise_images_per_channel() -> None:
 @pytest.mark.parametrize(
     ("bad", "says", "row", "column"),
     [
-        (lambda d: replace(d, y=d.y[:-1]), "10 rows of X with 9 targets", None, None),
-        (lambda d: replace(d, X=d.X[:0], y=d.y[:0]), "0 rows of X", None, None),
-        (lambda d: replace(d, X=d.X[:, 0]), r"\[n, features\]", None, None),
+        (lambda d: replace(d, y=d.y[:-1]), r"X is \[10, 1\] and y is \[9\]", None, None),
+        (lambda d: replace(d, X=d.X[:0], y=d.y[:0]), "there are no rows", None, None),
+        (lambda d: replace(d, X=d.X[:, 0]), r"X\[:, None\] for one feature", None, None),
         (lambda d: replace(d, y=d.y + 1), "row 2, column 'y': 3 is no label", 2, None),
         (lambda d: replace(d, y=d.y.float()), "holds float32, but classes=3", None, None),
         (lambda d: replace(d, X_test=None), "both X and y", None, None),
-        (lambda d: replace(d, X_test=d.X_test.repeat(1, 2)), r"test row has shape \[2\]", None, None),
+        (lambda d: replace(d, X_test=d.X_test.repeat(1, 2)), r"the test rows: rows have the shape \[2\]", None, None),
         (lambda d: replace(d, keys={"i": np.arange(3)}), "key 'i' has 3 values", None, None),
         (lambda d: replace(d, labels=("a",)), "1 labels for 3", None, None),
         (lambda d: replace(d, X=torch.where(d.X == 4, math.nan, d.X)), "row 4, column 0: nan is not finite", 4, 0),

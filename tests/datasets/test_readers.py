@@ -93,7 +93,7 @@ def test_folders_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.Monke
         (lambda raw: idx(LABELS), "00000801"),
         (lambda raw: gzip.compress(raw)[:-20], "damaged or truncated gzip"),
         (lambda raw: gzip.compress(raw)[:40] + b"\xff" * 50, "damaged or truncated gzip"),
-        (lambda raw: idx(IMAGES[:4]), "4 rows of X with 5 targets"),
+        (lambda raw: idx(IMAGES[:4]), r"X is \[4, 1, 28, 28\] and y is \[5\]"),
     ],
 )
 def test_damaged_idx_files_are_refused(tmp_path: Path, damage: Callable[[bytes], bytes], says: str) -> None:
@@ -507,12 +507,14 @@ def test_what_a_table_may_not_mean_is_said(tmp_path: Path, caplog: pytest.LogCap
         lines = [f"{k + first * (k % 2)},{k % 7},{labels[k % 2] if k else last}" for k in range(12)]
         (tmp_path / f"{name}.csv").write_text("id,age,died\n" + "\n".join(lines) + "\n")
         read = datasets.csv(tmp_path / f"{name}.csv", "died")
+        Federation(md.problems.Softmax(), data=read, partition=md.scenarios.IID(2))
         assert ("the column 'id' counts the rows" in caplog.text) == (name == "guessed")
         assert ("the label 'NA' is taken for a class (its rows: 1)" in caplog.text) == (name == "guessed")
     assert repr(read) == "Dataset(guessed: 12 rows [2], 3 classes (NA, no, yes))"
     caplog.clear()
     (tmp_path / "signs.csv").write_text("age,credit\n1,+\n2,-\n3,+\n")
-    datasets.csv(tmp_path / "signs.csv", "credit")
+    signs = datasets.csv(tmp_path / "signs.csv", "credit")
+    Federation(Logistic(mu=0.1), data=signs, partition=md.scenarios.IID(2))
     assert "taken for a class" not in caplog.text  # "-" is missing only where there is no "+"
 
 

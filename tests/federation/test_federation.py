@@ -261,7 +261,7 @@ def test_other_data_that_cannot_be_used():
     assert "client 0: X cannot be made an array of rows" in str(bad([([[1.0, 2.0], [3.0]], [1.0, 2.0])]))
     assert "wants y as [rows], this one is [20, 1]" in str(bad([(X, y[:, None]) for X, y in two]))
     assert "wants X as [rows, features]" in str(bad([(X[:, None], y)]))
-    assert "a test row has shape [2]" in str(bad(two, test=(X[:, :2], y)))
+    assert "rows have the shape [2], but the training rows [3]" in str(bad(two, test=(X[:, :2], y)))
     assert "test" in str(bad(two, test=(X[:2], y)))
 
 
@@ -675,7 +675,10 @@ X_Y = torch.ones(8, 3), torch.arange(8) % 2
             TensorDataset(*X_Y, torch.full((8,), 0.5)),
             r"^client 0, row 0.*: .* Of the 3 tensors the last .* label, .* as \(X, y, weights\)$",
         ),
-        ((X_Y[0].numpy()[0], X_Y[1].numpy()[0]), r"^client 0: X is \[3\] .* so \(X\[None\], y\[None\]\) for one row$"),
+        (
+            (X_Y[0].numpy()[0], X_Y[1].numpy()[0]),
+            r"^client 0: y is .*; give one target for each row, y\[None\] and X\[None\] for one row$",
+        ),
     ],
 )
 def test_labels_that_are_none_are_refused_with_a_remedy(client: Any, said: str) -> None:

@@ -185,7 +185,7 @@ def test_slips_with_own_test_rows_name_the_client() -> None:
     with pytest.raises(md.BadData, match="client 1: pass both X_test and y_test"):
         make((X, y), (X, y, X, None))
     with pytest.raises(
-        md.BadData, match=r"client 0, the test rows: rows have the shape \[3\], but training rows \[2\]"
+        md.BadData, match=r"client 0, the test rows: rows have the shape \[3\], but the training rows \[2\]"
     ):
         make((X, y, torch.randn(4, 3), y))
     with pytest.raises(md.BadData, match="client 1, test row 2"):
@@ -289,3 +289,26 @@ def test_test_rows_of_whole_numbers_become_floats_and_other_kinds_are_refused() 
         md.BadData, match=r"Federation.test=.*: X is uint8, from 0 to 255, and X of client 0 has floats"
     ):
         loss((60 * X).byte())
+
+
+def test_data_sets_of_clients_keep_their_columns_and_their_scaling() -> None:
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    age, lab = rng.normal(60, 9, 80), rng.normal(5, 1, 80)
+    table = pd.DataFrame({"age": age, "lab": lab, "ill": (age > 60).astype(int)})
+    public = md.datasets.frame(table, "ill").standardise()
+    sets = [
+        md.datasets.frame(part, "ill").standardise(like=public) for part in (table[:40], table[40:][[*table][::-1]])
+    ]
+    fed = md.Federation(md.problems.Logistic(mu=1e-2, intercept=True), clients=sets)
+    assert fed.data.features == ("age", "lab")
+    assert torch.allclose(fed.data.X, public.X)
+    result = md.run(md.Newton(), fed, 6, progress=False)
+    assert (result.predict(table[["lab", "age"]]) == table["ill"]).mean() > 0.95
+    alone = [sets[0], md.datasets.frame(table[40:], "ill").standardise()]
+    with pytest.raises(
+        md.BadData, match=r"^client 1: some rows are standardised, and these are not, or by another mean"
+    ):
+        md.Federation(md.problems.Logistic(), clients=alone)
+    with pytest.raises(md.BadData, match=r"^Federation\(test=...\): some rows are standardised"):
+        md.Federation(md.problems.Logistic(), clients=sets, test=md.datasets.frame(table, "ill"))

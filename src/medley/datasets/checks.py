@@ -11,19 +11,38 @@ from torch import Tensor
 
 from ..contract import BadData, Place, RecipeError, integer, take
 from ..numerics.scaling import Scaling
+from ..rows.fields import described, layout
 from ..rows.tensors import as_tensor, check_finite
+from .ingest.labels import RawTargets
 
 
-def check_rows(X: Tensor, y: Tensor, classes: int | None, place: Place) -> None:
-    """Raise BadData, with the row if one is at fault, for lengths, numbers or labels that do not fit."""
-    if len(X) != len(y) or not len(X):
-        raise BadData(f"{len(X)} rows of X with {len(y)} targets; they must match and not be empty.", place=place)
-    if X.ndim < 2:
-        one = " One feature is X[:, None]." if X.ndim else ""
-        raise BadData(f"X has shape {tuple(X.shape)}; rows are needed, [n, features] or more.{one}", place=place)
+def rows_and_targets(X: Any, y: Any, place: Place) -> tuple[Tensor, RawTargets]:
+    """Any rows and their targets, checked. Raises BadData, naming the row."""
+    rows, targets = as_tensor(X, place), y if isinstance(y, RawTargets) else RawTargets.of(y, place)
+    check_rows(rows, targets.values, place)
+    return rows, targets
+
+
+def check_rows(X: Tensor, y: Tensor | np.ndarray, place: Place) -> None:
+    """Raise BadData for rows and targets that do not pair, for none, and for numbers that are not finite."""
+    if X.ndim < 2 or not y.shape or len(X) != len(y):
+        remedy = "(X[None], y[None]) for one row"
+        if y.shape and X.shape.numel() == y.shape[0]:
+            remedy = "X[:, None] for one feature" if y.ndim == 1 else "(X, y) in this order"
+        raise BadData(
+            f"X is {[*X.shape]} and y is {[*y.shape]}; give one row per sample in both"
+            f"{f', so {remedy}' if X.ndim == 1 else ''}",
+            place=place,
+        )
+    if not len(X):
+        raise BadData("there are no rows; leave it out", place=place)
     if 0 in X.shape[1:]:
-        raise BadData(f"X is {list(X.shape)}, rows without columns; want one column at least.", place=place)
+        raise BadData(f"X is {[*X.shape]}, rows without columns; give at least one", place=place)
     check_finite(X, place)
+
+
+def check_targets(y: Tensor, classes: int | None, place: Place) -> None:
+    """Raise BadData, with the row, for targets that are no finite values, or are none of the classes."""
     if classes is None:
         check_finite(y, place.at(column="y"))
         return
@@ -52,11 +71,17 @@ def weights_of(given: Any, n: int, place: Place) -> Tensor:
     return w.double()
 
 
-def refuse_other_targets(y: Tensor | np.ndarray, like: Tensor | np.ndarray, place: Place, which: str) -> None:
-    """Raise BadData for targets y of another form than those of the rows ``which``: a loss would pair them wrongly."""
-    if y.shape[1:] != like.shape[1:]:
+def refuse_other_form(
+    rows: tuple[Tensor, Tensor | np.ndarray], like: tuple[Tensor, Tensor | np.ndarray], place: Place, which: str
+) -> None:
+    """Raise BadData for inputs or targets of another form than those of the rows ``which``."""
+    (X, y), (X0, y0) = rows, like
+    if layout(X) != layout(X0):
+        said = f"rows have the shape {described(X)}, but {which} {described(X0)}; give the same columns in one order"
+        raise BadData(said, place=place)
+    if y.shape[1:] != y0.shape[1:]:  # a loss would pair them wrongly
         raise BadData(
-            f"targets have the shape {list(y.shape)}, but {which} {list(like.shape)}; give both the same "
+            f"targets have the shape {list(y.shape)}, but {which} {list(y0.shape)}; give both the same "
             "form, for example y.reshape(-1) for one number a row",
             place=place,
         )

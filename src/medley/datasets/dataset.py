@@ -20,9 +20,9 @@ from ..rows.lazy import in_memory
 from ..rows.sparse import Sparse
 from ..rows.tensors import as_tensor, check_tensor
 from ..storage.html import facts
-from .checks import check_keys, check_kinds, check_rows, refuse_other_targets, weights_of
+from .checks import check_keys, check_kinds, check_rows, check_targets, refuse_other_form, weights_of
 from .ingest.keys import as_column
-from .ingest.labels import Label, RawTargets, code, is_plain, warn_of_missing
+from .ingest.labels import Label, RawTargets, code, is_plain
 from .splits import carved, drawn, in_time
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
@@ -109,19 +109,17 @@ class Dataset(Settings):
             # The same numbers in another memory order would use other kernels, whose last bits differ.
             if type(t) is Tensor and t.layout == torch.strided and not t.is_contiguous():
                 object.__setattr__(self, part, t.contiguous())
-        check_rows(self.X, self.y, self.classes, Place(self.name))
+        check_rows(self.X, self.y, Place(self.name))
+        check_targets(self.y, self.classes, Place(self.name))
         if self.features and layout(self.X) != (len(self.features),):
             raise BadData(f"{self.name}: {len(self.features)} features are named, a row has shape {described(self.X)}.")
         check_keys(self)
         for X, y, part in ((self.X_test, self.y_test, "test"), (self.X_validation, self.y_validation, "validation")):
             if X is not None and y is not None:
-                check_rows(X, y, self.classes, Place(self.name, part))
-                if layout(X) != layout(self.X):
-                    raise BadData(
-                        f"{self.name}: a {part} row has shape {described(X)}, "
-                        f"a training row {described(self.X)}; both need the same columns in the same order."
-                    )
-                refuse_other_targets(y, self.y, Place(self.name, part), "the training rows")
+                place = Place(self.name, part)
+                check_rows(X, y, place)
+                check_targets(y, self.classes, place)
+                refuse_other_form((X, y), (self.X, self.y), place, "the training rows")
             elif X is not None or y is not None:
                 raise BadData(f"{self.name}: the {part} set needs both X and y, or neither.")
         if self.weights is not None:
@@ -195,7 +193,6 @@ class Dataset(Settings):
             tensors, new = coded.parts, {} if coded.classes is None or self.classes else {"classes": coded.classes}
             if not self.labels and coded.classes is not None:
                 new |= {"labels": () if is_plain(coded.labels) else coded.labels, "inferred": True}
-                warn_of_missing(coded.labels, tensors[0], self.name)
         for part, value in (*zip(ys, tensors, strict=True), *new.items()):
             object.__setattr__(self, part, value)
 

@@ -12,8 +12,8 @@ import torch
 
 from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, Unsupported, integer
 from ..datasets import Dataset
+from ..datasets.ingest.keys import refuse_parts
 from ..datasets.ingest.spelling import look_alike
-from ..datasets.readers.folders import refuse_parts
 from ..privacy.private import private_part
 from ..problems import Logistic, Network, Softmax
 from ..problems.network.own_loss import called
@@ -100,6 +100,7 @@ def check_labels(problem: Family, data: Dataset, place_of: Callable[[int], Place
     if data.inferred:
         _warn_of_gaps(data.labels)
     _warn_of_unseen(data)
+    _warn_of_missing(data)
     labels = data.labels or tuple(range(data.classes or 0))
     if not isinstance(problem, Logistic) or len(labels) <= 2 or data.y.ndim > 1:
         return
@@ -166,6 +167,23 @@ def _warn_of_unseen(data: Dataset) -> None:
             ", …" if unseen[8:] else ""
         )
         log.warning("%s: the test rows have the labels %s, which no training row has", data.name, shown)
+
+
+def _warn_of_missing(data: Dataset) -> None:
+    """Log a warning for a label that looks like a missing one, and if all look like dates or numbers."""
+    labels = data.labels
+    odd = [kind_of_text(label) if isinstance(label, str) else "" for label in labels]
+    if labels and all(odd) and "unit" not in odd[0]:  # "3a" may well be a class
+        log.warning("%s: the labels are taken for classes, but %r %s", data.name, labels[0], odd[0])
+    for k, label in enumerate(labels):
+        if isinstance(label, str) and label.lower() in MISSING and not (label == "-" and "+" in labels):
+            count = sum(int((y == k).sum()) for y in (data.y, data.y_test) if y is not None)
+            log.warning(
+                "%s: the label %r is taken for a class (its rows: %d); drop them if their label is missing",
+                data.name,
+                label,
+                count,
+            )
 
 
 def _check_task(problem: Family, data: Dataset) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract import Algorithm, BadData, Family, Place, RecipeError, ReplayPolicy, Settings, Tuned
+from ..contract import Algorithm, BadData, Family, Place, RecipeError, ReplayPolicy, Settings, Tuned, name_clients
 from ..contract.surroundings import set_aside
 from ..datasets import Dataset
 from ..datasets.facts import recorded
-from ..datasets.ingest.keys import only_key
+from ..datasets.ingest.keys import client_names, only_key
 from ..datasets.readers.table import by_client
 from ..problems import Network
 from ..rows.columns import is_frame
@@ -32,12 +32,13 @@ from ..storage.html import facts
 from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
 from .checks import check_labels, check_names, check_sources, checked_number, expect
-from .clients_data import named_clients, naming, pooled, whole_data
-from .labels import recorded_labels, refuse_renumbered, suited
+from .clients_data import pooled
+from .labels import recorded_labels, refuse_renumbered
 from .run import check, run
 from .scenario import Scenario, Weighting
 from .simulation import Simulation
 from .tasks import DealtTask
+from .whole_data import suited, whole_data
 
 
 class Federation(Settings):
@@ -122,7 +123,8 @@ class Federation(Settings):
         """Rows of each client, if clients have their own data."""
         self._names: tuple[str, ...] = ()
         if clients is not None:
-            clients, self._names = named_clients(clients)
+            if isinstance(clients, Mapping):
+                self._names, clients = client_names(clients, "Federation(clients=...)"), clients.values()
             data, self.sizes = pooled(problem, clients, test, classes, self._names)
         assert data is not None
         self.data = suited(problem, data, classes)
@@ -195,8 +197,11 @@ class Federation(Settings):
 
         Raises BadData for a client without training rows, and what `Simulation` raises.
         """
-        with naming(self.client_names):
+        try:
             return self._draw(seed, on, dtype, device, rounds)
+        except BadData as e:
+            name_clients(e, self.client_names)
+            raise
 
     def _draw(self, seed: int, on: HeldOut, dtype: torch.dtype | None, device: str, rounds: int) -> Simulation:
         if self.stream is not None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..contract import BadData, Family, Place
 from ..datasets import Dataset
-from ..datasets.ingest.labels import SOME_LABELS, Coded, RawTargets, code, count_kinds, is_plain, raw
+from ..datasets.ingest.labels import SOME_LABELS, Coded, RawTargets, code, count_kinds, is_plain
 from ..problems import LeastSquares, Logistic, Network, Softmax
 from ..problems.network.own_loss import fits_values
+from ..rows.fields import Fields
 from ..rows.numbers import refuse_inexact
+from ..rows.tensors import check_finite
 
 
 def fits(problem: Family, classes: int = 2) -> Literal["values", "classes", "loss"]:
@@ -64,6 +65,46 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None) 
     return coded
 
 
+def stored(
+    problem: Family, parts: Sequence[RawTargets], classes: int | None, X: Tensor
+) -> tuple[list[Tensor], int | None, tuple[Any, ...]]:
+    """All targets as data sets store them, the number of classes, and their names if they are not 0..classes-1.
+
+    Args:
+        X: rows of one client; if they have several inputs by place, an error says which tensor counted as the label
+    """
+    try:
+        coded = numbered(problem, parts, classes)
+        labels = () if is_plain(coded.labels) else coded.labels
+        ys = coded.parts
+        if not labels:
+            ys = [_canonical(problem, y, p.place, coded.classes or classes) for y, p in zip(ys, parts, strict=True)]
+    except BadData as e:
+        if not isinstance(X, Fields) or X.names is not None or e.stands is None:
+            raise
+        said = f"Of the {len(X.parts) + 1} tensors the last was taken as the label, the others as inputs; if it "
+        said += "has weights of rows, pass the client as (X, y, weights)"
+        raise BadData(f"{e.stands[1]}. {said}", place=e.stands[0]) from None
+    is_labelled: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
+    if not labels and (classes is not None or not is_labelled(ys[0])):
+        return ys, classes, ()
+    if coded.classes is None:  # a few texts or maps may lack some classes
+        ignored = getattr(problem, "ignore_index", None)
+        most = max(int((y if ignored is None else y.masked_fill(y == ignored, 0)).max()) for y in ys if y.numel())
+        return ys, max(2, most + 1), ()
+    return ys, coded.classes, labels
+
+
+def _canonical(problem: Family, y: Tensor, place: Place, classes: int | None) -> Tensor:
+    """Targets as data sets store them. Raises BadData, naming client and row."""
+    try:
+        y = problem.canonical(y, classes)
+    except BadData as e:
+        raise e.at(place.at(e.row) if e.row is not None else replace(place, column=None)) from None
+    check_finite(y, place)
+    return y
+
+
 def as_values(problem: Family, ys: Sequence[Tensor]) -> list[Tensor]:
     """Numbers of all parts, each [n] or [n, ...], as the values that a problem fits.
 
@@ -92,40 +133,6 @@ def refuse_other_number(labels: Sequence[Any], classes: int | None) -> None:
         raise BadData(f"all labels are {labels[0]!r}; there must be at least two: {others}")
 
 
-def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
-    """A data set whose targets are what the problem fits.
-
-    Whole numbers that a reader took for classes are values again for a problem of values; and numbers that ``classes``
-    says are 0..classes-1 already stay as they are.
-    """
-    if data.y.ndim != 1:
-        return data if classes is None else replace(data, classes=classes)
-    names, kind = data.labels, fits(problem, len(data.labels))
-    numbers = data.classes is None or not any(isinstance(v, str) for v in names)
-    again = data.inferred and numbers and not is_plain(names)
-    if kind == "values" and data.inferred and numbers and (again or data.classes is not None):
-        for v in _targets(data):
-            refuse_inexact(v, Place(data.name, column="y"))
-        values = [torch.from_numpy(v).to(torch.int64) for v in _targets(data)]
-        return _with(data, as_values(problem, values), None, ())
-    whole = kind == "classes" and data.classes is None and not bool((data.y != data.y.round()).any())
-    kept = classes is not None and data.inferred and numbers
-    if whole or kept or (again and kind == "loss" and data.y.min() >= 0 and float(names[0]) < 0):
-        parts = [
-            RawTargets(v, Place(data.name, part, column="y"))
-            for v, part in zip(_targets(data), _parts(data), strict=True)
-        ]
-        coded = numbered(problem, parts, classes)
-        labels = () if is_plain(coded.labels) else coded.labels
-        counted = coded.classes or (None if kind == "classes" else int(max(int(y.max()) for y in coded.parts)) + 1)
-        return _with(data, coded.parts, counted, labels)
-    if classes is not None and names and len(names) == classes:
-        return replace(data, inferred=False)
-    if data.inferred and kind != "values" and names:
-        refuse_other_number(names, classes)
-    return data if classes is None else replace(data, classes=classes)
-
-
 def refuse_renumbered(data: Dataset, call: str) -> None:
     """Raise BadData if the labels that happen to occur have other numbers than their own, for a model that is trained.
 
@@ -138,61 +145,6 @@ def refuse_renumbered(data: Dataset, call: str) -> None:
             "be numbered as they occur in these rows; pass classes= if labels are the outputs' numbers, or "
             "Dataset(X, y, labels=...) with all names in the order of the outputs"
         )
-
-
-def _parts(data: Dataset) -> list[str]:
-    return [p[2:] for p in ("y", "y_test", "y_validation") if getattr(data, p) is not None]
-
-
-def _targets(data: Dataset) -> list[np.ndarray]:
-    """The targets of all rows as the user had them."""
-    return [raw(getattr(data, f"y_{p}" if p else "y"), data.labels) for p in _parts(data)]
-
-
-def _with(data: Dataset, ys: Sequence[Tensor], classes: int | None, labels: Sequence[Any]) -> Dataset:
-    new: dict[str, Any] = {f"y_{p}" if p else "y": y for p, y in zip(_parts(data), ys, strict=True)}
-    return replace(data, **new, classes=classes, labels=tuple(labels), inferred=bool(labels))
-
-
-def joined_tests(data: Dataset, X: Any, y: RawTargets, keys: dict[str, np.ndarray], named: bool) -> Dataset:
-    """A data set with test rows, whose labels are numbered together with those of its training rows.
-
-    Numbers beside texts are the labels' places among them, as the data set's own y has them.
-
-    Args:
-        named: whether targets are labels, as in a frame; else whole numbers may be their places
-
-    Raises BadData, naming the row, for a label that is new although the data set names all, and for whole numbers that
-    may be either.
-    """
-    if data.classes is None or (y.values.ndim > 1 and not y.are_text):
-        y_test = y.tensor()
-        y_test = y_test.to(data.y.dtype) if data.classes is None else y_test
-        return replace(data, X_test=X, y_test=y_test, test_keys=keys)
-    labels = data.labels or tuple(range(data.classes))
-    text, coded = isinstance(labels[0], str), labels != tuple(range(len(labels)))
-    given = {*y.values.ravel().tolist()} if coded and not text and not data.inferred else set()
-    if not y.are_text and not named and (text or (not data.inferred and given <= {*range(len(labels))})):
-        if given and coded and given <= {*labels}:
-            raise BadData(
-                f"the targets may be the labels {', '.join(map(str, labels))}, or their numbers from 0; "
-                "pass a frame if they are labels, or a data set, datasets.Dataset(X, y, labels=...)",
-                place=replace(y.place, column=None),
-            )
-        return replace(data, X_test=X, y_test=y.tensor().long(), test_keys=keys)
-    together = code([RawTargets(raw(data.y, labels), Place(data.name, column="y")), y], floats="labels")
-    names, y_test = together.labels, together.parts[1]
-    if data.inferred:
-        new: dict[str, Any] = {"labels": () if is_plain(names) else names, "classes": len(names)}
-        return replace(data, y=together.parts[0], X_test=X, y_test=y_test, test_keys=keys, **new)
-    if others := [v for v in names if v not in labels]:
-        row = [str(v).strip() for v in y.values.tolist()].index(str(others[0]))
-        said = (
-            f"the label is {others[0]!r}, but the training rows have {', '.join(map(repr, labels))}; leave others out"
-        )
-        raise y.refuse(row, said)
-    places = torch.tensor([labels.index(v) for v in names])
-    return replace(data, X_test=X, y_test=places[y_test], test_keys=keys)
 
 
 def recorded_labels(problem: Family, data: Dataset) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from ...rows.tensors import plain
 
 DROP = "leave it out, frame.drop(columns=...)"
 
+PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval", "holdout"}
+"""Names of the parts of one data set; they are neither clients nor classes."""
+
 INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")
 """Names under which pandas writes and reads rows' index where it has none."""
 
@@ -141,6 +144,15 @@ def client_names(values: Iterable[Any], call: str) -> tuple[str, ...]:
             "rename one"
         )
     return names
+
+
+def refuse_parts(names: Sequence[str], said: str) -> None:
+    """Raise BadData, with a message that starts with ``said``, if the names are those of one data set's parts."""
+    if len(names) > 1 and {name.lower().strip() for name in names} <= PARTS:
+        raise BadData(
+            f"{said.format(', '.join(names))}, which are parts of one data set, so that test rows would be trained on; "
+            "give the first as data=, the last as test=, or other names"
+        )
 
 
 def only_key(keys: Mapping[str, Any], what: str) -> str:

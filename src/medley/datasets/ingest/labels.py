@@ -6,7 +6,6 @@ together, in ascending order. Spaces around text do not count. Sequences and map
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +18,8 @@ from torch import Tensor
 
 from ...contract import BadData, Place
 from ...rows.lazy import Lazy, in_memory
-from ...rows.numbers import MISSING, REMEDIES, is_missing, kind_of_text
+from ...rows.numbers import REMEDIES, is_missing
 from ...rows.tensors import as_tensor, plain
-
-log = logging.getLogger("medley")
 
 Label = str | int | float
 """The name of a class, as the user's targets have it; a bool is an int."""
@@ -72,7 +69,10 @@ class RawTargets:
             except (TypeError, ValueError, RuntimeError):  # rows of unequal length, which `plain` names
                 array = plain(y, replace(place, column=None), name)
         if not array.ndim:
-            raise BadData(f"{name} is {y!r:.40}; give one target for each row", place=replace(place, column=None))
+            raise BadData(
+                f"{name} is {y!r:.40}; give one target for each row, y[None] and X[None] for one row",
+                place=replace(place, column=None),
+            )
         if array.dtype.kind in "US":
             array = array.astype(object)
         if array.dtype == np.uint64 and (beyond := array > np.iinfo(np.int64).max).any():
@@ -324,18 +324,3 @@ def _number(text: str, whole: bool) -> Any:
         return None if "_" in text else int(text) if whole else float(text)
     except ValueError:
         return None
-
-
-def warn_of_missing(labels: Sequence[Label], y: Tensor, call: str) -> None:
-    """Say in the log which label looks like a missing one, and if all look like dates or numbers; they stay classes."""
-    odd = [kind_of_text(label) if isinstance(label, str) else "" for label in labels]
-    if labels and all(odd) and "unit" not in odd[0]:  # "3a" may well be a class
-        log.warning("%s: the labels are taken for classes, but %r %s", call, labels[0], odd[0])
-    for k, label in enumerate(labels):
-        if str(label).lower() in MISSING and isinstance(label, str) and not (label == "-" and "+" in labels):
-            log.warning(
-                "%s: the label %r is taken for a class (its rows: %d); drop them if their label is missing",
-                call,
-                label,
-                int((y == k).sum()),
-            )

@@ -15,12 +15,10 @@ from ...rows.tensors import DEEP
 from ...runtime.versions import install
 from ..dataset import Dataset
 from ..files import Place, called, find_folder
+from ..ingest.keys import refuse_parts
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 """Extensions of image files, in upper or lower case; other files are left out."""
-
-PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval", "holdout"}
-"""Names of the parts of one data set; they are neither clients nor classes."""
 
 
 @checked("datasets")
@@ -70,15 +68,6 @@ def image_folder(
     y = torch.tensor([names.index(file.parent.name) for file, _ in files])
     keys = {"client": np.array([home for _, home in files])} if clients else {}
     return Dataset(X, y, classes=len(names), keys=keys, name=root.name or "images", labels=names)
-
-
-def refuse_parts(names: Sequence[str], said: str) -> None:
-    """Raise BadData, with a message that starts with ``said``, if the names are those of one data set's parts."""
-    if len(names) > 1 and {name.lower().strip() for name in names} <= PARTS:
-        raise BadData(
-            f"{said.format(', '.join(names))}, which are parts of one data set, so that test rows would be trained on; "
-            "give the first as data=, the last as test=, or other names"
-        )
 
 
 def _folders(root: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from ...rows.sparse import Sparse, is_sparse
 from ...rows.tensors import as_tensor, check_finite
 from ..dataset import Dataset
 from ..ingest.keys import DROP, all_keys, key_column, refuse_index
-from ..ingest.labels import RawTargets, code, warn_of_missing
+from ..ingest.labels import RawTargets, code
 from ..ingest.prepared import preparation, refuse_special
 from ..ingest.raw import inputs_of, target_of
 
@@ -72,7 +72,6 @@ class Raw:
         else:
             ys = coded.parts
             same |= {"classes": coded.classes, "labels": coded.labels, "inferred": True}
-            warn_of_missing(coded.labels, ys[0], self.call)
         tested = {"X_test": Xs[1], "y_test": ys[1]} if self.test is not None else {}
         return Dataset(Xs[0], ys[0], **tested, **same)
 

@@ -1,0 +1,185 @@
+"""Data that is divided among clients: its test rows, and its targets as the problem reads them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..contract import BadData, Family, Place, RecipeError
+from ..datasets import Dataset
+from ..datasets.ingest.labels import RawTargets, code, is_plain, raw
+from ..datasets.ingest.raw import as_key, features_of, is_items, is_table, target_of
+from ..rows.columns import TARGETS, cells, columns_of, differ
+from ..rows.numbers import refuse_inexact
+from .client_rows import TEST, ClientRows, refuse_by_client
+from .clients_data import pooled
+from .labels import as_values, fits, numbered, refuse_other_number
+
+log = logging.getLogger("medley")
+
+WHOLE = "Federation(data=...)"
+"""The name of a user's data in errors, if it does not come from their own clients."""
+
+
+def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: str | None) -> Any:
+    """``data`` with its test rows as a data set, if it is a pair (X, y), a frame or another library's data set.
+
+    Args:
+        problem: the model, for the labels that it accepts
+        data: what the user passed; a data set, None and other values are returned unchanged
+        classes: the number of classes; None counts the labels that occur
+        key: the column that names each row's client, or None
+
+    Raises RecipeError for a mapping of splits, and for test rows if ``data`` already has some.
+    """
+    if isinstance(data, Mapping):
+        raise RecipeError(
+            f"Federation(data=...) has the parts {', '.join(map(str, data))}; pass one, as data=parts['train'], "
+            "test=parts['test']",
+            "data",
+        )
+    if is_items(data) or (isinstance(data, tuple) and len(data) in (2, 3)):
+        keys = {} if key is None or isinstance(data, tuple) else {key: as_key(data, key)}
+        return replace(pooled(problem, [data], test, classes, whole=(WHOLE, key))[0], keys=keys)
+    if test is None or not isinstance(data, Dataset):
+        return data
+    if data.X_test is not None:
+        raise RecipeError("Federation(test=...): the data set already has test rows; leave one of them out", "test")
+    refuse_by_client(test)
+    rows, keys = _tests_like(data, test, key)
+    return _joined(data, rows, keys, isinstance(test, Dataset) or is_table(test))
+
+
+def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, dict[str, np.ndarray]]:
+    """Test rows of any kind with the columns and the scale of ``data``, targets as the user has them, and keys."""
+    scaling, like = data.scaling, (data.X, data.y)
+    if isinstance(test, Dataset):
+        if (scaling is not None or test.scaling is not None) and not (
+            scaling is not None and scaling.same(test.ordered(data.features, str(TEST)).scaling)
+        ):
+            raise BadData(
+                "the training rows are standardised, but the test rows are not, or differently; "
+                "give test=rows.standardise(like=data)",
+                place=TEST,
+            )
+        test_keys = {name: test.keys[name] for name in data.keys if name in test.keys}
+        alone = replace(test, X_test=None, y_test=None, test_keys={}, weights=None)
+        return ClientRows.of_tests(alone, like, features=data.features), test_keys
+    columns = columns_of(test, str(TEST)) if is_table(test) else {}
+    coding = None if scaling is None or not columns else scaling.coding
+    is_raw = coding is not None and ({*coding.names} <= {*columns} or not {*data.features} <= {*columns})
+    if scaling is not None and is_raw:
+        target = target_of(columns, TEST)
+        if target is None:
+            raise BadData(f"the frame has no column called {', '.join(TARGETS)}; rename the target's", place=TEST)
+        y = RawTargets.of(cells(test, columns[target]), TEST.at(column=target))
+        return ClientRows.of_tests((scaling.of_table(test, columns, str(TEST)), y), like), {}
+    names = features_of(test, key)
+    has_names = bool(names) and bool(data.features)
+    if has_names and (said := differ(names, data.features)):
+        raise BadData(f"the frame {said}; give the columns of the training rows", place=TEST)
+    rows = ClientRows.of_tests(test, like, key, data.features if has_names else ())
+    if scaling is not None and has_names:
+        rows = rows._replace(X=scaling(rows.X))
+    elif scaling is not None:
+        log.warning(
+            "%s: the training rows are standardised; Medley assumes that these rows are already scaled in the same way",
+            TEST,
+        )
+    return rows, {}
+
+
+def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named: bool) -> Dataset:
+    """A data set with test rows, whose labels are numbered together with those of its training rows.
+
+    Numbers beside texts are the labels' places among them, as the data set's own y has them.
+
+    Args:
+        named: whether targets are labels, as in a frame; else whole numbers may be their places
+
+    Raises BadData, naming the row, for a label that is new although the data set names all, and for whole numbers that
+    may be either.
+    """
+    X, y = rows.X, rows.y
+    if data.classes is None or (y.values.ndim > 1 and not y.are_text):
+        y_test = y.tensor()
+        y_test = y_test.to(data.y.dtype) if data.classes is None else y_test
+        return replace(data, X_test=X, y_test=y_test, test_keys=keys)
+    labels = data.labels or tuple(range(data.classes))
+    text, coded = isinstance(labels[0], str), labels != tuple(range(len(labels)))
+    given = {*y.values.ravel().tolist()} if coded and not text and not data.inferred else set()
+    if not y.are_text and not named and (text or (not data.inferred and given <= {*range(len(labels))})):
+        if given and coded and given <= {*labels}:
+            raise BadData(
+                f"the targets may be the labels {', '.join(map(str, labels))}, or their numbers from 0; "
+                "pass a frame if they are labels, or a data set, datasets.Dataset(X, y, labels=...)",
+                place=replace(y.place, column=None),
+            )
+        return replace(data, X_test=X, y_test=y.tensor().long(), test_keys=keys)
+    together = code([RawTargets(raw(data.y, labels), Place(data.name, column="y")), y], floats="labels")
+    names, y_test = together.labels, together.parts[1]
+    if data.inferred:
+        new: dict[str, Any] = {"labels": () if is_plain(names) else names, "classes": len(names)}
+        return replace(data, y=together.parts[0], X_test=X, y_test=y_test, test_keys=keys, **new)
+    if others := [v for v in names if v not in labels]:
+        row = [str(v).strip() for v in y.values.tolist()].index(str(others[0]))
+        said = (
+            f"the label is {others[0]!r}, but the training rows have {', '.join(map(repr, labels))}; leave others out"
+        )
+        raise y.refuse(row, said)
+    places = torch.tensor([labels.index(v) for v in names])
+    return replace(data, X_test=X, y_test=places[y_test], test_keys=keys)
+
+
+def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
+    """A data set whose targets are what the problem fits.
+
+    Whole numbers that a reader took for classes are values again for a problem of values; and numbers that ``classes``
+    says are 0..classes-1 already stay as they are.
+    """
+    if data.y.ndim != 1:
+        return data if classes is None else replace(data, classes=classes)
+    names, kind = data.labels, fits(problem, len(data.labels))
+    numbers = data.classes is None or not any(isinstance(v, str) for v in names)
+    again = data.inferred and numbers and not is_plain(names)
+    if kind == "values" and data.inferred and numbers and (again or data.classes is not None):
+        for v in _targets(data):
+            refuse_inexact(v, Place(data.name, column="y"))
+        values = [torch.from_numpy(v).to(torch.int64) for v in _targets(data)]
+        return _with(data, as_values(problem, values), None, ())
+    whole = kind == "classes" and data.classes is None and not bool((data.y != data.y.round()).any())
+    kept = classes is not None and data.inferred and numbers
+    if whole or kept or (again and kind == "loss" and data.y.min() >= 0 and float(names[0]) < 0):
+        parts = [
+            RawTargets(v, Place(data.name, part, column="y"))
+            for v, part in zip(_targets(data), _parts(data), strict=True)
+        ]
+        coded = numbered(problem, parts, classes)
+        labels = () if is_plain(coded.labels) else coded.labels
+        counted = coded.classes or (None if kind == "classes" else int(max(int(y.max()) for y in coded.parts)) + 1)
+        return _with(data, coded.parts, counted, labels)
+    if classes is not None and names and len(names) == classes:
+        return replace(data, inferred=False)
+    if data.inferred and kind != "values" and names:
+        refuse_other_number(names, classes)
+    return data if classes is None else replace(data, classes=classes)
+
+
+def _parts(data: Dataset) -> list[str]:
+    return [p[2:] for p in ("y", "y_test", "y_validation") if getattr(data, p) is not None]
+
+
+def _targets(data: Dataset) -> list[np.ndarray]:
+    """The targets of all rows as the user had them."""
+    return [raw(getattr(data, f"y_{p}" if p else "y"), data.labels) for p in _parts(data)]
+
+
+def _with(data: Dataset, ys: Sequence[Tensor], classes: int | None, labels: Sequence[Any]) -> Dataset:
+    new: dict[str, Any] = {f"y_{p}" if p else "y": y for p, y in zip(_parts(data), ys, strict=True)}
+    return replace(data, **new, classes=classes, labels=tuple(labels), inferred=bool(labels))
