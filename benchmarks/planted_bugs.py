@@ -187,7 +187,7 @@ ROBUSTS = [
           "if max(w) - min(w) > 1e-9 * max(map(abs, w)):", "if False:",
           [f"{ROBUST}::test_weights_that_differ_are_refused"]),
     Plant("fewer liars among those who answered once", "robust/replies.py",
-          "of = max(len(asked), len(self.ids)) -", "of = len(asked) -",
+          "requested = max(len(clients_asked), len(self.ids)) -", "requested = len(clients_asked) -",
           [f"{ROBUST}::test_those_who_are_asked_again_may_be_all_liars_of_the_round"]),
     Plant("distances from 0 and not from the median", "robust/rule.py",
           "    centre = median(rows)\n", "    centre = torch.zeros_like(rows[0])\n",

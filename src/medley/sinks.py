@@ -79,9 +79,9 @@ class MLflow(Sink):
     ) -> None:
         tracking = _client("mlflow.tracking", "mlflow").MlflowClient(uri)
         existing = tracking.get_experiment_by_name(experiment)
-        where = tracking.create_experiment(experiment) if existing is None else existing.experiment_id
+        experiment_id = tracking.create_experiment(experiment) if existing is None else existing.experiment_id
         self.client = tracking
-        self.run = tracking.create_run(where, run_name=name).info.run_id
+        self.run = tracking.create_run(experiment_id, run_name=name).info.run_id
         self.settings(params or {})
 
     def settings(self, values: Mapping[str, Any]) -> None:

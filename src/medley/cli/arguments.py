@@ -21,9 +21,9 @@ FORMS = "CFLAG.joint", "SHED.fast"
 """Methods that are made by a class method."""
 
 
-def complete(begun: str) -> list[str]:
+def complete(incomplete: str) -> list[str]:
     """Lists of methods that begin with this text. The names are read from a file, because importing takes seconds."""
-    before, comma, last = begun.rpartition(",")
+    before, comma, last = incomplete.rpartition(",")
     tree = ast.parse(Path(__file__).parents[1].joinpath("_public.py").read_text(encoding="utf-8"))
     imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("algorithms")]
     aliases = chain.from_iterable(n.names for n in imports)

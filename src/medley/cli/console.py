@@ -59,10 +59,10 @@ class Shown(Console):
             yield segment if segment.control else Segment(segment.text.translate(SIGNS), segment.style)
 
 
-def show(thing: Any) -> None:
+def show(renderable: Any) -> None:
     """Print to stdout: as wide as the terminal, or, without a terminal, wide enough for any table."""
-    Shown(width=None if on_terminal(sys.stdout) else 200, soft_wrap=isinstance(thing, str)).print(
-        thing, highlight=False, markup=False
+    Shown(width=None if on_terminal(sys.stdout) else 200, soft_wrap=isinstance(renderable, str)).print(
+        renderable, highlight=False, markup=False
     )
 
 

@@ -142,10 +142,10 @@ def _figures(rows: Sequence[tuple[str, Row, str]], total: Row) -> Any:
 
     clients = [row for _, row, _ in rows]
     tested = [r for r in clients if "test_loss_error" in r]
-    both = {name: sum(r.get(name, 0.0) for r in clients) for name in ("rows", "test_rows")}
+    sums = {name: sum(r.get(name, 0.0) for r in clients) for name in ("rows", "test_rows")}
     if tested:
         parts = [(int(r["test_rows"]), r["test_loss"], r["test_loss_error"]) for r in tested]
-        both["test_loss_error"] = pooled_error(parts)
+        sums["test_loss_error"] = pooled_error(parts)
 
     def cell(row: Row, name: str) -> str:
         if name not in row:
@@ -162,6 +162,6 @@ def _figures(rows: Sequence[tuple[str, Row, str]], total: Row) -> Any:
     standard = ["rows", "loss", "test_rows", "test_loss", "accuracy"]
     others = sorted(names - {*standard, "client", "round", "took_part"})
     heads = [k for k in [*standard, *others] if k in names]
-    lines = (*rows, ("all", {**total, **both}, ""))
+    lines = (*rows, ("all", {**total, **sums}, ""))
     body = [(name, *(cell(row, k) for k in heads), classes) for name, row, classes in lines]
     return table(("client", *heads, "rows by class"), body)

@@ -33,14 +33,14 @@ def show_folder(
     from ..storage.run_folder import described
 
     results = [(path.parent, Result.load(path.parent, model=False)) for path in sorted(folder.glob("**/result.json"))]
-    begun = described(folder)
-    if not results and not begun:
+    started = described(folder)
+    if not results and not started:
         raise WireError(f"there is no run in {folder}: give a folder that medley run or medley compare wrote")
-    show(_runs(folder, results, begun))
-    settings = [r.settings for _, r in results] or [begun["settings"]]
-    if begun:
+    show(_runs(folder, results, started))
+    settings = [r.settings for _, r in results] or [started["settings"]]
+    if started:
         # The result names the engine that ran.
-        settings = [{**begun["settings"], **s} for s in settings]
+        settings = [{**started["settings"], **s} for s in settings]
     # Scaling is a number for each feature.
     settings = [{k: shown_seed(v, s) if k == "seed" else v for k, v in s.items() if k != "scaling"} for s in settings]
     common = {k: v for k, v in settings[0].items() if all(k in s and s[k] == v for s in settings)}
@@ -51,7 +51,7 @@ def show_folder(
         differ = {k.removeprefix(PREFIX): v for k, v in run_settings.items() if k not in common}
         if differ and len(results) > 1:
             show(pairs(str(path.relative_to(folder)), differ))
-    starts = begun.get("starts", []) or [r.environment for _, r in results[:1] if r.environment]
+    starts = started.get("starts", []) or [r.environment for _, r in results[:1] if r.environment]
     if starts:
         versions = [{k: str(s.get(k, "")) for k in VERSIONS} for s in starts]
         alike = {k: v for k, v in versions[0].items() if all(s[k] == v for s in versions)}
@@ -60,7 +60,7 @@ def show_folder(
         show(table(head, [[str(s.get(k, "")) for k in ("at", *head[1:])] for s in starts]))
 
 
-def _runs(folder: Path, results: Sequence[tuple[Path, Result]], begun: Mapping[str, Any]) -> Any:
+def _runs(folder: Path, results: Sequence[tuple[Path, Result]], started: Mapping[str, Any]) -> Any:
     """A row for each run: folder, method, seed, rounds and status."""
     from ..storage.as_json import shown_seed
     from ..storage.run_folder import resuming
@@ -76,7 +76,7 @@ def _runs(folder: Path, results: Sequence[tuple[Path, Result]], begun: Mapping[s
         for path, r in results
     ]
     if not results:
-        settings = begun["settings"]
-        going = f"not finished: {resuming(folder)} goes on"
-        return table(RUNS, [(".", settings["method"], shown_seed(settings["seed"], settings), "", going)])
+        settings = started["settings"]
+        status = f"not finished: {resuming(folder)} goes on"
+        return table(RUNS, [(".", settings["method"], shown_seed(settings["seed"], settings), "", status)])
     return table(RUNS, rows)

@@ -112,17 +112,17 @@ def list_all(
         "devices": recipe.PRESETS,
     }
     if what is not None and what not in kinds:
-        one: dict[str, tuple[str, Any]] = {}
-        for things in kinds.values():
-            one |= {n.lower(): (n, thing) for n, thing in things.items()}
-        if what.lower() not in one:
-            near = nearest(what, [*kinds, *(n for n, _ in one.values())])
+        by_name: dict[str, tuple[str, Any]] = {}
+        for entries in kinds.values():
+            by_name |= {n.lower(): (n, entry) for n, entry in entries.items()}
+        if what.lower() not in by_name:
+            near = nearest(what, [*kinds, *(n for n, _ in by_name.values())])
             raise RecipeError(f"medley list has no {what!r}.{near} medley list prints all names.", what)
-        return _one(*one[what.lower()])
-    for kind, things in kinds.items():
+        return _show_entry(*by_name[what.lower()])
+    for kind, entries in kinds.items():
         if what in (None, kind):
             more = _MORE.get(kind, {})
-            rows = [(n, _sentence(t, n), *(describe(n, t) for describe in more.values())) for n, t in things.items()]
+            rows = [(n, _sentence(t, n), *(describe(n, t) for describe in more.values())) for n, t in entries.items()]
             show(table((kind, "", *more), rows))
             if kind == "datasets":
                 show(f"Files are expected below {' or '.join(map(str, files.places()))}; folder= names another place.")
@@ -137,17 +137,17 @@ def _attacks() -> dict[str, str]:
     return dict(re.findall(r'"([^"]+)": (.+?)(?= "[^"]+": |$)', kind))
 
 
-def _one(name: str, thing: Any) -> None:
+def _show_entry(name: str, entry: Any) -> None:
     """Print a thing's first sentence, and its settings with their values, defaults and meanings."""
     from .. import recipe
     from ..scenarios import Attack
 
-    show(Text(f"{name}: {_sentence(thing, name)}"))
-    state = status(thing)
+    show(Text(f"{name}: {_sentence(entry, name)}"))
+    state = status(entry)
     if state:
         show(Text(f"{name} is {state}: {STATUSES[state]}."))
     rows = [
-        (a.name, a.values, a.default, a.text) for a in recipe.arguments(Attack if isinstance(thing, str) else thing)
+        (a.name, a.values, a.default, a.text) for a in recipe.arguments(Attack if isinstance(entry, str) else entry)
     ]
     show(table(("setting", "value", "default", ""), rows) if rows else "It has no settings.")
 
@@ -214,9 +214,9 @@ def cite(
             show(Text(f"\n{entry}\n"))
 
 
-def _sentence(thing: object, name: str) -> str:
+def _sentence(entry: object, name: str) -> str:
     """The first sentence of a docstring, or of a text, without the name before it."""
-    if isinstance(thing, str):
-        return thing
-    first = (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ").replace("``", "")
+    if isinstance(entry, str):
+        return entry
+    first = (inspect.getdoc(entry) or "").split("\n\n")[0].replace("\n", " ").replace("``", "")
     return re.sub(rf"^{re.escape(name)}: ", "", first)

@@ -47,8 +47,8 @@ def conflicts(requirements: Iterable[str], version_of: Callable[[str], str | Non
         name, versions, extra = parts(line)
         installed = version_of(name)
         if installed and any(not meets(installed, bound) for bound in filter(None, versions.split(","))):
-            what = f"medley-fl[{extra}]" if extra else "medley-fl"
-            lines.append(f"{name} {installed} is here, and {what} needs {versions}: pip install '{name}{versions}'")
+            package = f"medley-fl[{extra}]" if extra else "medley-fl"
+            lines.append(f"{name} {installed} is here, and {package} needs {versions}: pip install '{name}{versions}'")
         elif not installed and not extra:
             lines.append(f"{name} is not installed: pip install '{name}{versions}'")
     return lines
@@ -65,9 +65,9 @@ def meets(installed: str, bound: str) -> bool:
     match = re.fullmatch(r"(>=|<)\s*([\d.]+)", bound.strip())
     if not match:
         return True
-    ours = [int(k) for k in re.findall(r"\d+", installed.split("+")[0])[:3]]
-    theirs = [int(k) for k in re.findall(r"\d+", match[2])[:3]]
-    pairs = [*zip_longest(ours, theirs, fillvalue=0)]
+    installed_parts = [int(k) for k in re.findall(r"\d+", installed.split("+")[0])[:3]]
+    bound_parts = [int(k) for k in re.findall(r"\d+", match[2])[:3]]
+    pairs = [*zip_longest(installed_parts, bound_parts, fillvalue=0)]
     order = next((a - b for a, b in pairs if a != b), 0)
     return order >= 0 if match[1] == ">=" else order < 0
 

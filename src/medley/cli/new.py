@@ -63,7 +63,7 @@ def new(
     if not method:
         contents["data.csv"] = _patients()
     contents[".gitignore"] = "runs/\n*.html\n__pycache__/\n"
-    begun = not folder.exists()
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in contents.items():
@@ -71,7 +71,7 @@ def new(
     except OSError:  # such as a full disk: do not leave half a project
         for file in contents:
             (folder / file).unlink(missing_ok=True)
-        if begun and folder.exists():
+        if is_new and folder.exists():
             folder.rmdir()
         raise
     for file in contents:

@@ -32,9 +32,9 @@ def plan(
     rounds = r.rounds if rounds is None else rounds
     costs = list[Estimate]()
     options = {k: v for k, v in r.options().items() if k != "transport"}
-    for each in estimates(named, r.federation(), rounds, count, seed=r.seed, **options):
-        say(f"{each.name}: {duration(each.seconds)} a round")
-        costs.append(each)
+    for estimate in estimates(named, r.federation(), rounds, count, seed=r.seed, **options):
+        say(f"{estimate.name}: {duration(estimate.seconds)} a round")
+        costs.append(estimate)
     columns = {
         "method": [e.name for e in costs],
         "engine": [e.engine for e in costs],
@@ -55,8 +55,8 @@ def plan(
     rounds_text = plural(first.rounds, "round")
     evaluation = duration(first.evaluation)
     runs = f"{plural(count, 'seed')}, {plural(len(costs), 'method')}"
-    where = f"{plural(torch.get_num_threads(), 'thread')} on {plural(os.cpu_count() or 1, 'core')}"
+    machine = f"{plural(torch.get_num_threads(), 'thread')} on {plural(os.cpu_count() or 1, 'core')}"
     show(
         f"{rounds_text} and {plural(first.evaluations, 'evaluation')} of {evaluation} each, {runs}, one run after the "
-        f"other: {duration(total)} with {where}, loaded as now"
+        f"other: {duration(total)} with {machine}, loaded as now"
     )

@@ -232,13 +232,13 @@ def tune(
     if not all(grids):
         message = f"{recipe_file} has no settings to try; give some, [tune] grid = {{ lr = [0.3, 1, 3] }}"
         raise RecipeError(message, "tune")
-    how = r.tuning() | {k: v for k, v in (("rounds", rounds), ("metric", metric)) if v is not None}
+    options = r.tuning() | {k: v for k, v in (("rounds", rounds), ("metric", metric)) if v is not None}
     if seeds is not None:
-        how["seeds"] = seeds_in(seeds)
+        options["seeds"] = seeds_in(seeds)
     fed = _federation(r)
     tuned = []
     for method, grid in zip(methods, grids, strict=True):
-        best = tuning.tune(method, fed, grid, jobs=jobs, **how)
+        best = tuning.tune(method, fed, grid, jobs=jobs, **options)
         tuned.append(best)
         show(_grid_table(best.name, grid, best.record))
     chosen = recipe.tuned(r, tuned)

@@ -106,9 +106,10 @@ class Board:
 
         Raises RecipeError for an unknown ``base``, and for a ``metric`` that no run has.
         """
-        there = {"rounds", *COSTS}.union(*(row for r in self._marked for row in [*r.history, r.summary]))
-        if metric is not None and metric not in (there := there - {"round", "task"}):
-            raise RecipeError.unknown(metric, there, "paired(metric=...): this comparison")
+        rows = chain.from_iterable([*r.history, r.summary] for r in self._marked)
+        metrics = {"rounds", *COSTS}.union(*rows) - {"round", "task"}
+        if metric is not None and metric not in metrics:
+            raise RecipeError.unknown(metric, metrics, "paired(metric=...): this comparison")
         return report.paired(self._marked, base or self.base, metric)
 
     def save(

@@ -143,18 +143,18 @@ def names(methods: Sequence[Method]) -> list[str]:
     ``lr`` is the factor on the clients' lr.
     """
     settings = []
-    usual = []
+    defaults = []
     for m in methods:
         algorithm, lr = split(m)
         settings.append(_named(algorithm.settings(), lr))
-        usual.append(_named(_defaults(algorithm), 1.0))
+        defaults.append(_named(_defaults(algorithm), 1.0))
     out = []
-    for m, mine, default in zip(methods, settings, usual, strict=True):
-        kin = [o for n, o in zip(methods, settings, strict=True) if n.name == m.name]
-        differ = [k for k in mine if any(repr(o[k]) != repr(mine[k]) for o in kin)]
+    for m, values, default in zip(methods, settings, defaults, strict=True):
+        same_kind = [o for n, o in zip(methods, settings, strict=True) if n.name == m.name]
+        differ = [k for k in values if any(repr(o[k]) != repr(values[k]) for o in same_kind)]
         wrapper = f"{getattr(split(m)[0], 'prefix', '')}."
         differences = ", ".join(
-            f"{k.removeprefix(wrapper)}={_short(mine[k])}" for k in differ if repr(mine[k]) != repr(default[k])
+            f"{k.removeprefix(wrapper)}={_short(values[k])}" for k in differ if repr(values[k]) != repr(default[k])
         )
         out.append(f"{m.name} ({differences})" if differences else m.name)
     out = [preset(split(m)[0]) or name if split(m)[1] == 1 else name for m, name in zip(methods, out, strict=True)]
@@ -185,8 +185,8 @@ def _defaults(algorithm: Algorithm[Any, Any]) -> dict[str, Any]:
     defaults = {f.name: f.default for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
     if not isinstance(algorithm, Wrapper):
         return defaults
-    mine = {f"{algorithm.prefix}.{name}": value for name, value in defaults.items() if name != "method"}
-    return {**_defaults(algorithm.method), **mine}
+    prefixed = {f"{algorithm.prefix}.{name}": value for name, value in defaults.items() if name != "method"}
+    return {**_defaults(algorithm.method), **prefixed}
 
 
 def _named(settings: Mapping[str, Any], lr: float) -> dict[str, Any]:

@@ -96,8 +96,8 @@ def estimates(
         key = algorithm.shares()
         if key not in cached:
             cached.clear()  # one draw at a time, as in a run
-            mine = sharing(fed, algorithm)
-            cached[key] = mine, prepared(mine, rounds, options)
+            population = sharing(fed, algorithm)
+            cached[key] = population, prepared(population, rounds, options)
         yield replace(estimate(method, *cached[key], seeds), name=name)
 
 

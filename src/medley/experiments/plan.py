@@ -54,14 +54,14 @@ class PlannedRun:
         if self.folder is None or not self.done:
             return None
         result = Result.load(self.folder, model=False)
-        theirs = {key: result.settings[key] for key in self.settings if key in result.settings}
-        why = difference(theirs, self.settings)
+        recorded = {key: result.settings[key] for key in self.settings if key in result.settings}
+        why = difference(recorded, self.settings)
         if why:
             raise WireError(f"{self.folder} holds another run: {why}; choose another folder, or delete that one")
         if result.status.outcome == "interrupted":
             return None
-        ours = environment()
-        warn_of_changes(self.folder, result.environment, {k: ours[k] for k in VERSIONS})
+        current = environment()
+        warn_of_changes(self.folder, result.environment, {k: current[k] for k in VERSIONS})
         return result
 
 
@@ -81,9 +81,9 @@ def as_json(settings: dict[str, Any]) -> dict[str, Any]:
 def seeds_of(seeds: int | Sequence[int], call: str) -> list[int]:
     """A list of seeds; 5 means 0, 1, ..., 4. Raises RecipeError for an empty list and for repeated seeds."""
     out = list[int]()
-    many = integer(seeds)
-    if many is not None:
-        out = list(range(many))
+    count = integer(seeds)
+    if count is not None:
+        out = list(range(count))
     elif isinstance(seeds, Iterable):
         integers = [integer(s) for s in seeds]
         out = [s for s in integers if s is not None] if None not in integers else []

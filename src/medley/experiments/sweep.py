@@ -195,8 +195,8 @@ class Sweep:
         return parts | {"init": weights_of(parts["init"])}
 
     def _default_jobs(self) -> int:
-        every = [self.options_of(name) for name in self.methods]
-        accelerated = any(o.get("transport") is not None or str(o.get("device", "cpu")) != "cpu" for o in every)
+        options = [self.options_of(name) for name in self.methods]
+        accelerated = any(o.get("transport") is not None or str(o.get("device", "cpu")) != "cpu" for o in options)
         return 1 if accelerated or sys.platform != "linux" else cores()
 
     def _interrupted(self, results: Mapping[int, Result], total: int) -> Status:

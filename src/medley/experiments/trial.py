@@ -166,7 +166,7 @@ class Kept:
 def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
     """Run the trial. Raises what `medley.run` raises before its first round, and MedleyError without a whole round."""
     transport = Kept()
-    mine = replace(
+    trial_options = replace(
         options,
         rounds=ROUNDS if small.cut or small.rounds_per_task is not None else ROUNDS + 1,
         transport=transport,
@@ -180,8 +180,8 @@ def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
         progress=False,
         on_round=None,
     )
-    with set_aside("a trial", mine.device_name):
-        result = PreparedRun.of(method, fed, mine, small).run()
+    with set_aside("a trial", trial_options.device_name):
+        result = PreparedRun.of(method, fed, trial_options, small).run()
     if len(result.history) < 1 + ROUNDS:
         raise MedleyError(f"a trial of {method.name} ended before its round {ROUNDS}: {result.status}")
     out = []

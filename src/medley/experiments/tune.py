@@ -122,8 +122,8 @@ def points_of(algorithm: Algorithm[Any, Any], grid: Grid) -> list[Point]:
             raise RecipeError.unknown(key, keys, f"tune(grid=...) of {algorithm.name}")
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise RecipeError(f"tune(grid={{{key!r}: {values!r}}}): give a list of values to try", key)
-        if key == "lr" and (bad := [v for v in values if not is_number(v) or v <= 0]):
-            raise RecipeError(f"tune(grid={{'lr': ...}}) has {bad[0]!r}; give numbers above 0, factors of lr", key)
+        if key == "lr" and (invalid := [v for v in values if not is_number(v) or v <= 0]):
+            raise RecipeError(f"tune(grid={{'lr': ...}}) has {invalid[0]!r}; give numbers above 0, factors of lr", key)
     if not grid:
         raise RecipeError("tune(grid={}): give settings to try, e.g. {'lr': [0.3, 1, 3]}", "grid")
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]

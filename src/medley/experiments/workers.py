@@ -84,11 +84,13 @@ class Pool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             for _ in range(workers):
-                ours, theirs = fork.Pipe()
-                self.ends.append(ours)
-                self.processes.append(fork.Process(target=work, args=(theirs, list(self.ends), self.runs, self.make)))
+                pool_end, worker_end = fork.Pipe()
+                self.ends.append(pool_end)
+                self.processes.append(
+                    fork.Process(target=work, args=(worker_end, list(self.ends), self.runs, self.make))
+                )
                 self.processes[-1].start()
-                theirs.close()
+                worker_end.close()
 
     def serve(self, bar: Bar) -> None:
         """Distribute the runs until all are made. Raises a run's error, or MedleyError if a process died."""
@@ -98,15 +100,15 @@ class Pool:
             for end in cast("list[pipes.Connection]", pipes.wait(list(self.busy))):
                 k = self.busy[end]
                 try:
-                    what, *content = end.recv()
+                    kind, *content = end.recv()
                 except (EOFError, OSError):  # OSError if it died before it had read its run's number
                     raise MedleyError(
                         f"{bar.call}: the process of {self.runs[k]} died, perhaps because memory ran out; try "
                         "fewer jobs"
                     ) from None
-                if what == "row":
+                if kind == "row":
                     bar.row(k, content[0])
-                elif what == "failed":
+                elif kind == "failed":
                     raise revived(*content)
                 else:
                     bar.done(k, str(self.runs[k]), content[0])

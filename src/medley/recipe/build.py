@@ -30,8 +30,8 @@ class Builder:
 
     def wrong(self, path: str, value: Any, wants: str) -> RecipeError:
         """The error for a value that should be ``wants``."""
-        shown = toml.inline(value) if isinstance(value, bool | int | float | str | list | dict) else repr(value)
-        return RecipeError(f"{self.source}: {path} = {shown} should be {wants}", path.rsplit(".", 1)[-1])
+        text = toml.inline(value) if isinstance(value, bool | int | float | str | list | dict) else repr(value)
+        return RecipeError(f"{self.source}: {path} = {text} should be {wants}", path.rsplit(".", 1)[-1])
 
     def check_keys(self, path: str, table: Iterable[str], keys: Iterable[str], also: Iterable[str] = ()) -> None:
         """Check that all keys of ``table`` are in ``keys``; messages also suggest those in ``also``."""
@@ -75,7 +75,7 @@ class Builder:
             return self.user_object(path, value)
         if not isinstance(value, str):
             raise self.wrong(path, value, f"one of {', '.join(sorted(choice))}")
-        by_name = {name.lower(): thing for name, thing in choice.items()}
+        by_name = {name.lower(): entry for name, entry in choice.items()}
         if value.lower() not in by_name:
             raise RecipeError.unknown(value, choice, f"{self.source}: {path}: this version")
         return by_name[value.lower()]
@@ -173,9 +173,9 @@ def refuse_study(source: str, tables: Mapping[str, Any]) -> None:
 
 def named(f: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
     """f's named parameters, and whether it accepts any others too, as ``**options``."""
-    every = inspect.signature(f).parameters
-    stars = {name: p.kind for name, p in every.items() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    return {k: p for k, p in every.items() if k not in stars}, inspect.Parameter.VAR_KEYWORD in stars.values()
+    parameters = inspect.signature(f).parameters
+    stars = {name: p.kind for name, p in parameters.items() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return {k: p for k, p in parameters.items() if k not in stars}, inspect.Parameter.VAR_KEYWORD in stars.values()
 
 
 def transport_kinds() -> dict[str, Any]:

@@ -145,9 +145,10 @@ class Recipe:
         tables = self.tables.get("methods", [])
         lower_name = name.lower()
         kinds = [str(m.get("kind", "")).lower() for m in tables]
-        bare = [k for k, kind in enumerate(kinds) if kind == lower_name and not tables[k].keys() & {*WRAPPING}]
+        unwrapped = [k for k, kind in enumerate(kinds) if kind == lower_name and not tables[k].keys() & {*WRAPPING}]
         named = [k for k, m in enumerate(methods) if m.name.lower() == lower_name]
-        return bare or named or [k for k, kind in enumerate(kinds) if lower_name in (kind, kind.rpartition(":")[2])]
+        ending = [k for k, kind in enumerate(kinds) if lower_name in (kind, kind.rpartition(":")[2])]
+        return unwrapped or named or ending
 
     def analyses(self) -> list[Analysis]:
         """The analyses under [[study]]. Raises RecipeError if there are none."""
@@ -295,12 +296,12 @@ class Recipe:
             self._build.check_keys("problem", table, parameters, also=("kind",))
             return family, None, table, {}
         model = self._build.pick("problem.model", table.pop("model", None), model_functions())
-        its, takes_any = named(model)
+        model_parameters, takes_any = named(model)
         if not takes_any:
             self._build.check_keys(
-                "problem", table, [*(k for k in parameters if k != "module"), *its], also=("kind", "model")
+                "problem", table, [*(k for k in parameters if k != "module"), *model_parameters], also=("kind", "model")
             )
-        of_model = {k: v for k, v in table.items() if k in its or (takes_any and k not in parameters)}
+        of_model = {k: v for k, v in table.items() if k in model_parameters or (takes_any and k not in parameters)}
         return family, model, {k: v for k, v in table.items() if k in parameters}, of_model
 
     def _family(self, problem: Parts, shape: tuple[int, ...], classes: int | None, name: str) -> Any:

@@ -51,14 +51,14 @@ def having(module: Any, protocol: Any) -> dict[str, Any]:
     members = get_protocol_members(protocol)
     classes = {}
     functions = [name for name in members if inspect.isfunction(getattr(protocol, name))]
-    for name, thing in sorted(vars(module).items()):
-        mine = inspect.isclass(thing) and thing.__module__.startswith(module.__name__)
-        if not mine or getattr(thing, "_is_protocol", False):
+    for name, value in sorted(vars(module).items()):
+        is_own_class = inspect.isclass(value) and value.__module__.startswith(module.__name__)
+        if not is_own_class or getattr(value, "_is_protocol", False):
             continue
-        if members <= {*dir(thing), *getattr(thing, "__dataclass_fields__", ())} and all(
-            takes(thing, name) == takes(protocol, name) for name in functions
+        if members <= {*dir(value), *getattr(value, "__dataclass_fields__", ())} and all(
+            takes(value, name) == takes(protocol, name) for name in functions
         ):
-            classes[name] = thing
+            classes[name] = value
     return classes
 
 
@@ -156,13 +156,13 @@ def methods(only: Collection[str] | None = None) -> dict[str, type[Algorithm[Any
     out: dict[str, type[Algorithm[Any, Any]]] = {}
     for info in pkgutil.iter_modules(algorithms.__path__):
         module = importlib.import_module(f"{algorithms.__name__}.{info.name}")
-        for name, thing in vars(module).items():
-            mine = inspect.isclass(thing) and issubclass(thing, Algorithm) and thing.__module__ == module.__name__
-            if mine and not inspect.isabstract(thing):
-                out[name] = thing
-                forms = {k: v for k, v in vars(thing).items() if inspect.isclass(v) and issubclass(v, Algorithm)}
+        for name, value in vars(module).items():
+            is_method = inspect.isclass(value) and issubclass(value, Algorithm) and value.__module__ == module.__name__
+            if is_method and not inspect.isabstract(value):
+                out[name] = value
+                forms = {k: v for k, v in vars(value).items() if inspect.isclass(v) and issubclass(v, Algorithm)}
                 out |= {f"{name}.{k}": v for k, v in forms.items()}
-    out = _with_others("methods", lambda thing: inspect.isclass(thing) and issubclass(thing, Algorithm), out, only)
+    out = _with_others("methods", lambda value: inspect.isclass(value) and issubclass(value, Algorithm), out, only)
     return dict(sorted(out.items(), key=lambda item: item[0].lower()))
 
 
@@ -189,7 +189,7 @@ def readers(only: Collection[str] | None = None) -> dict[str, Any]:
 
 def sink_kinds(only: Collection[str] | None = None) -> dict[str, Any]:
     """Every class of `medley.sinks` and other packages that stores rows, by name; see `methods`."""
-    fits = lambda thing: inspect.isclass(thing) and issubclass(thing, sinks.Sink)
+    fits = lambda value: inspect.isclass(value) and issubclass(value, sinks.Sink)
     return _with_others("sinks", fits, KINDS["sink"], only)
 
 
@@ -244,10 +244,10 @@ def arguments(f: Callable[..., Any]) -> list[Argument]:
 def _texts(f: Callable[..., Any]) -> dict[str, str]:
     """The arguments that docstrings describe under "Args:" or "Attributes:", including base classes'."""
     out: dict[str, str] = {}
-    for thing in inspect.getmro(f) if inspect.isclass(f) else (f,):
-        if not thing.__module__.startswith("medley."):
+    for described in inspect.getmro(f) if inspect.isclass(f) else (f,):
+        if not described.__module__.startswith("medley."):
             continue
-        for block in re.split(r"(?:Args|Attributes):\n", inspect.cleandoc(thing.__doc__ or ""))[1:]:
+        for block in re.split(r"(?:Args|Attributes):\n", inspect.cleandoc(described.__doc__ or ""))[1:]:
             matches = re.findall(r"^    ([\w, ]+): (.+?)(?=^    \w|\Z)", block.partition("\n\n")[0], re.M | re.S)
             for names, text in matches:
                 for name in names.split(", "):

@@ -70,12 +70,12 @@ def load_object(value: str, folder: Path | None, where: str) -> Any:
         if module.partition(".")[0] not in ("torch", "medley"):
             log.warning("%s: importing %s from %s", where, module, spec.origin)
     try:
-        thing: Any = importlib.import_module(module)
+        loaded: Any = importlib.import_module(module)
     except Exception as e:
         raise RecipeError(f"{where} = {value!r}: importing {module} failed: {type(e).__name__}: {e}") from e
     for name in path.split("."):
-        if not hasattr(thing, name):
-            names = [n for n in vars(thing) if not n.startswith("_")]
+        if not hasattr(loaded, name):
+            names = [n for n in vars(loaded) if not n.startswith("_")]
             raise RecipeError.unknown(name, names, f"{where}: {module}")
-        thing = getattr(thing, name)
-    return thing
+        loaded = getattr(loaded, name)
+    return loaded

@@ -19,13 +19,14 @@ WRAPPING = ("private", "fold")
 def wrapped(build: Builder, path: str, table: Mapping[str, Any], method: Algorithm[Any, Any]) -> Algorithm[Any, Any]:
     """The method in the wrappers of its table. Raises RecipeError for wrong keys and values."""
     if "private" in table:
-        how = build.typed(f"{path}.private", table["private"], dict)
+        settings = build.typed(f"{path}.private", table["private"], dict)
         inner = {"Banded": privacy.Banded, "Quantile": privacy.Quantile}
-        its = {k: build.nested(f"{path}.private.{k}", v, inner) for k, v in how.items()}
-        method = cast("Algorithm[Any, Any]", build.call(f"{path}.private", privacy.Private, {**its, "method": method}))
+        arguments = {k: build.nested(f"{path}.private.{k}", v, inner) for k, v in settings.items()}
+        arguments["method"] = method
+        method = cast("Algorithm[Any, Any]", build.call(f"{path}.private", privacy.Private, arguments))
     if "fold" in table:
-        how = build.typed(f"{path}.fold", table["fold"], dict)
-        fold = build.kind(f"{path}.fold", how, FOLDS, inner=FOLDS)
+        settings = build.typed(f"{path}.fold", table["fold"], dict)
+        fold = build.kind(f"{path}.fold", settings, FOLDS, inner=FOLDS)
         method = cast("Algorithm[Any, Any]", build.call(path, robust.Robust, {"method": method, "fold": fold}))
     return method
 
@@ -37,8 +38,8 @@ def written(t: Tuned) -> dict[str, Any]:
         table = {k: _table(v) for k, v in outer.items() if v is not None and k != "method"}
         inner = written(Tuned(t.method.method, t.lr))
         return {**inner, **(table if isinstance(t.method, robust.Robust) else {"private": table})}
-    usual = inspect.signature(type(t.method)).parameters
-    changed = {k: v for k, v in t.method.settings().items() if v is not None and v != usual[k].default}
+    parameters = inspect.signature(type(t.method)).parameters
+    changed = {k: v for k, v in t.method.settings().items() if v is not None and v != parameters[k].default}
     cls = type(t.method)
     kind = t.name if methods([t.name]).get(t.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
     return {"kind": kind, "lr": t.lr, **changed}

@@ -35,8 +35,8 @@ class CentredClipping(Fold):
         before = context.before
         v = rows.new_zeros(rows.shape[1:]) if before is None or before.shape != rows.shape[1:] else before
         for _ in range(self.steps):
-            away = distances(rows, v)
-            tau = float(away.median()) if self.radius is None else float(self.radius)
-            weight = (tau / away.clamp(min=tau)).nan_to_num(nan=1.0) / len(rows)
+            distance = distances(rows, v)
+            tau = float(distance.median()) if self.radius is None else float(self.radius)
+            weight = (tau / distance.clamp(min=tau)).nan_to_num(nan=1.0) / len(rows)
             v = v + (weight.to(rows.dtype) @ rows - float(weight.sum()) * v)
         return v

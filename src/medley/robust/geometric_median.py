@@ -42,12 +42,12 @@ class GeometricMedian(Fold):
         """
         v = median(rows)
         for step in range(self.steps):
-            away = distances(rows, v)
-            middle = float(away.median())
-            at = away <= max(float(self.smoothing), 0.0 if step else middle / 100)
+            distance = distances(rows, v)
+            middle = float(distance.median())
+            at = distance <= max(float(self.smoothing), 0.0 if step else middle / 100)
             if bool(at.all()):
                 break
-            beta = (1 / away).masked_fill(at, 0)
+            beta = (1 / distance).masked_fill(at, 0)
             new = (beta / beta.sum()).to(rows.dtype) @ rows
             count = int(at.sum())
             if count:
@@ -55,6 +55,6 @@ class GeometricMedian(Fold):
                 new = v + max(0.0, 1 - count / pull) * (new - v) if pull > 0 else v
             moved = float((new - v).norm())
             v = new
-            if moved <= min(self.tolerance * middle, float(away[~at].min()) / 1000) and step:
+            if moved <= min(self.tolerance * middle, float(distance[~at].min()) / 1000) and step:
                 break
         return v

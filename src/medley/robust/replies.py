@@ -24,12 +24,12 @@ class RobustReplies(Generic[U]):
 
     ids, count, share, asked = handed("_replies", "ids", "count", "share", "asked")
 
-    def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: RobustCohort, of: int) -> None:
+    def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: RobustCohort, requested: int) -> None:
         self._replies = replies
         self._up = up
         self._exchange = exchange
         self._clients = clients
-        self._of = of
+        self._requested = requested
 
     def mean(self) -> U:
         """The rule's result. Raises TooFewReplies if the rule needs more replies."""
@@ -66,7 +66,7 @@ class RobustReplies(Generic[U]):
             )
         others = len(replies) - (rule.root_client is not None)
         try:
-            rule.check(others, Context(requested=self._of))
+            rule.check(others, Context(requested=self._requested))
         except TooFewReplies as e:
             raise TooFewReplies(f"{where}: {e}") from None
         return replies
@@ -96,7 +96,7 @@ class RobustReplies(Generic[U]):
             )
         dtype = like.dtype if like.is_floating_point() else torch.float64
         rows = torch.stack([t.to(dtype).flatten() for t in tensors])
-        folded = self._clients.folded(f"{self._exchange}.{name}", rows, [*values], self._of) * weight
+        folded = self._clients.folded(f"{self._exchange}.{name}", rows, [*values], self._requested) * weight
         return folded.reshape(like.shape) if isinstance(first, Tensor) else float(folded)
 
 
@@ -155,12 +155,12 @@ class RobustCohort:
         root = self.fold.root_client
         return tuple(ids if root is None else sorted({*ids, root}))
 
-    def refuse(self, what: str) -> NoReturn:
+    def refuse(self, reason: str) -> NoReturn:
         """Raise Unsupported with the reason why the method cannot be aggregated robustly."""
         method = self._method
         other = self._method.sums_as
-        remedy = f"; use {other}, whose server reads only sums" if other and "one by one" in what else ""
-        raise Unsupported(f"{method.name} cannot be robust: it {what}{remedy}", method=method.name, need="sums")
+        remedy = f"; use {other}, whose server reads only sums" if other and "one by one" in reason else ""
+        raise Unsupported(f"{method.name} cannot be robust: it {reason}{remedy}", method=method.name, need="sums")
 
     def folded(self, key: str, rows: Tensor, ids: Sequence[int], requested: int) -> Tensor:
         """The rule's vector of these rows, one row per client of ``ids``, a part of ``requested`` clients."""
@@ -189,5 +189,5 @@ class RobustCohort:
         clients_asked = self._with_root(self.ids if ids is None else ids)
         replies: Replies[Any] = self._clients.ask(method, common, each, ids=clients_asked, late=late)
         # A later exchange may ask only those that replied to an earlier one: all Byzantine clients may be among them.
-        of = max(len(clients_asked), len(self.ids)) - (self.fold.root_client is not None)
-        return RobustReplies(replies, up, method.__name__, self, of)
+        requested = max(len(clients_asked), len(self.ids)) - (self.fold.root_client is not None)
+        return RobustReplies(replies, up, method.__name__, self, requested)

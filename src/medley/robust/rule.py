@@ -140,8 +140,8 @@ def squared_distances(rows: Rows) -> Float[Tensor, "a a"]:
     centre = median(rows)
     G = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for part, at in zip(pieces(rows), pieces(centre), strict=True):
-        off = part.double() - at
-        G += off @ off.T
+        offset = part.double() - at
+        G += offset @ offset.T
     norms = G.diagonal()
     D: Tensor = (norms[:, None] + norms[None, :] - 2 * G).nan_to_num(nan=torch.inf).clamp(min=0)
     return ((D + D.T) / 2).fill_diagonal_(0.0)  # symmetric to the last bit, which Krum's ties need

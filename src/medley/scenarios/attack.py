@@ -121,13 +121,13 @@ class Attack(Checked):
         self.check_data(X, y, classes)
         y = y.clone()
         if self.kind == "label flip":
-            for mine in rows.values():
-                y[mine] = classes - 1 - y[mine]  # type: ignore[operator]
+            for part in rows.values():
+                y[part] = classes - 1 - y[part]  # type: ignore[operator]
             return X, y
         value = self.trigger_value(X)
         X = X.clone()
-        for i, mine in rows.items():
-            poisoned = np.sort(rng(seed, i, "attack").permutation(mine)[: max(1, round(self.poisoned * len(mine)))])
+        for i, part in rows.items():
+            poisoned = np.sort(rng(seed, i, "attack").permutation(part)[: max(1, round(self.poisoned * len(part)))])
             X[poisoned] = self.triggered(X[poisoned], value)
             y[poisoned] = self.target
         return X, y
@@ -183,16 +183,16 @@ def _lied(
         out[i] = dict(replies[i])
         for name, reply in replies[i].items():
             if isinstance(reply, Tensor) and reply.is_floating_point():
-                theirs = partial(_stacked, attack, name, [replies[k][name] for k in visible])
+                visible_rows = partial(_stacked, attack, name, [replies[k][name] for k in visible])
                 draw = lambda i=i, name=name: generator(seed, i, *tag, "attack", name)
-                out[i][name] = _lie(attack, reply, theirs, draw, (len(replies), len(liars)))
+                out[i][name] = _lie(attack, reply, visible_rows, draw, (len(replies), len(liars)))
     return out
 
 
 def _lie(
     attack: Attack,
     reply: Tensor,
-    theirs: Callable[[], Tensor],
+    visible_rows: Callable[[], Tensor],
     draw: Callable[[], torch.Generator],
     counts: tuple[int, int],
 ) -> Tensor:
@@ -203,7 +203,7 @@ def _lie(
         return s * reply
     if attack.kind == "gaussian":
         return s * torch.randn(reply.shape, generator=draw(), dtype=reply.dtype).to(reply.device)
-    rows = theirs()
+    rows = visible_rows()
     mu = rows.mean(0)
     if attack.kind == "ipm":
         return -s * mu

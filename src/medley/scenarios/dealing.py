@@ -57,14 +57,14 @@ class Parts(Sequence[Rows]):
         """Raise BadData unless there are clients, each row is one of n, and no row occurs twice."""
         if not len(self):
             raise BadData("the partition has no clients; give it at least one")
-        odd = (self.rows < 0) | (self.rows >= n)
+        invalid = (self.rows < 0) | (self.rows >= n)
         reason = f"but rows go from 0 to {n - 1}"
-        if not odd.any():
-            odd = np.ones(len(self.rows), dtype=bool)
+        if not invalid.any():
+            invalid = np.ones(len(self.rows), dtype=bool)
             reason = "but a client has it already: each row may occur once"
-            odd[np.unique(self.rows, return_index=True)[1]] = False
-        if odd.any():
-            at = int(odd.argmax())
+            invalid[np.unique(self.rows, return_index=True)[1]] = False
+        if invalid.any():
+            at = int(invalid.argmax())
             i = int(np.searchsorted(self.starts, at, side="right")) - 1
             raise BadData(f"the partition gives it row {self.rows[at]}, {reason}", place=Place.of(i))
 
@@ -194,8 +194,8 @@ def dealt_alike(training: Parts, y: Column | None, y_test: Column | None, m: int
     for c in np.unique(label):
         counts = np.array([len(p) if y is None else np.count_nonzero(np.asarray(y)[p] == c) for p in training])
         if counts.sum():
-            its = rows[label[rows] == c]
-            owner[its] = np.repeat(np.arange(len(training)), apportion(counts / counts.sum(), len(its), g))
+            members = rows[label[rows] == c]
+            owner[members] = np.repeat(np.arange(len(training)), apportion(counts / counts.sum(), len(members), g))
     return parts(owner, len(training))
 
 
@@ -230,13 +230,13 @@ def labels(rule: object, y: Column | None, n: int) -> Int64[np.ndarray, " n"]:
     Raises RecipeError if there are no labels or the targets are real numbers, BadData if ``y`` has another length.
     """
     if y is None:
-        what = "there are none"
+        reason = "there are none"
     else:
         y = np.asarray(y)
         check_length(rule, "y", y, n)
         if y.dtype.kind != "f" or np.array_equal(y, np.round(y)):
             return np.unique(y, return_inverse=True)[1].astype(np.int64)
-        what = "these targets are real numbers"
+        reason = "these targets are real numbers"
     raise RecipeError(
-        f"{rule!r} deals rows by label, and {what}: use Quantity(clients, alpha) or IID(clients).", "partition"
+        f"{rule!r} deals rows by label, and {reason}: use Quantity(clients, alpha) or IID(clients).", "partition"
     )

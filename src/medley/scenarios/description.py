@@ -43,8 +43,8 @@ class Description:
 
     def _facts(self) -> dict[str, object]:
         s = self.sizes
-        each = f"{s.min()} to {s.max()}, median {np.median(s):g}" if len(s) else "none"
-        facts: dict[str, object] = {"clients": len(s), "rows": int(s.sum()), "rows a client": each}
+        rows_a_client = f"{s.min()} to {s.max()}, median {np.median(s):g}" if len(s) else "none"
+        facts: dict[str, object] = {"clients": len(s), "rows": int(s.sum()), "rows a client": rows_a_client}
         return facts | (
             {"labels": len(self.labels), "label distance": round(self.distance, 3)} if len(self.labels) else {}
         )

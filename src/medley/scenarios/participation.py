@@ -50,9 +50,9 @@ def draw_cohort(rule: Participation, round: int, sizes: Sizes, seed: int) -> Ids
             "participation",
         )
     ids, times = np.unique(cohort.astype(np.int64), return_counts=True)
-    odd = [*ids[(ids < 0) | (ids >= n)].tolist()]
-    if odd:
-        raise RecipeError(f"{where} names client {odd[0]}, but ids go from 0 to {n - 1}", "participation")
+    unknown = [*ids[(ids < 0) | (ids >= n)].tolist()]
+    if unknown:
+        raise RecipeError(f"{where} names client {unknown[0]}, but ids go from 0 to {n - 1}", "participation")
     twice = ids[times > 1].tolist()
     if twice:
         raise RecipeError(f"{where} names client {twice[0]} more than once; name each client once", "participation")

@@ -299,9 +299,9 @@ class ByKey(Checked):
                 row = empty.index(True)
                 raise BadData(f"{self!r}: row {row} has no key: fill it in, or leave the row out.", row=row) from None
             kinds = {type(v).__name__: v for v in np.asarray(column).tolist()}
-            shown = " and ".join(f"{v!r:.40} is {k}" for k, v in [*kinds.items()][:2])
+            examples = " and ".join(f"{v!r:.40} is {k}" for k, v in [*kinds.items()][:2])
             raise BadData(
-                f"{self!r}: the values of a key must be of one kind, and {shown}; for names give text, "
+                f"{self!r}: the values of a key must be of one kind, and {examples}; for names give text, "
                 f"frame[{self.key!r}].astype(str)"
             ) from error
         return values, owner, sizes

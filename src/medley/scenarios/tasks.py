@@ -125,8 +125,8 @@ class Split(Settings):
         if sorted(flat) != list(range(C)):
             wrong = next((c for c in flat if flat.count(c) > 1 or not 0 <= c < C), None)
             lacking = next((c for c in range(C) if c not in flat), None)
-            what = f"class {wrong} is repeated or not in the data" if wrong is not None else f"no class {lacking}"
-            raise RecipeError(f"Split(classes=...): {what}; give each of 0..{C - 1} once", "classes")
+            problem = f"class {wrong} is repeated or not in the data" if wrong is not None else f"no class {lacking}"
+            raise RecipeError(f"Split(classes=...): {problem}; give each of 0..{C - 1} once", "classes")
         least = 2 if self.mode == "task" else 1
         for s, group in enumerate(groups):
             if len(group) < least:
@@ -237,9 +237,9 @@ class TimeOrder(Settings):
             borders = ordered[[len(ordered) * s // self.tasks for s in range(1, self.tasks)]]
             sizes = torch.bucketize(ordered, borders, right=True).bincount(minlength=self.tasks).tolist()
             if 0 in sizes:
-                few = 1 + int((ordered[1:] != ordered[:-1]).sum())
+                count = 1 + int((ordered[1:] != ordered[:-1]).sum())
                 raise BadData(
-                    f"TimeOrder(tasks={self.tasks}, column={self.column}): {len(ordered)} rows have {few} different "
+                    f"TimeOrder(tasks={self.tasks}, column={self.column}): {len(ordered)} rows have {count} different "
                     f"values of that {what}, and equal ones stay together: task {sizes.index(0)} would have no rows; "
                     "use fewer tasks, another column, or column=None for the rows as they stand"
                 )
@@ -307,10 +307,10 @@ class Tasks(Settings):
             present = torch.unique(y if self.mode == "task" else torch.cat([*(part[1] for part in parts), y]))
             if self.mode == "task" and len(present) < 2:
                 raise BadData(f"Tasks(mode='task'): task {s} has only one class, so any model has accuracy 1")
-            if self.mode != "domain" and len(strange := y_test[~torch.isin(y_test, present)]):
+            if self.mode != "domain" and len(unseen := y_test[~torch.isin(y_test, present)]):
                 where = "its" if self.mode == "task" else "its and earlier tasks'"
                 raise BadData(
-                    f"Tasks(mode={self.mode!r}): task {s} has test rows of class {int(strange[0])}, which none of "
+                    f"Tasks(mode={self.mode!r}): task {s} has test rows of class {int(unseen[0])}, which none of "
                     f"{where} training rows has"
                 )
             if self.mode == "task":

@@ -26,9 +26,9 @@ def writing(path: Path) -> Iterator[None]:
         raise
     except Exception as e:
         # Not OSError alone: safetensors reports a full disk with its own error.
-        again = "run again with resume=" if (path.parent / "run.json").exists() else "run again"  # a run's folder
+        remedy = "run again with resume=" if (path.parent / "run.json").exists() else "run again"  # a run's folder
         raise MedleyError(
-            f"cannot write {path}: {e}; the old file is untouched. Make room or choose another folder, then {again}"
+            f"cannot write {path}: {e}; the old file is untouched. Make room or choose another folder, then {remedy}"
         ) from e
 
 

@@ -34,8 +34,8 @@ def base_name(module: nn.Module) -> str | None:
         return None
     config: Any = next(iter(configs.values()))
     inner: Any = getattr(module, "get_base_model", None)
-    of = inner() if callable(inner) else module
-    return str(getattr(config, "base_model_name_or_path", None) or type(of).__name__)
+    base = inner() if callable(inner) else module
+    return str(getattr(config, "base_model_name_or_path", None) or type(base).__name__)
 
 
 def still_buffers(module: nn.Module) -> frozenset[str]:

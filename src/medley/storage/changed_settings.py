@@ -9,11 +9,11 @@ from typing import Any
 from .identity import PREFIX
 
 
-def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+def difference(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
     """A clause on the first setting that differs, readable settings first; empty if all are equal."""
-    for key in sorted({**ours, **theirs}, key=lambda k: k.startswith(PREFIX)):
-        old = theirs.get(key)
-        new = ours.get(key)
+    for key in sorted({**requested, **recorded}, key=lambda k: k.startswith(PREFIX)):
+        old = recorded.get(key)
+        new = requested.get(key)
         if old == new:
             continue
         if not key.startswith(PREFIX):

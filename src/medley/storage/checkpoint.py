@@ -141,17 +141,17 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
     return dict(state)
 
 
-def same_settings(folder: Path, theirs: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raise WireError, naming the first setting that differs, unless ``theirs`` (those in ``folder``) are equal.
+def same_settings(folder: Path, recorded: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise WireError, naming the first setting that differs, unless ``recorded`` (those in ``folder``) are equal.
 
     Settings that only describe the data, `DESCRIBING`, are not compared, because the data's identity is. A run may
     resume on another device, with the engine that is chosen there (see `environment.warn_of_changes`).
     """
-    ours = json.loads(json.dumps(settings, default=plain))
-    left = DESCRIBING | {"device"} | (set() if device_of(theirs) == device_of(ours) else {"engine"})
-    recorded = {k: v for k, v in theirs.items() if k not in left}
-    requested = {k: v for k, v in ours.items() if k not in left}
-    why = difference(recorded, requested)
+    plain_settings = json.loads(json.dumps(settings, default=plain))
+    left = DESCRIBING | {"device"} | (set() if device_of(recorded) == device_of(plain_settings) else {"engine"})
+    expected = {k: v for k, v in recorded.items() if k not in left}
+    requested = {k: v for k, v in plain_settings.items() if k not in left}
+    why = difference(expected, requested)
     if why:
         raise WireError(
             f"the checkpoint in {folder} is from another run: {why}; resume with the data, model and settings that it "

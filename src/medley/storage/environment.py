@@ -27,9 +27,9 @@ def device_of(settings: Mapping[str, Any]) -> str:
     return str(settings.get("device", "cpu")).removesuffix(":0")
 
 
-def warn_of_changes(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def warn_of_changes(folder: Path, recorded: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Log a warning for each version, and for the device, that has changed since ``folder`` was written."""
-    for name, current in ours.items():
-        before = theirs.get(name)
-        if before != current:
-            log.warning("%s was written with %s %s and resumes with %s: bits may differ", folder, name, before, current)
+    for name, value in current.items():
+        before = recorded.get(name)
+        if before != value:
+            log.warning("%s was written with %s %s and resumes with %s: bits may differ", folder, name, before, value)

@@ -127,9 +127,9 @@ class Digester:
     def _compound(self, value: Any) -> bytes:
         if type(value).__module__ in ("typing", "typing_extensions"):
             return _hashed("type", without_addresses(repr(value)).encode())
-        for kinds, how in KINDS:
+        for kinds, handler in KINDS:
             if isinstance(value, kinds):
-                return how(self, value)
+                return handler(self, value)
         return self._object(value)
 
     def named(self, kind: str, values: Mapping[str, Any]) -> bytes:
@@ -294,15 +294,15 @@ KINDS: tuple[tuple[Any, Callable[[Digester, Any], bytes]], ...] = (
 """Kinds of compound values, and their digests; the first match counts."""
 
 
-def globals_read(code: types.CodeType, where: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def globals_read(code: types.CodeType, namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Global values that a piece of code reads, by name; from a user's own modules, the attributes that it reads."""
     pairs = []
     value = None
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             name = step.argval
-            value = where.get(step.argval)
-            if name in where and not isinstance(value, types.ModuleType):
+            value = namespace.get(step.argval)
+            if name in namespace and not isinstance(value, types.ModuleType):
                 pairs.append((name, value))
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and _is_own_module(value):
             name = f"{name}.{step.argval}"
@@ -313,7 +313,7 @@ def globals_read(code: types.CodeType, where: Mapping[str, Any]) -> list[tuple[s
             value = None
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            pairs += globals_read(const, where)
+            pairs += globals_read(const, namespace)
     return pairs
 
 

@@ -94,9 +94,9 @@ def written(module: nn.Module) -> dict[str, Any]:
             raise Unwritten(f"{path or 'the module'} has {hooks[0].strip('_').replace('_', ' ')}")
         settings = {k: v for k, v in vars(m).items() if k not in OWN and k not in REMADE}
         name = _name(type(m), path or "the module", type(m).__module__)
-        odd = [k for k in settings if not _is_setting(type(m), k)]
-        if odd:
-            raise Unwritten(f"{path or 'the module'} has {odd[0]}, which is not a setting of {type(m).__name__}")
+        unknown = [k for k in settings if not _is_setting(type(m), k)]
+        if unknown:
+            raise Unwritten(f"{path or 'the module'} has {unknown[0]}, which is not a setting of {type(m).__name__}")
         out[path] = {
             "class": name,
             "settings": {k: _plain(v, f"{path}.{k}".lstrip("."), type(m).__module__) for k, v in settings.items()},
@@ -288,21 +288,26 @@ def _numbers(folder: Path) -> dict[str, Tensor]:
 
 def _module(part: Mapping[str, Any], path: str, tensors: dict[str, Tensor]) -> nn.Module:
     cls = _class(part["class"])
-    home = part["class"].partition(":")[0]
+    module_name = part["class"].partition(":")[0]
     m: nn.Module = cls.__new__(cls)
     nn.Module.__init__(m)
     for name, value in part["settings"].items():
         if not _is_setting(cls, name):
             raise WireError(f"{path}.{name} is not a setting of {part['class']}")
-        vars(m)[name] = _value(value, home)
+        vars(m)[name] = _value(value, module_name)
     for kind, places in (("parameters", m._parameters), ("buffers", m._buffers)):
-        for name, how in part[kind].items():
-            t: Any = None
-            if how is not None:
-                t = tensors[how["same"]] if "same" in how else torch.zeros(how["shape"], dtype=_dtype(how["dtype"]))
-                if kind == "parameters" and "same" not in how:
-                    t = nn.Parameter(t, requires_grad=how["trained"])
-                tensors[f"{path}.{name}"] = t
+        for name, tensor in part[kind].items():
+            if tensor is None:
+                places[name] = None
+                continue
+            t: Any
+            if "same" in tensor:
+                t = tensors[tensor["same"]]
+            else:
+                t = torch.zeros(tensor["shape"], dtype=_dtype(tensor["dtype"]))
+                if kind == "parameters":
+                    t = nn.Parameter(t, requires_grad=tensor["trained"])
+            tensors[f"{path}.{name}"] = t
             places[name] = t
     m._non_persistent_buffers_set = set(part["passing"])
     return m
@@ -324,41 +329,41 @@ def _tensors(values: Mapping[str, Tensor | None], path: str, paths: dict[int, st
     return out
 
 
-def _plain(value: Any, where: str, home: str) -> Any:
+def _plain(value: Any, where: str, module_name: str) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is list:
-        return [_plain(v, where, home) for v in value]
+        return [_plain(v, where, module_name) for v in value]
     if type(value) in (tuple, torch.Size, set):
-        return {type(value).__name__: [_plain(v, where, home) for v in value]}
+        return {type(value).__name__: [_plain(v, where, module_name) for v in value]}
     if type(value) is dict and all(type(k) is str for k in value):
-        return {"dict": {k: _plain(v, where, home) for k, v in value.items()}}
+        return {"dict": {k: _plain(v, where, module_name) for k, v in value.items()}}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if callable(value) and hasattr(value, "__qualname__"):
-        return {"name": _name(value, where, home)}
+        return {"name": _name(value, where, module_name)}
     raise Unwritten(f"{where} is a {type(value).__name__}")
 
 
-def _value(value: Any, home: str) -> Any:
+def _value(value: Any, module_name: str) -> Any:
     if isinstance(value, list):
-        return [_value(v, home) for v in value]
+        return [_value(v, module_name) for v in value]
     if not isinstance(value, dict):
         return value
     ((kind, inner),) = value.items()
     if kind == "dict":
-        return {k: _value(v, home) for k, v in inner.items()}
+        return {k: _value(v, module_name) for k, v in inner.items()}
     if kind == "dtype":
         return _dtype(inner)
     if kind == "name":
-        return _setting(inner, home)
-    return {"tuple": tuple, "Size": torch.Size, "set": set}[kind](_value(v, home) for v in inner)
+        return _setting(inner, module_name)
+    return {"tuple": tuple, "Size": torch.Size, "set": set}[kind](_value(v, module_name) for v in inner)
 
 
-def _name(thing: Any, where: str, home: str) -> str:
-    name = f"{thing.__module__}:{thing.__qualname__}"
+def _name(value: Any, where: str, module_name: str) -> str:
+    name = f"{value.__module__}:{value.__qualname__}"
     try:
-        same = _setting(name, home) is thing
+        same = _setting(name, module_name) is value
     except WireError:
         same = False
     if not same:
@@ -376,12 +381,12 @@ def _is_library(place: str) -> bool:
     return place.partition(".")[0] in ("torch", "medley")
 
 
-def _setting(name: str, home: str) -> Any:
+def _setting(name: str, module_name: str) -> Any:
     """The value that a setting names: from `FUNCTIONS`, a function in the file of the module's class, or a class."""
     if name in FUNCTIONS:
         return FUNCTIONS[name]
     place, _, path = name.partition(":")
-    if place == home and not _is_library(place):
+    if place == module_name and not _is_library(place):
         value = vars(sys.modules[place]).get(path)
         if inspect.isfunction(value) and (value.__module__, value.__qualname__) == (place, path):
             return value
@@ -404,8 +409,8 @@ def _class(name: str) -> type[nn.Module]:
             f"the network needs {path} from {place}, which is not imported: import {place} first, or pass "
             "Result.load(folder, module=...)"
         )
-    its = inspect.isclass(value) and issubclass(value, nn.Module) and (value.__module__, value.__qualname__)
-    if its != (place, path):
+    location = inspect.isclass(value) and issubclass(value, nn.Module) and (value.__module__, value.__qualname__)
+    if location != (place, path):
         raise WireError(f"{name} is not a module class in {place}")
     return cast("type[nn.Module]", value)
 

@@ -122,12 +122,14 @@ def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] |
             "scaled by public numbers, standardise(like=...)",
             "scaling",
         )
-    of = Scaling.from_plain(scaling)
-    if of.mean.shape[1:] != X.shape[1:]:
-        raise BadData(f"predict(X): the frame has {X.shape[1]} columns, but the training rows had {of.mean.shape[1]}")
+    scaler = Scaling.from_plain(scaling)
+    if scaler.mean.shape[1:] != X.shape[1:]:
+        raise BadData(
+            f"predict(X): the frame has {X.shape[1]} columns, but the training rows had {scaler.mean.shape[1]}"
+        )
     # As `kept_apart` keeps the training rows.
-    far = is_far(of.mean.numpy(), of.deviation.numpy())
-    return of(torch.from_numpy(np.where(far | moved(X), X, X.astype(np.float32))))
+    far = is_far(scaler.mean.numpy(), scaler.deviation.numpy())
+    return scaler(torch.from_numpy(np.where(far | moved(X), X, X.astype(np.float32))))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -280,11 +280,11 @@ def threads_of(folder: Path) -> int | None:
     threads = start.get("threads")
     if type(threads) is not int or not 0 < threads <= MOST_THREADS:
         return None
-    if threads != (now := torch.get_num_threads()):
+    if threads != (current := torch.get_num_threads()):
         log.info(
             "the run in %s began with %d as torch's number of threads, on which its bits depend, and goes on with it; "
             "this process has %d",
-            *(folder, threads, now),
+            *(folder, threads, current),
         )
     return threads
 

@@ -340,8 +340,8 @@ def prometheus(v: RunView) -> str:
     gauge("clients", "Clients by their standing.", *((f',standing="{k}"', v.standings[k]) for k in names))
     sums = (("lost", v.lost), ("late", v.late), ("refused", v.refused))
     gauge("unanswered_total", "Requests without an answer.", *((f',why="{k}"', n) for k, n in sums), kind="counter")
-    ways = (',direction="down"', v.bytes_down), (',direction="up"', v.bytes_up)
-    gauge("bytes_total", "Payload bytes up to the last evaluated round.", *ways, kind="counter")
+    directions = (',direction="down"', v.bytes_down), (',direction="up"', v.bytes_up)
+    gauge("bytes_total", "Payload bytes up to the last evaluated round.", *directions, kind="counter")
     last = v.history[-1] if v.history else {}
     gauge("figure", "Figures of the last evaluated round.", *((f',name="{_escaped(k)}"', last[k]) for k in last))
     answers = ((f',client="{c.client}"', c.answered) for c in v.clients)

@@ -69,8 +69,8 @@ def stacks(t: Subject) -> None:
     for place in t.places:
         exact: dict[str, Any] = {"dtype": "float64"}
         reference = t.run(place.federation(), engine="seq", transport=Rewired(Local(), one_by_one), **exact).x
-        off = float((t.run(place.federation(), **exact).x - reference).norm() / (1 + reference.norm()))
-        expect(off <= 1e-10, f"{place.name}: served in stacks, or by another engine, x is off by {off:.2g}")
+        distance = float((t.run(place.federation(), **exact).x - reference).norm() / (1 + reference.norm()))
+        expect(distance <= 1e-10, f"{place.name}: served in stacks, or by another engine, x is off by {distance:.2g}")
 
 
 def resume(t: Subject) -> None:

@@ -25,11 +25,11 @@ def expect_same(a: Result, b: Result, what: str) -> None:
 
     Wall time and a transport's own overhead may differ.
     """
-    off = float((a.x - b.x).abs().max())
-    expect(torch.equal(a.x, b.x), f"{what}: x differs by up to {off:.2g}; it must be the same to the bit")
-    for one, other in zip(a.history, b.history, strict=True):
-        differ = [k for k in one.keys() | other.keys() if k != "wall" and figure(one, k) != figure(other, k)]
-        expect(not differ, f"{what}: the histories differ in {differ}, round {one['round']}")
+    distance = float((a.x - b.x).abs().max())
+    expect(torch.equal(a.x, b.x), f"{what}: x differs by up to {distance:.2g}; it must be the same to the bit")
+    for row, other in zip(a.history, b.history, strict=True):
+        differ = [k for k in row.keys() | other.keys() if k != "wall" and figure(row, k) != figure(other, k)]
+        expect(not differ, f"{what}: the histories differ in {differ}, round {row['round']}")
     expect(equal(a.summary.get("matrix"), b.summary.get("matrix")), f"{what}: accuracies on the tasks differ")
     for one_sent, other_sent in zip(a.ledger, b.ledger, strict=True):
         one_sent, other_sent = (e._replace(overhead=0) for e in (one_sent, other_sent))  # a transport's own

@@ -76,14 +76,14 @@ def secure_sums(t: Subject) -> None:
     """
     place = t.places[0]
     fed = place.federation()
-    how = SecureSum(bits=64, bound=1e6)
+    settings = SecureSum(bits=64, bound=1e6)
     if Need.REPLIES in t.method.suited(place.gives).requires():
         try:
-            t.run(fed, 1, secure=how)
+            t.run(fed, 1, secure=settings)
         except Unsupported:
             return
         raise AssertionError(f"{t.method.name} says it needs replies one by one, but ran without")
-    x = t.run(fed, secure=how).x.double()
+    x = t.run(fed, secure=settings).x.double()
     y = t.plain(place).x.double()
     gap = float((x - y).norm() / y.norm().clamp(min=1e-12))
     tolerance = 1e-3 if isinstance(place.problem, Network) else 1e-6
@@ -171,10 +171,11 @@ def small_steps(t: Subject) -> None:
     for place in t.exact or t.places:
         x0 = t.run(place.federation(), 0).x
         far, near = (t.run(place.federation(lr=lr)).x for lr in (0.1, 1e-9))
-        ways = float((far - x0).norm()), float((near - x0).norm())
+        far_length = float((far - x0).norm())
+        near_length = float((near - x0).norm())
         expect(
-            torch.equal(far, near) or ways[1] <= 1e-3 * ways[0],
-            f"{place.name}: with lr = 1e-9 x still moves by {ways[1]:.2g}, with lr = 0.1 by {ways[0]:.2g}",
+            torch.equal(far, near) or near_length <= 1e-3 * far_length,
+            f"{place.name}: with lr = 1e-9 x still moves by {near_length:.2g}, with lr = 0.1 by {far_length:.2g}",
         )
 
 
@@ -185,7 +186,7 @@ def relabelled(t: Subject) -> None:
         cohorts = None if t.everyone else ((0, 1, 2, 3, 4), (0, 2, 3), (1, 3, 4))
         runs = []
         for ids in (tuple(range(5)), order):
-            who = None if cohorts is None else Fixed([[ids.index(i) for i in c] for c in cohorts])
-            runs.append(t.run(place.federation(ids, who, batch=None)).x)
-        off = float((runs[0] - runs[1]).norm() / (1 + runs[0].norm()))
-        expect(off <= 1e-12, f"{place.name}: with the clients renumbered x is off by {off:.2g}")
+            participation = None if cohorts is None else Fixed([[ids.index(i) for i in c] for c in cohorts])
+            runs.append(t.run(place.federation(ids, participation, batch=None)).x)
+        distance = float((runs[0] - runs[1]).norm() / (1 + runs[0].norm()))
+        expect(distance <= 1e-12, f"{place.name}: with the clients renumbered x is off by {distance:.2g}")

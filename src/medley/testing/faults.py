@@ -78,10 +78,10 @@ def scrambled(connection: Connection, exchange: Exchange) -> Iterator[Fold]:
     """
     ids = _clients(exchange)
     turns = range(len(ids))[::-1]
-    again = [turn for turn in turns if (turn + exchange.tag[0]) % 2]
-    blocks = _single(ids[turn] for turn in (*turns, *again))
+    repeated = [turn for turn in turns if (turn + exchange.tag[0]) % 2]
+    blocks = _single(ids[turn] for turn in (*turns, *repeated))
     replies = {reply.block: reply for reply in connection.exchange(replace(exchange, blocks=blocks))}
-    for k, turn in enumerate(again):
+    for k, turn in enumerate(repeated):
         _expect_same(replies[turns.index(turn)], replies.pop(len(ids) + k), exchange)
     for k, turn in enumerate(turns):
         replies[k].block = turn

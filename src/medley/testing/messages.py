@@ -51,8 +51,8 @@ def narrow_codec(t: Subject) -> None:
         exact = t.plain(place)
         narrow = t.run(place.federation(), codec=Cast("float32"))
         _charged(t.method, place, narrow, 4)
-        off = float((exact.x - narrow.x).norm() / exact.x.norm().clamp(min=1e-300))
-        expect(off < 1e-3, f"{place.name}: in float32 messages x is off by {off:.2g}")
+        error = float((exact.x - narrow.x).norm() / exact.x.norm().clamp(min=1e-300))
+        expect(error < 1e-3, f"{place.name}: in float32 messages x is off by {error:.2g}")
 
 
 def lost_reply(t: Subject) -> None:

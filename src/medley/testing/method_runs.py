@@ -35,7 +35,7 @@ class Subject:
 
         For continual methods also their streams of tasks. Raises AssertionError if there is none.
         """
-        can: list[Place] = []
+        suitable: list[Place] = []
         uniform = Need.UNIFORM in self.method.requires()
         norms = self.method.shares() == BUT_NORMS
         for place in places():
@@ -47,11 +47,11 @@ class Subject:
                 place = replace(place, weights="uniform")
             requires = self.method.suited(place.gives).requires()
             if requires <= place.gives and (place.stream is None or requires & {Need.STREAM, Need.REPLAY}):
-                can.append(place)
-        if [p.name for p in can][:2] == ["quadratics", "softmax"]:
-            del can[1]
-        expect(can, f"{self.method.name} needs more than the battery's problems offer")
-        return can
+                suitable.append(place)
+        if [p.name for p in suitable][:2] == ["quadratics", "softmax"]:
+            del suitable[1]
+        expect(suitable, f"{self.method.name} needs more than the battery's problems offer")
+        return suitable
 
     @property
     def exact(self) -> list[Place]:

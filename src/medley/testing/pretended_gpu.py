@@ -237,12 +237,12 @@ class PretendedGPU:
         if len(several) == 1 or name in COPIES:
             return devices[0]
         if name.startswith("index") and isinstance(args[1], list | tuple):  # with tensors as indices
-            home = devices[0]
-            if any(self.device_of(t) not in (HOST, home) for t in args[1] if t is not None):
+            first = devices[0]
+            if any(self.device_of(t) not in (HOST, first) for t in args[1] if t is not None):
                 message = "indices should be either on cpu or on the same device as the indexed tensor"
-                raise RuntimeError(f"{message} ({home})")
+                raise RuntimeError(f"{message} ({first})")
             tensors = [tensors[0], *args[2:3]]
-            devices = [home, *(self.device_of(t) for t in args[2:3])]
+            devices = [first, *(self.device_of(t) for t in args[2:3])]
         numbers = torch.Tag.pointwise in func.tags or name in ZERO_DIM
         places = {d for t, d in zip(tensors, devices, strict=True) if not (numbers and d == HOST and t.ndim == 0)}
         if len(places) > 1 or (name.endswith("_") and devices[0] not in places):
