@@ -36,7 +36,7 @@ DOMINANCE, REGISTER = (f"tests/statistics/test_{name}.py" for name in ("dominanc
 
 BUDGETS = [
     Plant("a budget of clients exceeded by 5 %", "privacy/private.py",
-          "if then > p.epsilon * (1 + 1e-9):", "if then > p.epsilon * 1.05:",
+          "if after > p.epsilon * (1 + 1e-9):", "if after > p.epsilon * 1.05:",
           [f"{PRIVATE}::test_a_budget_that_is_a_little_short_of_three_rounds_has_two"]),
     Plant("a budget of rows exceeded by 5 %", "privacy/rows.py",
           "if after > epsilon * (1 + 1e-9):", "if after > epsilon * 1.05:",
@@ -149,8 +149,8 @@ SECRETS = [
           "self._channel_seed = secret()", 'self._channel_seed = (session + bytes(16))[:16]',
           [f"{PROTOCOL}::test_the_secrets_of_a_client_are_its_own_and_of_one_sum"]),
     Plant("one nonce in both directions of a channel", "secure/crypto.py",
-          "AESGCM(key).encrypt(sender.to_bytes(12, \"big\"), text, about)",
-          "AESGCM(key).encrypt(bytes(12), text, about)",
+          "AESGCM(key).encrypt(sender.to_bytes(12, \"big\"), text, purpose)",
+          "AESGCM(key).encrypt(bytes(12), text, purpose)",
           [f"{PROTOCOL}::test_the_sum_is_exact_whoever_leaves_up_to_the_threshold"]),
     Plant("one mask of a pair in all sums", "secure/party.py",
           "return session + f\" {min(i, j)} and {max(i, j)}\".encode()",

@@ -146,6 +146,6 @@ class FedAdamW(Algorithm[Server]):
         pace = replace(me.pace, optimizer_state="kept")
         worker = replace(me, pace=pace, optimizer_state=state)
         update = worker.descend(request.x, optimizer=adamw)
-        ended = worker.optimizer_state or {}
-        v = torch.stack([ended[f"{j}.exp_avg_sq"].mean() for j in range(len(shapes))])
+        final = worker.optimizer_state or {}
+        v = torch.stack([final[f"{j}.exp_avg_sq"].mean() for j in range(len(shapes))])
         return Trained(update.step, float(update.T), float(update.steps), v)

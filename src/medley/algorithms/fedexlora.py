@@ -148,10 +148,10 @@ class FedExLoRA(Algorithm[Server, Memory]):
         share = [clients.p[i] / total for i in up]
         deltas = []
         for i, reply in up.items():
-            mine = trained(s.layers, s.x, self.rank(i))[free]
-            if len(reply.delta) != int(mine.sum()):
+            of_client = trained(s.layers, s.x, self.rank(i))[free]
+            if len(reply.delta) != int(of_client.sum()):
                 raise misfit(i, s.x)
-            deltas.append(reply.delta.new_zeros(len(mine)).masked_scatter(mine, reply.delta))
+            deltas.append(reply.delta.new_zeros(len(of_client)).masked_scatter(of_client, reply.delta))
         mean = torch.stack([w * delta for w, delta in zip(share, deltas, strict=True)]).sum(0)
         s.x = s.x.masked_scatter(free, s.x[free] + mean)
         if len(up) > 1:

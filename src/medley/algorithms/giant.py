@@ -133,10 +133,10 @@ class GIANT(Algorithm[Server, Memory]):
 
         def losses(etas: Sequence[float]) -> Sequence[float]:
             nonlocal ahead
-            tried = clients.ask(self.losses, Candidates(p, p.new_tensor(etas)), ids=replies.ids)
-            up = tried.mean()
+            answers = clients.ask(self.losses, Candidates(p, p.new_tensor(etas)), ids=replies.ids)
+            up = answers.mean()
             # All or nothing: a client that has not answered does not know the next round's x.
-            ahead = up.g if etas[1] == 1 and tried.ids == clients.ids else None
+            ahead = up.g if etas[1] == 1 and answers.ids == clients.ids else None
             return up.f.tolist()
 
         eta, _ = backtrack(losses, float(p @ g), self.alpha, self.beta, self.tries)

@@ -189,14 +189,14 @@ class ICaRL(Algorithm[Server, Memory]):
                 "capacity",
             )
         for c in new:
-            came = me.task.first + (y == c).nonzero()[:, 0].cpu()
-            old = exemplars.get(c, came[:0])
-            rows = torch.cat([old, came])
+            new_rows = me.task.first + (y == c).nonzero()[:, 0].cpu()
+            old = exemplars.get(c, new_rows[:0])
+            rows = torch.cat([old, new_rows])
             phi = F.normalize(me.recall(rows).features(request.x))
             stands = torch.ones(len(rows)).to(phi)  # how many rows each is one of
             stands[: len(old)] = counts.get(c, 0) / max(1, len(old))
             exemplars[c] = rows[herd(phi, m, stands / stands.sum()).cpu()]
-            counts[c] = counts.get(c, 0) + len(came)
+            counts[c] = counts.get(c, 0) + len(new_rows)
         exemplars = {c: rows[:m] for c, rows in exemplars.items()}
         me.memory.exemplars = exemplars
         me.memory.met = counts

@@ -89,15 +89,15 @@ class LBFGS(Algorithm[Server]):
             s.ids = replies.ids
         g = s.g
         p = s.way.solve(s.g, lambda q: s.way.scale() * q)
-        came: list[tuple[Value, tuple[int, ...]]] = []
+        evaluated: list[tuple[Value, tuple[int, ...]]] = []
 
         def losses(etas: Sequence[float]) -> Sequence[float]:
             replies = clients.ask(self.evaluate, Model(s.x - etas[1] * p))
-            came.append((replies.mean(), replies.ids))
-            return (s.f if replies.ids == s.ids else math.inf), came[-1][0].f
+            evaluated.append((replies.mean(), replies.ids))
+            return (s.f if replies.ids == s.ids else math.inf), evaluated[-1][0].f
 
         eta, _ = backtrack(losses, float(p @ g), self.alpha, self.beta, tries=1)
-        up, ids = came[-1]
+        up, ids = evaluated[-1]
         s.way = s.way.after(-eta * p, up.g - g, self.pairs) if ids == s.ids else Curve.none(s.x)
         s.x = s.x - eta * p
         s.f = up.f

@@ -65,7 +65,7 @@ def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Pa
     where = f"{algorithm.name}.personal (client {i}, round {exchange.round})"
     try:
         name_draws(me, exchange, host.device)
-        mine = algorithm.personal(me, x)
+        model = algorithm.personal(me, x)
     except MedleyError:
         raise
     except Exception as e:
@@ -73,12 +73,12 @@ def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Pa
     changed = [name for name, t, version in tensors if t._version != version]
     if changed:
         raise MedleyError(f"{where} changed {changed[0]} in place; write m.c = m.c + step")
-    if not isinstance(mine, torch.Tensor) or mine.shape != x.shape:
-        returned = list(mine.shape) if isinstance(mine, torch.Tensor) else type(mine).__name__
+    if not isinstance(model, torch.Tensor) or model.shape != x.shape:
+        returned = list(model.shape) if isinstance(model, torch.Tensor) else type(model).__name__
         raise MedleyError(f"{where} returned {returned}, but must return a model [{len(x)}] like the server's")
-    if not bool(torch.isfinite(mine).all()):
+    if not bool(torch.isfinite(model).all()):
         raise Diverged(f"{where} returned numbers that are not finite")
-    out: Packed = {"x": mine.detach()}
+    out: Packed = {"x": model.detach()}
     if exchange.buffers is not None and (buffers := problem.buffers()) is not None:
         out |= {"floats": buffers[0], "ints": buffers[1]}
     if isinstance(problem, PartlyShared):

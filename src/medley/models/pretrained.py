@@ -31,10 +31,10 @@ def load_torchvision(model: nn.Sequential, weights: Mapping[str, Tensor]) -> tup
     Raises RecipeError if the model is none of these, or the weights belong to another architecture; the message
     names the first layer that only one of them has.
     """
-    mine = model.state_dict()
+    state = model.state_dict()
     call = "models.pretrained.load_torchvision"
     places = torchvision_names(model)
-    expected = {f"{theirs}.{key.rpartition('.')[2]}": key for key, theirs in _per_tensor(mine, places).items()}
+    expected = {f"{theirs}.{key.rpartition('.')[2]}": key for key, theirs in _per_tensor(state, places).items()}
     for name in expected:
         if name not in weights and not name.startswith(HEADS) and not name.endswith(STATISTICS):
             raise RecipeError(
@@ -44,10 +44,10 @@ def load_torchvision(model: nn.Sequential, weights: Mapping[str, Tensor]) -> tup
     for name in weights:
         if name not in expected and not name.startswith(HEADS) and not name.endswith(STATISTICS):
             raise RecipeError(f"{call}: the model has no place for {name!r}: it has another architecture.", "weights")
-    fits = {name: key for name, key in expected.items() if name in weights and weights[name].shape == mine[key].shape}
+    fits = {name: key for name, key in expected.items() if name in weights and weights[name].shape == state[key].shape}
     with torch.no_grad():
         for name, key in fits.items():
-            mine[key].copy_(weights[name])
+            state[key].copy_(weights[name])
     return tuple(name for name in weights if name not in fits)
 
 

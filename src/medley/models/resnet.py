@@ -71,21 +71,21 @@ def resnet18(
     shape: Sequence[int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
 ) -> nn.Sequential:
     """ResNet-18: 11,173,962 parameters for CIFAR-10, 11,689,512 for ImageNet. Arguments as in `resnet`."""
-    return resnet(shape, classes, (2, 2, 2, 2), 64, norm, stem)
+    return resnet(shape, classes, blocks=(2, 2, 2, 2), width=64, norm=norm, stem=stem)
 
 
 def resnet34(
     shape: Sequence[int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
 ) -> nn.Sequential:
     """ResNet-34: 21,282,122 parameters for CIFAR-10, 21,797,672 for ImageNet. Arguments as in `resnet`."""
-    return resnet(shape, classes, (3, 4, 6, 3), 64, norm, stem)
+    return resnet(shape, classes, blocks=(3, 4, 6, 3), width=64, norm=norm, stem=stem)
 
 
 def resnet50(
     shape: Sequence[int] = (3, 32, 32), classes: int = 10, norm: Norm = "group", stem: Stem = "cifar"
 ) -> nn.Sequential:
     """ResNet-50: 23,520,842 parameters for CIFAR-10, 25,557,032 for ImageNet. Arguments as in `resnet`."""
-    return resnet(shape, classes, (3, 4, 6, 3), 64, norm, stem, bottleneck=True)
+    return resnet(shape, classes, blocks=(3, 4, 6, 3), width=64, norm=norm, stem=stem, bottleneck=True)
 
 
 class Block(nn.Module):

@@ -37,7 +37,7 @@ def lstm(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128,
     Raises RecipeError if a size is below 1.
     """
     positive("models.lstm", vocabulary=vocabulary, classes=classes, embedding=embedding, hidden=hidden, layers=layers)
-    return Recurrent("lstm", vocabulary, classes, embedding, hidden, layers)
+    return Recurrent("lstm", vocabulary, classes, embedding=embedding, hidden=hidden, layers=layers)
 
 
 def gru(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128, layers: int = 1) -> Recurrent:
@@ -47,7 +47,7 @@ def gru(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128, 
     Representations using RNN Encoder-Decoder", EMNLP 2014).
     """
     positive("models.gru", vocabulary=vocabulary, classes=classes, embedding=embedding, hidden=hidden, layers=layers)
-    return Recurrent("gru", vocabulary, classes, embedding, hidden, layers)
+    return Recurrent("gru", vocabulary, classes, embedding=embedding, hidden=hidden, layers=layers)
 
 
 def char_lstm(classes: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2) -> Recurrent:
@@ -65,7 +65,7 @@ def char_lstm(classes: int = 80, embedding: int = 8, hidden: int = 256, layers: 
     Raises RecipeError if a size is below 1.
     """
     positive("models.char_lstm", classes=classes, embedding=embedding, hidden=hidden, layers=layers)
-    return Recurrent("lstm", classes, classes, embedding, hidden, layers, padded=False)
+    return Recurrent("lstm", classes, classes, embedding=embedding, hidden=hidden, layers=layers, padded=False)
 
 
 def text_cnn(
@@ -101,7 +101,7 @@ def text_cnn(
     )
     if not 0 <= dropout < 1:
         raise RecipeError(f"models.text_cnn(dropout={dropout}): a probability in [0, 1) is needed.", "dropout")
-    return TextCNN(vocabulary, classes, embedding, kernels, channels, dropout)
+    return TextCNN(vocabulary, classes, embedding, kernels=kernels, channels=channels, dropout=dropout)
 
 
 class Recurrent(nn.Module):

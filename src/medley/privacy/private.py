@@ -392,10 +392,10 @@ class Round:
         p = self.private
         if p.epsilon is None or accountant.within(self.account(further), p.epsilon, p.delta, p.rounds):
             return
-        then = accountant.epsilon(self.account(further), p.delta)
-        if then > p.epsilon * (1 + 1e-9):
+        after = accountant.epsilon(self.account(further), p.delta)
+        if after > p.epsilon * (1 + 1e-9):
             raise BudgetSpent(
                 f"{p.name} has spent ε = {p.spent(self.s):.4g} of {p.epsilon:g} (δ = {p.delta:g}); the next "
-                f"sum, in round {self.clients.round}, would make it {then:.4g}. The result has the model of the "
+                f"sum, in round {self.clients.round}, would make it {after:.4g}. The result has the model of the "
                 "rounds before; for more rounds use more noise"
             )

@@ -271,18 +271,18 @@ class RowCohort:
         replies: Replies[Any] = self._clients.ask(method, common, each, ids=ids, late=late)
         return replies
 
-    def _within(self, i: int, then: list[Release]) -> list[Release]:
+    def _within(self, i: int, releases: list[Release]) -> list[Release]:
         if self._limit is not None:
             epsilon, delta = self._limit
-            if not accountant.within(then, epsilon, delta, None):
-                spent, after = (accountant.epsilon(r, delta) for r in (self.spent.get(i, []), then))
+            if not accountant.within(releases, epsilon, delta, None):
+                spent, after = (accountant.epsilon(r, delta) for r in (self.spent.get(i, []), releases))
                 if after > epsilon * (1 + 1e-9):
                     raise BudgetSpent(
                         f"DP-{self._by.method.name}: client {i} has spent ε = {spent:.4g} of {epsilon:g} for "
                         f"its rows (δ = {delta:g}); round {self._clients.round} would make it {after:.4g}. The "
                         "result has the model of the rounds before; for more rounds use more noise"
                     )
-        return then
+        return releases
 
 
 def noise_of_rows(law: Local, epsilon: float, delta: float, rounds: int) -> float:

@@ -106,9 +106,16 @@ class SecureConnection:
             return Fold()
         circle = streams.rng(self.host.seed, "server", *exchange.tag, "secure graph").permutation(sorted(ids)).tolist()
         weights = {i: exchange.weights[i] for i in ids}
-        how = self.settings
-        about = how.least(len(ids)), self.rounding, exchange.round == 1
-        ring = Ring(how.bits, how.bound, weights, exchange.clip, *about)
+        settings = self.settings
+        ring = Ring(
+            bits=settings.bits,
+            bound=settings.bound,
+            weights=weights,
+            clip=exchange.clip,
+            stay=settings.least(len(ids)),
+            rounding=self.rounding,
+            first=exchange.round == 1,
+        )
         clients: Clients = (
             self.inner.clients(exchange, ring)
             if isinstance(self.inner, ReachesParties)

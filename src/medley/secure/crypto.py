@@ -64,15 +64,15 @@ def stream(seed: bytes, count: int, dtype: np.dtype[np.unsignedinteger]) -> np.n
     return out[:size].view(dtype)
 
 
-def sealed(key: bytes, sender: int, text: bytes, about: bytes) -> bytes:
+def sealed(key: bytes, sender: int, text: bytes, purpose: bytes) -> bytes:
     """AES-GCM. A key serves one exchange and one pair; the sender makes the nonce differ in the two directions."""
-    return bytes(AESGCM(key).encrypt(sender.to_bytes(12, "big"), text, about))
+    return bytes(AESGCM(key).encrypt(sender.to_bytes(12, "big"), text, purpose))
 
 
-def unsealed(key: bytes, sender: int, raw: bytes, about: bytes) -> bytes:
+def unsealed(key: bytes, sender: int, raw: bytes, purpose: bytes) -> bytes:
     """Inverse of `sealed`. Raises WireError for a text that was changed, or sealed for somebody else."""
     try:
-        return bytes(AESGCM(key).decrypt(sender.to_bytes(12, "big"), raw, about))
+        return bytes(AESGCM(key).decrypt(sender.to_bytes(12, "big"), raw, purpose))
     except InvalidTag:
         raise WireError(f"the shares that client {sender} sealed do not open: they were changed on the way") from None
 

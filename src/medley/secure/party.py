@@ -101,7 +101,7 @@ class Party:
             )
         )
         self._stored = {self.i: b"".join(pairs[self.i])}
-        return {j: sealed(self._channel_to(j), self.i, b"".join(pairs[j]), self._about(self.i, j)) for j in roster}
+        return {j: sealed(self._channel_to(j), self.i, b"".join(pairs[j]), self._purpose(self.i, j)) for j in roster}
 
     def masked(self, values: np.ndarray, sealed_shares: Mapping[int, bytes]) -> np.ndarray:
         """The values under the client's own mask, and under those agreed with each neighbour.
@@ -121,7 +121,7 @@ class Party:
         for j, raw in sealed_shares.items():
             if j not in self._roster:
                 raise WireError(f"client {self.i} received shares of client {j}, which is not a neighbour")
-            text = unsealed(self._channel_to(j), j, raw, self._about(j, self.i))
+            text = unsealed(self._channel_to(j), j, raw, self._purpose(j, self.i))
             if len(text) != 2 * SECRET:
                 raise WireError(f"client {self.i}: the shares of client {j} have {len(text)} bytes, not {2 * SECRET}")
             self._stored[j] = text
@@ -162,7 +162,7 @@ class Party:
     def _pair(self, j: int) -> bytes:
         return pair(self.session, self.i, j)
 
-    def _about(self, sender: int, receiver: int) -> bytes:
+    def _purpose(self, sender: int, receiver: int) -> bytes:
         return self.session + f" shares {sender} to {receiver}".encode()
 
 

@@ -86,7 +86,7 @@ class Rounding:
         if share <= SHARE or (self.noted and not (first and share > MOST)):
             return
         top = float(np.abs(v).max())
-        what = (
+        effect = (
             f"client {i}: rounding changes {field.name!r} by {min(100 * share, 100):.3g} % of its norm: its largest "
             f"entry is {top:.3g}, only {float(np.abs(steps).max()):.2g} steps of the fixed-point numbers that "
             f"SecureSum has for entries up to {field.bound:g}"
@@ -94,8 +94,8 @@ class Rounding:
         remedy = f"SecureSum(bound={2.0 ** math.ceil(math.log2(4 * top)):.3g}), if no client's entries are larger"
         remedy = f"give {'' if clipped else f'{remedy}, or '}more bits, SecureSum(bits=64)"
         if first and share > MOST:
-            raise MedleyError(f"{what}, so most of it would not arrive; {remedy}")
-        log.warning("%s; %s. If the run has converged, this is as close as it gets", what, remedy)
+            raise MedleyError(f"{effect}, so most of it would not arrive; {remedy}")
+        log.warning("%s; %s. If the run has converged, this is as close as it gets", effect, remedy)
         self.noted = True
 
 
@@ -217,7 +217,7 @@ class Ring:
                 )
             steps = flat * (f.scale * (1.0 if f.name == WITHIN else weight))
             if self.rounding is not None and not self.noise:
-                self.rounding.judge(i, f, flat, steps, self.first, self.clip is not None)
+                self.rounding.judge(i, f, flat, steps, first=self.first, clipped=self.clip is not None)
             parts.append(np.rint(steps).astype(np.int64).astype(self.dtype))
         return np.concatenate(parts) if parts else np.zeros(0, self.dtype)
 

@@ -83,15 +83,15 @@ class HeadCorrection:
         """The step's gradient g [d], corrected in place; ``rows`` has each part's rows, or None for all of them."""
         picked = []
         first = 0
-        for size, some in zip(self.sizes, rows, strict=True):
-            those = torch.arange(size, device=g.device) if some is None else some.to(g.device)
-            picked.append(those + first if first else those)
+        for size, numbers in zip(self.sizes, rows, strict=True):
+            indices = torch.arange(size, device=g.device) if numbers is None else numbers.to(g.device)
+            picked.append(indices + first if first else indices)
             first += size
         at = torch.cat(picked)
         R = self.R[at]
         first = 0
-        for those, share in zip(picked, self.shares, strict=True):
-            R[first : first + len(those)] *= share / len(those)
-            first += len(those)
+        for indices, share in zip(picked, self.shares, strict=True):
+            R[first : first + len(indices)] *= share / len(indices)
+            first += len(indices)
         c = torch.addmm(self.H, R.T, self.phi[at], alpha=-1)
         return self.at.add(g, bounded(c, self.clip, self.at.of(g)))

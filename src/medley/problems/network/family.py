@@ -298,11 +298,11 @@ class Network(NetworkSpec):
                 "cross_entropy takes them first; return outputs.movedim(-1, 1)"
             )
         if not wide or (y.ndim == 1 and out.ndim != 2):
-            over = (y >= (out.shape[1] if out.ndim >= 2 else classes)).nonzero()
+            too_large = (y >= (out.shape[1] if out.ndim >= 2 else classes)).nonzero()
             raise BadData(
                 f"the data has {classes} classes, but the network's outputs are {list(out.shape[1:])} a row; widen its "
                 f"last layer, or number the labels from 0{', or name padding by ignore_index=' if y.ndim > 1 else ''}",
-                row=int(over[0][0]) if len(over) else None,
+                row=int(too_large[0][0]) if len(too_large) else None,
             )
         if out.ndim == 2 and list(y.shape[1:]) == [1]:
             raise BadData("the labels are a column, [n, 1]; give [n], y[:, 0]")

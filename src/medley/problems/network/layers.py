@@ -127,11 +127,11 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
         """A hook for the layer at this path: its results come from one use of the layer, not from its parameters."""
 
         def hook(module: nn.Module, args: Any, out: Any) -> None:
-            mine = frozenset(k for k, of in enumerate(self.paths[: len(self.places)]) if of == path)
+            parameters = frozenset(k for k, of in enumerate(self.paths[: len(self.places)]) if of == path)
             results = [self.origin(t) for t in tree_leaves(out) if isinstance(t, Tensor)]
             use = len(self.paths)
             self.paths.append(path)
-            self.before.append(frozenset().union(*(o.uses for o in results)) - mine)
+            self.before.append(frozenset().union(*(o.uses for o in results)) - parameters)
             first = args[0] if args and isinstance(args[0], Tensor) else None
             of_vectors = first is not None and first.ndim == 2
             of_raw = first is not None and self.origin(first).raw
@@ -140,7 +140,7 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
 
             def after_use(t: Tensor) -> Origin:
                 o = self.origin(t)
-                return Origin(o.rows, raw, (o.uses - mine) | {use})
+                return Origin(o.rows, raw, (o.uses - parameters) | {use})
 
             self.mark(out, after_use)
 

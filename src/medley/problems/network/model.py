@@ -168,18 +168,18 @@ class NetworkModel:
         Raises RecipeError, naming the tensor, if one is missing, unknown or of another shape; or if one is frozen, or a
         buffer that stands still, and differs from the module's, because clients in other processes have the module's.
         """
-        mine = self.module.state_dict(keep_vars=True)
+        expected = self.module.state_dict(keep_vars=True)
         call = "run(init=...)"
         remedy = "the weights are of another network, or of a part of one: load them into the module yourself"
-        prefix = _prefix(state, mine)
+        prefix = _prefix(state, expected)
         if prefix:
             remedy = (
                 f"its names begin with {prefix!r}: give {{k.removeprefix({prefix!r}): t for k, t in state.items()}}"
             )
-        for names, verb in ((mine.keys() - state.keys(), "lacks"), (state.keys() - mine.keys(), "has")):
+        for names, verb in ((expected.keys() - state.keys(), "lacks"), (state.keys() - expected.keys(), "has")):
             if names:
                 raise RecipeError(f"{call}: the state_dict {verb} {min(names)!r}; {remedy}", "init")
-        for name, t in mine.items():
+        for name, t in expected.items():
             new = state[name].to(t)
             fixed = name in self._still or (isinstance(t, nn.Parameter) and not t.requires_grad)
             if new.shape != t.shape:
@@ -340,8 +340,8 @@ class NetworkModel:
     def load_buffers(self, state: State) -> None:
         """Set the buffers to these values."""
         self.settle()
-        for mine, flat in ((self.floats, state[0]), (self.ints, state[1])):
-            for b, v in zip(mine, torch.split(flat, [b.numel() for b in mine]), strict=True):
+        for buffers, flat in ((self.floats, state[0]), (self.ints, state[1])):
+            for b, v in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
                 b.copy_(v.view(b.shape))
 
 
@@ -356,8 +356,8 @@ def _refuse_complex(module: nn.Module) -> None:
                 )
 
 
-def _prefix(theirs: Collection[str], mine: Collection[str]) -> str:
-    """The prefix that a wrapper, such as DataParallel, put before each of the names ``mine``; empty if none."""
-    name = min(mine)
-    prefixes = (k.removesuffix(name) for k in theirs if k.endswith(f".{name}"))
-    return next((p for p in prefixes if {p + n for n in mine} <= {*theirs}), "")
+def _prefix(names: Collection[str], expected: Collection[str]) -> str:
+    """The prefix that a wrapper, such as DataParallel, put before each of the names ``expected``; empty if none."""
+    name = min(expected)
+    prefixes = (k.removesuffix(name) for k in names if k.endswith(f".{name}"))
+    return next((p for p in prefixes if {p + n for n in expected} <= {*names}), "")

@@ -201,10 +201,12 @@ def check_mean(loss: Loss, out: Tensor, y: Tensor, value: Tensor) -> None:
     once = float(value)
     try:
         with torch.no_grad():
-            alike = [math.isclose(float(loss(_times(out, k), _times(y, k))), k * once, rel_tol=1e-4) for k in (2, 3)]
+            multiplied = [
+                math.isclose(float(loss(_times(out, k), _times(y, k))), k * once, rel_tol=1e-4) for k in (2, 3)
+            ]
     except Exception:
         return
-    if once and math.isfinite(once) and all(alike):
+    if once and math.isfinite(once) and all(multiplied):
         raise RecipeError(
             f"{called(loss)} is a sum over rows, which grows with the batch; return the mean, as reduction='mean' "
             "does, or the loss of each row, reduction='none'",

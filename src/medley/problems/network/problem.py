@@ -199,10 +199,10 @@ class NetworkProblem(NetworkModel):
         Logs the run's dtype if the module has another one.
         """
         for kind in {t.dtype for t in self.family.module.parameters() if t.requires_grad} - {self.dtype}:
-            name, taken = (str(t).removeprefix("torch.") for t in (kind, self.dtype))
+            name, dtype = (str(t).removeprefix("torch.") for t in (kind, self.dtype))
             keep = f"pass run(dtype={name!r})" if kind == torch.float64 else f"convert it, result.model.to({kind})"
             log.info(
-                "Network: the module is %s, but trains and comes back in %s; to keep %s, %s", name, taken, name, keep
+                "Network: the module is %s, but trains and comes back in %s; to keep %s, %s", name, dtype, name, keep
             )
         self.mode(False)
         with self.forked():

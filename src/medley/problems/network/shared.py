@@ -36,12 +36,12 @@ class OwnPart:
         self.settle = joint.settle
         places = {p.data_ptr() for p in joint.split(joint.flat)[joint.shared_count :]}
         moving = {id(b) for b in (*joint.floats, *joint.ints)}
-        mine = list[Tensor]()
+        buffers = list[Tensor]()
         for m in joint.module.modules():
             if any(p.data_ptr() in places for p in m.parameters(recurse=False)):
-                mine += [b for b in m.buffers(recurse=False) if id(b) in moving]
-        self.floats = [b for b in mine if b.is_floating_point()]
-        self.ints = [b for b in mine if not b.is_floating_point()]
+                buffers += [b for b in m.buffers(recurse=False) if id(b) in moving]
+        self.floats = [b for b in buffers if b.is_floating_point()]
+        self.ints = [b for b in buffers if not b.is_floating_point()]
         self.first_buffers = self.buffers()
 
     def buffers(self) -> State:
@@ -56,8 +56,8 @@ class OwnPart:
         """Set parameters and buffers."""
         self.settle()
         self.x = x
-        for mine, flat in ((self.floats, buffers[0]), (self.ints, buffers[1])):
-            for b, v in zip(mine, torch.split(flat, [b.numel() for b in mine]), strict=True):
+        for own_buffers, flat in ((self.floats, buffers[0]), (self.ints, buffers[1])):
+            for b, v in zip(own_buffers, torch.split(flat, [b.numel() for b in own_buffers]), strict=True):
                 b.copy_(v.view(b.shape))
 
 
