@@ -19,7 +19,9 @@ METHODS = (
     md.FedAvg(), md.FedAvgM(), md.FedAdam(), md.FedCM(), md.FedDyn(), md.FedDC(), md.AFedPD(), md.SCAFFOLD(),
     md.FedNorton(), md.FedECADO(),
 )  # fmt: skip
-RATES, ROUNDS, SEEDS = (1e-3, 3e-3, 1e-2, 3e-2), 30, range(4)
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+ROUNDS = 30
+SEEDS = range(4)
 
 
 def federation(lr: float) -> md.Federation:
@@ -45,7 +47,8 @@ def main() -> None:
     """Measure, and print the row."""
     logging.getLogger("medley").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    found, refusing = dict[str, float](), list[str]()
+    times = dict[str, float]()
+    refusing = list[str]()
     for method in METHODS:
         try:
             lr = max(RATES, key=lambda lr: accuracy(method, lr, 100, "validation"))
@@ -54,11 +57,11 @@ def main() -> None:
             refusing.append(method.name)
             print(f"{method.name:10} refuses: {str(e)[:90]}", flush=True)
             continue
-        mean = found[method.name] = sum(ends) / len(ends)
+        mean = times[method.name] = sum(ends) / len(ends)
         sd = math.sqrt(sum((v - mean) ** 2 for v in ends) / (len(ends) - 1))
         print(f"{method.name:10} {mean:.3f} (sd {sd:.3f}) at lr {lr:g}", flush=True)
-    ranked = sorted(found, key=lambda m: -found[m])
-    figures = ", ".join(f"{m} {found[m]:.2f}".replace("0.", ".") for m in ranked)
+    ranked = sorted(times, key=lambda m: -times[m])
+    figures = ", ".join(f"{m} {times[m]:.2f}".replace("0.", ".") for m in ranked)
     print(
         f"\n| must run Adam or another optimizer of their own | {', '.join(f'`{m}`' for m in ranked[:3])} | accuracy "
         f"on digits under AdamW, best of {len(RATES)} rates, {len(SEEDS)} seeds (`benchmarks/adamw.py`): {figures}; "

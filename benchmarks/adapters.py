@@ -23,7 +23,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import medley as md
 
-CLIENTS, ROWS, TOKENS, BATCH, LR = 8, 32, 256, 4, 1e-3
+CLIENTS = 8
+ROWS = 32
+TOKENS = 256
+BATCH = 4
+LR = 1e-3
 
 
 def ids(small: bool) -> int:
@@ -46,15 +50,17 @@ def model(small: bool, device: str) -> nn.Module:
 
 def by_hand(net: nn.Module, rows: list[Tensor], rounds: int, device: str) -> list[float]:
     """Seconds of each round of the loop that one would write."""
-    own = [p for p in net.parameters() if p.requires_grad]
-    x, times = [p.detach().clone() for p in own], []
+    trained = [p for p in net.parameters() if p.requires_grad]
+    x = [p.detach().clone() for p in trained]
+    times = []
     net.train()
     for _ in range(rounds):
-        began, total = clock(device), [torch.zeros_like(p) for p in x]
+        began = clock(device)
+        total = [torch.zeros_like(p) for p in x]
         for own_ids in rows:
-            for p, v in zip(own, x, strict=True):
+            for p, v in zip(trained, x, strict=True):
                 p.data.copy_(v)
-            optimizer = torch.optim.Adam(own, lr=LR)
+            optimizer = torch.optim.Adam(trained, lr=LR)
             for batch in torch.randperm(len(own_ids)).split(BATCH):
                 part = own_ids[batch].to(device)
                 optimizer.zero_grad()
@@ -62,7 +68,7 @@ def by_hand(net: nn.Module, rows: list[Tensor], rounds: int, device: str) -> lis
                     net(input_ids=part, attention_mask=torch.ones_like(part)).logits, part
                 ).mean().backward()
                 optimizer.step()
-            for t, p in zip(total, own, strict=True):
+            for t, p in zip(total, trained, strict=True):
                 t += p.detach() / len(rows)
         x = total
         times.append(clock(device) - began)
@@ -99,21 +105,21 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     g = torch.Generator().manual_seed(0)
     rows = [
-        torch.randint(1, ids(given.small), (ROWS, 32 if given.small else TOKENS), generator=g) for _ in range(CLIENTS)
+        torch.randint(1, ids(args.small), (ROWS, 32 if args.small else TOKENS), generator=g) for _ in range(CLIENTS)
     ]
-    net = model(given.small, given.device)
+    net = model(args.small, args.device)
     size = sum(p.numel() * p.element_size() for p in net.parameters())
-    print(f"{sum(p.numel() for p in net.parameters()):,} parameters, {size / 1e9:.2f} GB, {given.device}")
+    print(f"{sum(p.numel() for p in net.parameters()):,} parameters, {size / 1e9:.2f} GB, {args.device}")
     print("| | seconds a round | peak memory beyond the base, in bases |\n|---|---|---|")
     for name, way in (("by hand", by_hand), ("Medley", by_medley)):
-        if given.device.startswith("cuda"):
+        if args.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats()
-        took = way(net, rows, given.rounds + 1, given.device)[1:]
-        peak = (torch.cuda.max_memory_allocated() - size) / size if given.device.startswith("cuda") else float("nan")
-        print(f"| {name} | {statistics.median(took):.3f} | {peak:.2f} |", flush=True)
+        seconds = way(net, rows, args.rounds + 1, args.device)[1:]
+        peak = (torch.cuda.max_memory_allocated() - size) / size if args.device.startswith("cuda") else float("nan")
+        print(f"| {name} | {statistics.median(seconds):.3f} | {peak:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

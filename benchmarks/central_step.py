@@ -26,7 +26,8 @@ import torch
 from medley.numerics.chunks import Stack, spans
 from medley.numerics.circuit.step import Window, integrate
 
-MEAN, COPY = "weighted mean, stacked", "copy"
+MEAN = "weighted mean, stacked"
+COPY = "copy"
 
 
 def cases(a: int, d: int, only: str | None = None) -> dict[str, tuple[Callable[[], object], int]]:
@@ -35,8 +36,11 @@ def cases(a: int, d: int, only: str | None = None) -> dict[str, tuple[Callable[[
     p = torch.full((a,), 1 / (10 * a))
     T = (torch.rand(a, generator=rng) + 0.1).tolist()
     vector = lambda: torch.randn(d, generator=rng)
-    x, S, out = vector(), vector(), vector()
-    rows, weights = [vector() for _ in range(a)], p.tolist()
+    x = vector()
+    S = vector()
+    out = vector()
+    rows = [vector() for _ in range(a)]
+    weights = p.tolist()
 
     def mean(D: Stack) -> None:
         if isinstance(D, torch.Tensor):

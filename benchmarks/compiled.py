@@ -65,21 +65,22 @@ def main() -> None:
         torch.manual_seed(0)
         module = JOBS[name].network()
         ((X, y),) = JOBS[name].clients(1, args.batch)
-        made, last = torch.compile(module), args.batch // 2 + 1
+        compiled = torch.compile(module)
+        last = args.batch // 2 + 1
         began = cpu()
-        step(made, module, X, y)
-        step(made, module, X[:last], y[:last])
+        step(compiled, module, X, y)
+        step(compiled, module, X[:last], y[:last])
         cost = cpu() - began
-        for way in (module, made):
+        for way in (module, compiled):
             step(way, module, X, y)
-        turns = [[statistics.median(step(way, module, X, y) for _ in range(5)) for way in (module, made)]
+        turns = [[statistics.median(step(way, module, X, y) for _ in range(5)) for way in (module, compiled)]
                  for _ in range(args.repeats)]  # fmt: skip
         plain, quick = (statistics.median(turn[k] for turn in turns) for k in (0, 1))
         ratios = sorted(a / b for a, b in turns)
-        whole = args.steps * plain / (args.steps * quick + cost)
+        speedup = args.steps * plain / (args.steps * quick + cost)
         print(
             f"{name:20} plain {1e3 * plain:7.2f} ms  compiled {1e3 * quick:7.2f} ms  x{statistics.median(ratios):.2f} "
-            f"({ratios[0]:.2f}-{ratios[-1]:.2f})  cost {cost:.0f} s  whole run x{whole:.2f}  "
+            f"({ratios[0]:.2f}-{ratios[-1]:.2f})  cost {cost:.0f} s  whole run x{speedup:.2f}  "
             f"load {os.getloadavg()[0]:.0f}",
             flush=True,
         )

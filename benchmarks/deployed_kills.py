@@ -45,7 +45,8 @@ from medley.storage import events
 from support.deployed import Deployment, ports, started, until
 from support.killed import METHODS, VICTIMS, deployment, ended, rounds, table
 
-ROUNDS, AWAY = 30, 15.0
+ROUNDS = 30
+AWAY = 15.0
 """Rounds of a run with kills of nodes, and the most seconds that a view may take."""
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -53,28 +54,33 @@ VIEWS = ("the run's folder", "`medley status`", "`medley watch`", "`medley deplo
 HEAD = "| a node is killed; until | median | largest |\n|---|---|---|\n"
 
 
-def kills(wanted: int, seed: int, methods: Sequence[str] = METHODS) -> Iterator[dict[str, Any]]:
+def kills(most: int, seed: int, methods: Sequence[str] = METHODS) -> Iterator[dict[str, Any]]:
     """So many kills at random moments, the methods and victims in turn; yields the counts after each run.
 
     Raises AssertionError at another digest.
     """
-    rng, counts, ran = random.Random(seed), Counter[str](), Counter[str]()
-    restarts, times, loads = 0, list[float](), list[float]()
+    rng = random.Random(seed)
+    counts = Counter[str]()
+    ran = Counter[str]()
+    restarts = 0
+    times = list[float]()
+    loads = list[float]()
     for k, kind in enumerate(methods):
-        share = wanted // len(methods) + (k < wanted % len(methods))
+        share = most // len(methods) + (k < most % len(methods))
         with (
             tempfile.TemporaryDirectory(prefix="medley-kills-") as tmp,
-            deployment(Path(tmp) / "server", kind) as there,
+            deployment(Path(tmp) / "server", kind) as server,
         ):
-            whole, turn = ended(there, "whole"), count(k)
+            reference = ended(server, "whole")
+            turn = count(k)
             while ran[kind] < share:
                 n = next(turn)
                 victim = list(VICTIMS)[n % len(VICTIMS)]
-                end = ended(there, f"run{n}", victim, rng.uniform(0, whole.seconds), rng)
+                end = ended(server, f"run{n}", victim, rng.uniform(0, reference.seconds), rng)
                 print(
                     f"{kind}, {victim}: {end.killed} killed, {end.restarts} restarts, {end.seconds:.0f} s", flush=True
                 )
-                assert end.digest == whole.digest, f"{kind}, {victim}:\n{end.log}\n{whole.log}\n{there.logs()}"
+                assert end.digest == reference.digest, f"{kind}, {victim}:\n{end.log}\n{reference.log}\n{server.logs()}"
                 counts[victim] += end.killed
                 ran[kind] += end.killed
                 restarts += end.restarts
@@ -92,64 +98,71 @@ def kills(wanted: int, seed: int, methods: Sequence[str] = METHODS) -> Iterator[
                 }
 
 
-def seen(folder: Path, log: Path, port: int, client: int) -> dict[str, float]:
+def watched_moments(folder: Path, log: Path, port: int, client: int) -> dict[str, float]:
     """Seconds until each view of a run names a client that is awaited, and since when."""
-    began, found, at = time.time(), dict[str, float](), len(log.read_text())
+    began = time.time()
+    moments = dict[str, float]()
+    at = len(log.read_text())
     since = r"since \d\d:\d\d:\d\d"
 
     def status() -> bool:
-        said = CliRunner().invoke(cli, ["status", str(folder)]).output
-        return re.search(rf"(?m)^\W*{client}\W+awaited\W.*{since}", said) is not None
+        output = CliRunner().invoke(cli, ["status", str(folder)]).output
+        return re.search(rf"(?m)^\W*{client}\W+awaited\W.*{since}", output) is not None
 
     def watch() -> bool:
         with urlopen(f"http://127.0.0.1:{port}/view.json") as answer:
-            there = json.load(answer)["clients"][client]
-        return there["standing"] == "awaited" and re.match(since, there["why"]) is not None
+            row = json.load(answer)["clients"][client]
+        return row["standing"] == "awaited" and re.match(since, row["why"]) is not None
 
     warned = re.compile(rf"waits for clients \[(.*\D)?{client}(\D.*)?\], for \d+ s so far")
     looks = lambda: client in waited(folder), status, watch, lambda: warned.search(log.read_text(), at) is not None
-    while len(found) < len(looks) and time.time() < began + AWAY:
+    while len(moments) < len(looks) and time.time() < began + AWAY:
         for name, look in zip(VIEWS, looks, strict=True):
-            if name not in found and look():
-                found[name] = round(time.time() - began, 2)
+            if name not in moments and look():
+                moments[name] = round(time.time() - began, 2)
         time.sleep(0.1)
-    return found
+    return moments
 
 
 def waited(folder: Path) -> list[int]:
     """Whom a run waits for, as its folder has it."""
-    told = [e["clients"] for e in events.read(folder) if e.get("event") == "awaited"]
-    return list(told[-1]) if told else []
+    awaited = [e["clients"] for e in events.read(folder) if e.get("event") == "awaited"]
+    return list(awaited[-1]) if awaited else []
 
 
-def node_kills(there: Deployment, name: str, rng: random.Random) -> Iterator[dict[str, Any]]:
+def node_kills(server: Deployment, name: str, rng: random.Random) -> Iterator[dict[str, Any]]:
     """Kills of nodes in one run, until it ends; a line for each. Raises AssertionError where its x differs."""
-    folder, port = there.folder / name, ports()
+    folder = server.folder / name
+    port = ports()
     command = ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={folder}", "--timeout=300"]
     page = ["medley", "watch", str(folder), f"--port={port}"]
-    with started(command, there.folder, there.env, name) as (p, log), started(page, there.folder, there.env, "watch"):
-        until(lambda: rounds(folder) > 0 and there.answers(port), p, log)
+    with (
+        started(command, server.folder, server.env, name) as (p, log),
+        started(page, server.folder, server.env, "watch"),
+    ):
+        until(lambda: rounds(folder) > 0 and server.answers(port), p, log)
         while p.poll() is None:
             time.sleep(rng.uniform(0, 3))
             if rounds(folder) > ROUNDS - 4:
                 break
             k = rng.randrange(3)
-            own = sorted(
-                (line.startswith("bash"), i) for i, line in there.processes().items() if f"--client={k} " in line
+            processes = sorted(
+                (line.startswith("bash"), i) for i, line in server.processes().items() if f"--client={k} " in line
             )
-            (_, node), (_, shell) = own
+            (_, node), (_, shell) = processes
             os.kill(shell, signal.SIGSTOP)  # it starts the node again
             os.kill(node, signal.SIGKILL)
-            found, at = seen(folder, log, port, k), len((out := there.folder / f"node{k}.log").read_text())
+            moments = watched_moments(folder, log, port, k)
+            at = len((out := server.folder / f"node{k}.log").read_text())
             os.kill(shell, signal.SIGCONT)
             until(lambda at=at, out=out: len(answered(out.read_text()[at:])) == 2, p, log)  # type: ignore[misc]
             until(lambda: not waited(folder), p, log)
-            back, asked = answered(out.read_text()[at:])
-            yield {"client": k, **found, "asked": round(asked - back, 2), "load": os.getloadavg()[0]}
-        assert p.wait(600) == 0, f"{log.read_text()}\n{there.logs()}"
+            back, requested = answered(out.read_text()[at:])
+            yield {"client": k, **moments, "asked": round(requested - back, 2), "load": os.getloadavg()[0]}
+        assert p.wait(600) == 0, f"{log.read_text()}\n{server.logs()}"
     r = table("SCAFFOLD", ROUNDS)
-    here = r.federation().run(r.methods()[0], ROUNDS, transport=md.transports.Lossy(), **r.options())
-    assert torch.equal(here.x, md.Result.load(folder).x), f"{name}: another x\n{there.logs()}"
+    reference = r.federation().run(r.methods()[0], ROUNDS, transport=md.transports.Lossy(), **r.options())
+    assert torch.equal(reference.x, md.Result.load(folder).x), f"{name}: another x\n{server.logs()}"
 
 
 def answered(log: str) -> list[float]:
@@ -159,36 +172,37 @@ def answered(log: str) -> list[float]:
     first = back and re.compile(r"(?m)^(\S+ \S+) DEBUG run \d+: \S+: pull and answer (\S+) s, push (\S+) s").search(
         log, back.end()
     )
-    asked = [stamp(first[1]) - float(first[2]) - float(first[3])] if first else []
-    return [stamp(back[1]), *asked] if back else []
+    requested = [stamp(first[1]) - float(first[2]) - float(first[3])] if first else []
+    return [stamp(back[1]), *requested] if back else []
 
 
-def views(wanted: int, file: Path, seed: int) -> list[dict[str, Any]]:
+def views(most: int, file: Path, seed: int) -> list[dict[str, Any]]:
     """So many kills of nodes, with those that the file has. Raises AssertionError for a run with another x."""
-    kept = [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
-    rng, n = random.Random(f"{seed} {len(kept)}"), count()
+    lines = [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
+    rng = random.Random(f"{seed} {len(lines)}")
+    n = count()
     with contextlib.ExitStack() as stack:
-        there = None
-        while len(kept) < wanted:
-            if there is None:
+        server = None
+        while len(lines) < most:
+            if server is None:
                 tmp = stack.enter_context(tempfile.TemporaryDirectory(prefix="medley-kills-"))
-                there = stack.enter_context(deployment(Path(tmp) / "server", "SCAFFOLD"))
-                there.app(table("SCAFFOLD", ROUNDS))
-            for line in node_kills(there, f"run{next(n)}", rng):
-                kept.append(line)
+                server = stack.enter_context(deployment(Path(tmp) / "server", "SCAFFOLD"))
+                server.app(table("SCAFFOLD", ROUNDS))
+            for line in node_kills(server, f"run{next(n)}", rng):
+                lines.append(line)
                 with file.open("a") as out:
                     out.write(json.dumps(line) + "\n")
                 print(line, flush=True)
-    return kept
+    return lines
 
 
-def written(kept: Sequence[dict[str, Any]]) -> str:
+def written(lines: Sequence[dict[str, Any]]) -> str:
     """The table of the page, from lines of `views`."""
     what = {
         **{name: f"{name} names it and since when" for name in VIEWS},
         "asked": "it is asked again, once it is back",
     }
-    rows = [(text, [line.get(name, AWAY) for line in kept]) for name, text in what.items()]
+    rows = [(text, [line.get(name, AWAY) for line in lines]) for name, text in what.items()]
     return HEAD + "".join(f"| {text} | {statistics.median(s):.1f} s | {max(s):.1f} s |\n" for text, s in rows)
 
 
@@ -202,16 +216,16 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="with --views: put the table into docs/benchmarks.md")
     args = parser.parse_args()
     if args.views is not None:
-        text = written(kept := views(args.count, args.views, args.seed))
-        print(f"{len(kept)} kills\n{text}")
+        text = written(lines := views(args.count, args.views, args.seed))
+        print(f"{len(lines)} kills\n{text}")
         if args.write:
             before, _, after = PAGE.read_text(encoding="utf-8").partition(HEAD)
             rest = "".join(dropwhile(lambda line: line.startswith("| "), after.splitlines(keepends=True)))
             PAGE.write_text(before + text + rest, encoding="utf-8")
         return
     began = time.monotonic()
-    for found in kills(args.count, args.seed, args.methods.split(",")):
-        report("deployed kills", found, began, args.save)
+    for result in kills(args.count, args.seed, args.methods.split(",")):
+        report("deployed kills", result, began, args.save)
 
 
 if __name__ == "__main__":

@@ -169,7 +169,8 @@ REAL = {
 }
 """A method and what it trains -> a recipe, for real nodes: models of clients' own, and rows of two inputs."""
 
-SAME, HEAD = "equal", "| method | trained | digest on nodes |\n|---|---|---|\n"
+SAME = "equal"
+HEAD = "| method | trained | digest on nodes |\n|---|---|---|\n"
 REAL_HEAD = "| method | trained | digest on two nodes over TLS | seconds |\n|---|---|---|---|\n"
 
 
@@ -198,29 +199,30 @@ def on_nodes(path: Path, method: Algorithm[Any, Any], folder: Path) -> md.Result
 def over_tls(kinds: Iterable[tuple[str, str]] = REAL) -> Iterator[tuple[str, str, str, str]]:
     """A row for each of these entries of `REAL`, run on two nodes that are processes of their own."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="medley-nodes-") as tmp, Deployment.running(Path(tmp) / "at", 2) as there:
-        app = there.folder / "app"
+    with tempfile.TemporaryDirectory(prefix="medley-nodes-") as tmp, Deployment.running(Path(tmp) / "at", 2) as server:
+        app = server.folder / "app"
         (app / "nodes_code.py").write_text(CODE)
         for k, (kind, trained) in enumerate(kinds):
             text = REAL[kind, trained].replace("clients = 3", "clients = 2").replace('"FedAvg"', f'"{kind}"')
             (app / "recipe.toml").write_text(text)
             sys.path.insert(0, str(app))
             sys.modules.pop("nodes_code", None)
-            r, begun = recipe.load(app / "recipe.toml"), time.monotonic()
+            r = recipe.load(app / "recipe.toml")
+            begun = time.monotonic()
             one = {**r.options(), "transport": md.transports.Lossy(), "progress": False}
-            here = r.federation().run(r.methods()[0], r.rounds, **one)
+            simulated = r.federation().run(r.methods()[0], r.rounds, **one)
             sys.path.remove(str(app))
             code = f"--allow-code={','.join(names(r.tables))}"
-            command = ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={there.folder / f'run{k}'}"]
+            command = ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={server.folder / f'run{k}'}"]
             with (
-                there.node(0, code),
-                there.node(1, code),
-                started(command, there.folder, there.env, f"run{k}") as (p, log),
+                server.node(0, code),
+                server.node(1, code),
+                started(command, server.folder, server.env, f"run{k}") as (p, log),
             ):
                 if p.wait(600):
-                    raise md.MedleyError(f"{kind} of {trained}: {log.read_text()}\n{there.logs()}")
-            got = md.Result.load(there.folder / f"run{k}", model=False)
-            yield kind, trained, same(here, got), f"{time.monotonic() - begun:.0f}"
+                    raise md.MedleyError(f"{kind} of {trained}: {log.read_text()}\n{server.logs()}")
+            deployed = md.Result.load(server.folder / f"run{k}", model=False)
+            yield kind, trained, same(simulated, deployed), f"{time.monotonic() - begun:.0f}"
 
 
 def place_of(method: Algorithm[Any, Any], folder: Path) -> tuple[str, Path, recipe.Recipe]:
@@ -248,32 +250,33 @@ def row(method: Algorithm[Any, Any]) -> tuple[str, str, str]:
         (folder / "nodes_code.py").write_text(CODE)
         sys.path.insert(0, tmp)
         sys.modules.pop("nodes_code", None)
-        fsync, os.fsync = os.fsync, lambda fd: None  # nothing here need outlive a power cut
+        fsync = os.fsync  # nothing here need outlive a power cut
+        os.fsync = lambda fd: None
         try:
             where, path, r = place_of(method, folder)
             # Clients served one by one, as on nodes: a stack of them rounds otherwise.
-            there = md.transports.Lossy()
-            here = r.federation().run(method, r.rounds, **{**r.options(), "transport": there, "progress": False})
-            got = on_nodes(path, method, folder)
+            lossy = md.transports.Lossy()
+            simulated = r.federation().run(method, r.rounds, **{**r.options(), "transport": lossy, "progress": False})
+            deployed = on_nodes(path, method, folder)
         except md.MedleyError as e:
             return name, "", f"refused: {' '.join(str(e).split())}"
         finally:
             sys.path.remove(tmp)
             os.fsync = fsync
-        return name, where, same(here, got)
+        return name, where, same(simulated, deployed)
 
 
-def same(here: md.Result, got: md.Result) -> str:
+def same(simulated: md.Result, deployed: md.Result) -> str:
     """`SAME` where two results have one digest; else how far apart they are."""
-    if digest(here) == digest(got):
+    if digest(simulated) == digest(deployed):
         return SAME
-    return f"x differs by {float((here.x - got.x).abs().max()):.1e}"
+    return f"x differs by {float((simulated.x - deployed.x).abs().max()):.1e}"
 
 
 def named(method: Algorithm[Any, Any]) -> str:
     """A method's name with its settings."""
-    given = ", ".join(f"{k}={v!r}" for k, v in changed(method).items())
-    return f"{method.name}({given})" if given else method.name
+    settings = ", ".join(f"{k}={v!r}" for k, v in changed(method).items())
+    return f"{method.name}({settings})" if settings else method.name
 
 
 def changed(method: Algorithm[Any, Any]) -> dict[str, Any]:
@@ -282,13 +285,13 @@ def changed(method: Algorithm[Any, Any]) -> dict[str, Any]:
         usual = type(method)().settings()
     except TypeError:
         usual = {}
-    own = {k: v for k, v in method.settings().items() if v != usual.get(k)}
-    return {k: v for k, v in own.items() if isinstance(v, int | float) or (isinstance(v, str) and len(v) < 20)}
+    different = {k: v for k, v in method.settings().items() if v != usual.get(k)}
+    return {k: v for k, v in different.items() if isinstance(v, int | float) or (isinstance(v, str) and len(v) < 20)}
 
 
-def line(found: tuple[str, ...]) -> str:
+def line(cells: tuple[str, ...]) -> str:
     """A row of the table."""
-    return f"| {' | '.join(part.replace('|', '/') for part in found)} |\n"
+    return f"| {' | '.join(part.replace('|', '/') for part in cells)} |\n"
 
 
 def main() -> None:
@@ -297,21 +300,22 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/deployed.md")
     parser.add_argument("--only", default="", help="methods whose name has this in it")
     parser.add_argument("--nodes", choices=["here", "tls"], default="here", help="two processes, over TLS, or none")
-    given = parser.parse_args()
+    args = parser.parse_args()
     logging.getLogger("medley").setLevel(logging.ERROR)
-    tls, wanted = given.nodes == "tls", given.only.lower()
-    found: Iterator[tuple[str, ...]] = (
-        over_tls(k for k in REAL if wanted in k[0].lower())
+    tls = args.nodes == "tls"
+    only = args.only.lower()
+    results: Iterator[tuple[str, ...]] = (
+        over_tls(k for k in REAL if only in k[0].lower())
         if tls
-        else (row(m) for m in METHODS if wanted in m.name.lower())
+        else (row(m) for m in METHODS if only in m.name.lower())
     )
     rows = []
-    for one in found:
+    for one in results:
         rows.append(one)
         print(line(one), end="", flush=True)
     equal = sum(r[2] == SAME for r in rows)
     print(f"{equal} of {len(rows)} are equal")
-    if given.write:
+    if args.write:
         before, head, after = PAGE.read_text(encoding="utf-8").partition(REAL_HEAD if tls else HEAD)
         rest = "".join(dropwhile(lambda text: text.startswith("| "), after.splitlines(keepends=True)))
         PAGE.write_text(before + head + "".join(map(line, rows)) + rest, encoding="utf-8")

@@ -57,10 +57,10 @@ def table(clients: int, rounds: int, hidden: int) -> recipe.Recipe:
     )
 
 
-def tally(there: Deployment) -> dict[str, tuple[float, float]]:
+def tally(server: Deployment) -> dict[str, tuple[float, float]]:
     """Seconds of processor time, with children that have ended, and peak memory in MB, by kind of process."""
     spent: dict[str, tuple[float, float]] = {}
-    for number, command in there.processes().items():
+    for number, command in server.processes().items():
         with contextlib.suppress(OSError, IndexError, ValueError):
             kind = next((name for word, name in KINDS.items() if word in command.partition("--")[0]), None)
             if kind is None or command.startswith("bash"):
@@ -68,9 +68,9 @@ def tally(there: Deployment) -> dict[str, tuple[float, float]]:
             path = Path("/proc") / str(number)
             times = [int(v) for v in (path / "stat").read_text().rpartition(")")[2].split()[11:15]]
             status = dict(line.split(":", 1) for line in (path / "status").read_text().splitlines() if ":" in line)
-            own = sum(times) / TICK if kind == "SuperNodes" else sum(times[:2]) / TICK
+            seconds = sum(times) / TICK if kind == "SuperNodes" else sum(times[:2]) / TICK
             before = spent.get(kind, (0.0, 0.0))
-            spent[kind] = before[0] + own, max(before[1], int(status["VmHWM"].split()[0]) / 1024)
+            spent[kind] = before[0] + seconds, max(before[1], int(status["VmHWM"].split()[0]) / 1024)
     return spent
 
 
@@ -88,28 +88,29 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=0)
     parser.add_argument("--stock", action="store_true", help="Flower's SuperNodes in the place of medley node")
     a = parser.parse_args()
-    looks, loads = dict[int, dict[str, tuple[float, float]]](), list[float]()
+    looks = dict[int, dict[str, tuple[float, float]]]()
+    loads = list[float]()
     with tempfile.TemporaryDirectory() as tmp, contextlib.ExitStack() as stack:
-        there = stack.enter_context(Deployment.running(Path(tmp) / "server", keys=a.clients))
-        there.app(table(a.clients, a.rounds, a.hidden))
+        server = stack.enter_context(Deployment.running(Path(tmp) / "server", keys=a.clients))
+        server.app(table(a.clients, a.rounds, a.hidden))
         for k in range(a.clients):
-            command = ["flower-supernode", "--root-certificates=keys/ca.crt", f"--superlink=127.0.0.1:{there.port}"]
+            command = ["flower-supernode", "--root-certificates=keys/ca.crt", f"--superlink=127.0.0.1:{server.port}"]
             command += [f"--auth-supernode-private-key=keys/node{k}", "--host=127.0.0.1", f"--port={ports()}"]
             command += [f'--node-config=partition-id={k} memory="stock"']
-            node = started(command, there.folder, there.env, f"node{k}") if a.stock else there.node(k)
+            node = started(command, server.folder, server.env, f"node{k}") if a.stock else server.node(k)
             stack.enter_context(node)
-        command = ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={there.folder / 'run'}"]
-        with started(command, there.folder, there.env, "run") as (p, log):
+        command = ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={server.folder / 'run'}"]
+        with started(command, server.folder, server.env, "run") as (p, log):
             while p.poll() is None:
                 loads.append(os.getloadavg()[0])
                 if done := len(re.findall(r"round \d+:", log.read_text())):
-                    looks.setdefault(done, tally(there))
+                    looks.setdefault(done, tally(server))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     p.wait(0.2)
             if p.returncode:
-                sys.exit(f"the run ended with {p.returncode}\n{there.logs()}")
-        result = md.Result.load(there.folder / "run")
-        took = between((there.folder / "node0.log").read_text())
+                sys.exit(f"the run ended with {p.returncode}\n{server.logs()}")
+        result = md.Result.load(server.folder / "run")
+        times = between((server.folder / "node0.log").read_text())
     wall = (result.history[-1]["wall"] - result.history[0]["wall"]) / a.rounds
     size = result.x.numel() * result.x.element_size() / 1e6
     print(
@@ -117,9 +118,10 @@ def main() -> None:
         end="",
     )
     print(f" to {max(loads):.1f}\nwall seconds an exchange: mean {wall:.2f}", end="")
-    print(f", median {statistics.median(took):.2f} ({min(took):.2f} to {max(took):.2f})" if took else "")
+    print(f", median {statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})" if times else "")
     # The first look after a round: not at the last one, after which the clients evaluate.
-    first, last = min(looks), max(k for k in looks if k < a.rounds)
+    first = min(looks)
+    last = max(k for k in looks if k < a.rounds)
     for kind, (seconds, peak) in looks[last].items():
         spent = (seconds - looks[first].get(kind, (0.0, 0.0))[0]) / (last - first)
         print(f"  {kind:14} {spent:6.3f} s of processor time an exchange, peak {peak:.0f} MB")

@@ -43,9 +43,13 @@ def table(g: np.random.Generator, ids: np.ndarray) -> Any:
 
 def sequence(seed: int, questions: int = 12) -> tuple[Counter[str], bool]:
     """What happened to the questions of one sequence, and whether the answers tell of fewer than five patients."""
-    g, counts = np.random.default_rng(seed), Counter[str]()
-    ids, answered, study = np.arange(80) + 1000 * seed, list[set[int]](), None
-    folder, rules = tempfile.mkdtemp(), Rules(id="id" if seed % 2 else "")
+    g = np.random.default_rng(seed)
+    counts = Counter[str]()
+    ids = np.arange(80) + 1000 * seed
+    answered = list[set[int]]()
+    study = None
+    folder = tempfile.mkdtemp()
+    rules = Rules(id="id" if seed % 2 else "")
     for _ in range(questions):
         what = g.choice(["same", "sorted", "shuffled", "grown", "fewer", "restarted", "full disk"])
         if what == "grown":
@@ -84,8 +88,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--times", type=int, default=200)
     times = parser.parse_args().times
-    made = [sequence(seed) for seed in range(times)]
-    total = sum((counts for counts, _ in made), Counter[str]())
-    line = {"sequences": times, "leaks": sum(leak for _, leak in made), **dict(sorted(total.items()))}
+    sequences = [sequence(seed) for seed in range(times)]
+    total = sum((counts for counts, _ in sequences), Counter[str]())
+    line = {"sequences": times, "leaks": sum(leak for _, leak in sequences), **dict(sorted(total.items()))}
     print(line)
     Path(__file__).with_suffix(".json").write_text(json.dumps(line, indent=0) + "\n")

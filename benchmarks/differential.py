@@ -118,15 +118,16 @@ class Case:
             rest["replay"] = md.replay.Ring(capacity=4, sample=2)
         if self.dealt == "clients":
             more = {} if self.problem in VALUES else {"classes": self.classes if self.problem != "Logistic" else 2}
-            given = [self.rows(i, layout) for i in range(len(self.sizes))]
-            return md.Federation(self.family(), clients=given, **more, **rest)
-        whole = [self.rows(i, "plain") for i in range(len(self.sizes))]
-        X, y = (np.concatenate([r[k] for r in whole]) for k in (0, 1))
-        w = torch.tensor(np.concatenate([r[2] for r in whole])) if self.weighted else None
+            parts = [self.rows(i, layout) for i in range(len(self.sizes))]
+            return md.Federation(self.family(), clients=parts, **more, **rest)
+        plain = [self.rows(i, "plain") for i in range(len(self.sizes))]
+        X, y = (np.concatenate([r[k] for r in plain]) for k in (0, 1))
+        w = torch.tensor(np.concatenate([r[2] for r in plain])) if self.weighted else None
         squares = self.problem in VALUES
         classes = None if squares else self.classes if self.problem != "Logistic" else 2
-        laid = layout if layout in ("tensor", "columns first", "mapped targets", *MAPPED) else "plain"
-        rows, targets = laid_out(X, laid), mapped(y, laid)
+        form = layout if layout in ("tensor", "columns first", "mapped targets", *MAPPED) else "plain"
+        rows = laid_out(X, form)
+        targets = mapped(y, form)
         data = md.datasets.Dataset(rows, targets, rows[:4], targets[:4], classes=classes, weights=w)
         clients = max(1, min(len(self.sizes), len(y) // 3))
         kind = md.scenarios.IID(clients)
@@ -136,8 +137,8 @@ class Case:
 
     def method_(self) -> Any:
         """The method, with defaults; a tuned lr for every second seed."""
-        made = methods()[self.method]()
-        return md.Tuned(made, 0.5) if self.seed % 2 else made
+        method = methods()[self.method]()
+        return md.Tuned(method, 0.5) if self.seed % 2 else method
 
     def options(self) -> dict[str, Any]:
         """Options of the run."""
@@ -208,7 +209,8 @@ def mapped(X: np.ndarray, layout: str) -> Any:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Cases of all kinds; combinations that a run refuses are among them."""
-    pick, some = lambda *words: draw(st.sampled_from(words)), lambda p: draw(st.integers(0, 99)) < 100 * p
+    pick = lambda *words: draw(st.sampled_from(words))
+    some = lambda p: draw(st.integers(0, 99)) < 100 * p
     pace: dict[str, Any] = {"lr": pick(0.05, 0.1, "Uniform"), "batch": pick(2, 3, None)}
     pace |= pick({}, {"epochs": 2}, {"epochs": "Integers"}, {"steps": 3}, {"steps": "Integers"})
     pace |= pick(
@@ -222,13 +224,12 @@ def cases(draw: st.DrawFn) -> Case:
             pick(("loss", 0.3), ("corrupt", 0.3), ("duplicate", 0.5), ("late", 0.4), ("crash", 0.3), ("nan", 0.3)),
         )
         policy = pick(policy, (("retries", 1), ("faulty", "drop")), (("faulty", "drop"),))
-    rounds, method = draw(st.integers(1, 4)), draw(st.sampled_from(NAMES))
+    rounds = draw(st.integers(1, 4))
+    method = draw(st.sampled_from(NAMES))
     # Most cases have what the method needs; the others are refused.
     needs = needs_of(methods()[method]().requires()) if some(0.95) else frozenset()
-    stream, convex = (
-        needs & {Need.STREAM, Need.REPLAY},
-        needs & {Need.CONVEX, Need.FACTOR, Need.QUADRATIC, Need.WEIGHTS},
-    )
+    stream = needs & {Need.STREAM, Need.REPLAY}
+    convex = needs & {Need.CONVEX, Need.FACTOR, Need.QUADRATIC, Need.WEIGHTS}
     values = [] if stream or Need.CLASSES in needs else ["Values"]
     problems = ["Softmax", "Softmax", "Logistic", *([] if needs & {Need.STREAM, Need.CLASSES} else ["LeastSquares"])]
     problems = ["LeastSquares"] if Need.QUADRATIC in needs else problems + ["Network", *values] * (not convex)
@@ -313,8 +314,8 @@ def check(case: Case, counts: Counter[str]) -> None:
         counts["layout"] += 1
     if case.workers:
         inner = Processes(case.workers)
-        there = Lossy(**dict(case.faults), inner=inner) if case.faults else inner
-        other, _ = outcome(lambda: case.run(transport=there))
+        transport = Lossy(**dict(case.faults), inner=inner) if case.faults else inner
+        other, _ = outcome(lambda: case.run(transport=transport))
         assert other == want, f"{case.workers} processes: {other}, and in one {want}"
         counts["processes"] += 1
     if reference is not None:
@@ -346,7 +347,9 @@ def federations(count: int, minutes: float, first: int) -> dict[str, Any]:
     """Check ``count`` cases, or as many as ``minutes`` allow. Raises where one fails, with the smallest that does."""
     counts: Counter[str] = Counter()
     tried = Counter[str]()
-    began, number, done = time.monotonic(), first, 0
+    began = time.monotonic()
+    number = first
+    done = 0
     while done < count and time.monotonic() - began < 60 * minutes:
         size = min(25, count - done)
 
@@ -365,7 +368,8 @@ def federations(count: int, minutes: float, first: int) -> dict[str, Any]:
             check(case, counts)
 
         batch()
-        number, done = number + 1, done + size
+        number = number + 1
+        done = done + size
         print(f"{done} federations, none wrong", file=sys.stderr, flush=True)
     return {"federations": sum(tried.values()), "seeds": [first, number - 1], **counts, "methods": len(tried)}
 
@@ -380,18 +384,18 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.getLogger("medley").setLevel(logging.CRITICAL)
     began = time.monotonic()
-    found = federations(args.count, args.minutes, args.seed)
-    report("federations", found | {"failures": 0}, began, args.save)
+    outcome = federations(args.count, args.minutes, args.seed)
+    report("federations", outcome | {"failures": 0}, began, args.save)
 
 
-def report(what: str, found: dict[str, Any], began: float, file: Path | None) -> None:
+def report(what: str, result: dict[str, Any], began: float, file: Path | None) -> None:
     """Print the counts, with time and versions, and put them into a file of several such."""
     versions = {name: v for name, v in environment().items() if name in ("medley", "torch", "python", "machine")}
-    found |= {"minutes": round((time.monotonic() - began) / 60, 1), **versions}
-    print(json.dumps(found))
+    result |= {"minutes": round((time.monotonic() - began) / 60, 1), **versions}
+    print(json.dumps(result))
     if file is not None:
         old = json.loads(file.read_text()) if file.exists() else {}
-        file.write_text(json.dumps({**old, what: found}, indent=1) + "\n")
+        file.write_text(json.dumps({**old, what: result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

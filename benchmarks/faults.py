@@ -19,7 +19,7 @@ from medley.transports import Local, Lossy
 SEEDS = range(5)
 
 
-def told(values: Sequence[float], digits: int = 0) -> str:
+def shown(values: Sequence[float], digits: int = 0) -> str:
     """Mean ± standard deviation over seeds."""
     return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
@@ -43,16 +43,16 @@ def loss(share: float, rounds: int) -> None:
         cells = []
         for transport in (Local(), Lossy(loss=share)):
             runs = [run(method, fed, rounds, seed, transport=transport, target={"gap": 1e-6}) for seed in SEEDS]
-            there = [r.summary["round"] for r in runs if r.status.outcome == "target"]
+            reached = [r.summary["round"] for r in runs if r.status.outcome == "target"]
             worst = max(r.summary["gap"] for r in runs)
-            missed = f"{len(there)} of {len(runs)} within {rounds}, worst gap {worst:.1e}"
-            cells.append(told(there) if len(there) == len(runs) else missed)
-        print(f"| {said(method)} | rounds to a gap of 1e-6 | {' | '.join(cells)} |", flush=True)
+            missed = f"{len(reached)} of {len(runs)} within {rounds}, worst gap {worst:.1e}"
+            cells.append(shown(reached) if len(reached) == len(runs) else missed)
+        print(f"| {described(method)} | rounds to a gap of 1e-6 | {' | '.join(cells)} |", flush=True)
     figures: dict[str, list[str]] = {"acc": [], "fgt": []}
     for transport in (Local(), Lossy(loss=share)):
         runs = [run(md.CFLAG.joint(), stream, 10, seed, transport=transport, eval_every=10) for seed in SEEDS]
         for name, cells in figures.items():
-            cells.append(told([100 * r.summary[name] for r in runs], 1))
+            cells.append(shown([100 * r.summary[name] for r in runs], 1))
     for name, words in (("acc", "accuracy over all tasks at the end, %"), ("fgt", "forgotten, points")):
         print(f"| CFLAG.joint, digits | {words} | {' | '.join(figures[name])} |", flush=True)
 
@@ -77,19 +77,20 @@ def clock(target: float, rounds: int) -> None:
     print(f"| | reached {target:.0%} | virtual seconds | rounds | best accuracy, % |\n|---|---|---|---|---|")
     for name, (method, policy) in ways.items():
         runs = [run(method, fed, rounds, seed, reply_policy=policy, target={"accuracy": target}) for seed in SEEDS]
-        there = [r for r in runs if r.status.outcome == "target"]
+        reached = [r for r in runs if r.status.outcome == "target"]
         figures = [
-            told([r.summary[k] for r in there], d) if len(there) > 1 else "" for k, d in (("seconds", 1), ("round", 0))
+            shown([r.summary[k] for r in reached], d) if len(reached) > 1 else ""
+            for k, d in (("seconds", 1), ("round", 0))
         ]
-        best = told([100 * max(r["accuracy"]) for r in runs], 1)
-        print(f"| {name} | {len(there)} of {len(runs)} | {' | '.join(figures)} | {best} |", flush=True)
+        best = shown([100 * max(r["accuracy"]) for r in runs], 1)
+        print(f"| {name} | {len(reached)} of {len(runs)} | {' | '.join(figures)} | {best} |", flush=True)
 
 
 def run(method: Any, fed: md.Federation, rounds: int, seed: int, **options: Any) -> md.Result:
     return md.run(method, fed, rounds, seed=seed, throw=False, progress=False, **options)
 
 
-def said(method: Any) -> str:
+def described(method: Any) -> str:
     return "SHED.fast" if method.name == "SHED" and method.lbfgs else method.name
 
 

@@ -49,13 +49,13 @@ def seconds_a_round(method: object, fed: md.Federation, rounds: int) -> float:
     return (ends[-1] - ends[1]) / rounds
 
 
-def alone(fold: R.Fold, rows: torch.Tensor) -> float:
+def fold_seconds(fold: R.Fold, rows: torch.Tensor) -> float:
     """The median CPU time of three folds of these rows."""
-    told = Context(root=0 if fold.root_client is not None else None)
+    context = Context(root=0 if fold.root_client is not None else None)
     out = []
     for _ in range(3):
         began = time.process_time()
-        fold(rows, told)
+        fold(rows, context)
         out.append(time.process_time() - began)
     return statistics.median(out)
 
@@ -66,22 +66,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=600, help="rows of a client")
     parser.add_argument("--rounds", type=int, default=2, help="rounds of a run")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each fold")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    fed = federation(given.clients, given.rows)
+    fed = federation(args.clients, args.rows)
     methods = {"mean": md.FedAvg(), **{fold.name: md.Robust(md.FedAvg(), fold=fold) for fold in FOLDS}}
     times: dict[str, list[float]] = {name: [] for name in methods}
-    for _ in range(given.repeats):
+    for _ in range(args.repeats):
         for name, method in methods.items():
-            times[name].append(seconds_a_round(method, fed, given.rounds))
+            times[name].append(seconds_a_round(method, fed, args.rounds))
     plain = statistics.median(times["mean"])
     d = fed.draw(0).problem.d
-    replies = 0.01 * torch.randn(given.clients, d, generator=torch.Generator().manual_seed(1))
-    single = {"mean": 0.0, **{fold.name: alone(fold, replies) for fold in FOLDS}}
-    print(f"{given.clients} clients of {given.rows} rows, d = {d:,}; CPU seconds")
+    replies = 0.01 * torch.randn(args.clients, d, generator=torch.Generator().manual_seed(1))
+    single = {"mean": 0.0, **{fold.name: fold_seconds(fold, replies) for fold in FOLDS}}
+    print(f"{args.clients} clients of {args.rows} rows, d = {d:,}; CPU seconds")
     print(f"{'fold':>16}  {'round':>7}  {'of mean':>7}  {'alone':>7}")
-    for name, took in times.items():
-        mid = statistics.median(took)
+    for name, seconds in times.items():
+        mid = statistics.median(seconds)
         print(f"{name:>16}  {mid:7.2f}  {mid / plain:7.2f}  {single[name]:7.2f}")
 
 

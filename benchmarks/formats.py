@@ -56,13 +56,14 @@ def main() -> None:
     torch.set_num_threads(1)
     y = torch.arange(args.batch) % 10
     for name in [args.only] if args.only else NETWORKS:
-        X, models = torch.randn(args.batch, 3, 32, 32), {}
+        X = torch.randn(args.batch, 3, 32, 32)
+        models = {}
         for way, (layout, low) in WAYS.items():
             torch.manual_seed(0)
             model = NETWORKS[name]().to(memory_format=layout)  # type: ignore[call-overload]
             optimizer = torch.optim.SGD(model.parameters(), 0.01)
             models[way] = (model, X.contiguous(memory_format=layout), y, low, optimizer)
-        turns = [{way: step(*given) for way, given in models.items()} for _ in range(1 + args.repeats)][1:]
+        turns = [{way: step(*arguments) for way, arguments in models.items()} for _ in range(1 + args.repeats)][1:]
         for way in WAYS:
             ratios = sorted(turn["NCHW"] / turn[way] for turn in turns)
             print(

@@ -111,9 +111,9 @@ class Messages(Target):
         return True
 
     def read(self, raw: bytes) -> None:
-        got = Fuzzed.unpack(framing.from_bytes(raw), D, "client 0")
-        assert got.x.shape == (D,)
-        assert all(message.is_finite(v) for v in vars(got).values())
+        decoded = Fuzzed.unpack(framing.from_bytes(raw), D, "client 0")
+        assert decoded.x.shape == (D,)
+        assert all(message.is_finite(v) for v in vars(decoded).values())
 
 
 class Hellos(Target):
@@ -156,13 +156,13 @@ class Evaluations(Target):
         super().__init__()
         full = {"tests": [{"test_loss": 0.3, "accuracy": 0.5}, None], "loss": 1.5}
         few = {"tests": [{"test_loss": 12.0}, None], "loss": -0.1}
-        self.seeds = [json.dumps(said).encode() for said in (full, few)]
+        self.seeds = [json.dumps(answer).encode() for answer in (full, few)]
 
     def read(self, raw: bytes) -> None:
-        got = Figures.read(0, raw, Asked([True, False]))
-        assert got.loss is not None
-        assert math.isfinite(got.loss)
-        assert all(math.isfinite(v) for figures in got.tests for v in figures.values())
+        read_figures = Figures.read(0, raw, Asked([True, False]))
+        assert read_figures.loss is not None
+        assert math.isfinite(read_figures.loss)
+        assert all(math.isfinite(v) for figures in read_figures.tests for v in figures.values())
 
 
 class Errors(Target):
@@ -170,7 +170,8 @@ class Errors(Target):
 
     def __init__(self) -> None:
         super().__init__()
-        row, failed = BadData("row 3 is empty", client=0, row=3), {"client": 0, "round": 2, "method": "train"}
+        row = BadData("row 3 is empty", client=0, row=3)
+        failed = {"client": 0, "round": 2, "method": "train"}
         raised = md.ClientFailed(**failed, traceback="ValueError: no")
         self.seeds = [sealed_error(row), sealed_error(raised), b"={}"]
 
@@ -187,7 +188,7 @@ class Two(Algorithm[Model]):
     def round(self, s: Model, clients: Any) -> None: ...
 
     @on_client
-    def train(self, me: Client, got: Model) -> Fuzzed:
+    def train(self, me: Client, request: Model) -> Fuzzed:
         return fuzzed(2)
 
 
@@ -224,10 +225,10 @@ class Requests(Target):
 
     def __init__(self) -> None:
         super().__init__()
-        own = Exchange(1, 0, "train", ((0,),), {}, {}, {0: (1, 0)}, {0: 0.5}, None)
-        known = asdict(Known(3, [[0, 1], [2]]))
+        exchange = Exchange(1, 0, "train", ((0,),), {}, {}, {0: (1, 0)}, {0: 0.5}, None)
+        limits = asdict(Known(3, [[0, 1], [2]]))
         self.common = pytree.to_bytes({"common": Model(torch.zeros(D)).pack(), "buffers": None})
-        self.seeds = [pytree.to_bytes({"exchange": own, "run": "7", "known": known})]
+        self.seeds = [pytree.to_bytes({"exchange": exchange, "run": "7", "known": limits})]
 
     def names(self, text: str) -> bool:
         return True
@@ -247,16 +248,18 @@ class Sealed(Target):
         draw = md.Federation(problem.problem, clients=problem.clients).draw(0, "test", None, "cpu", 1)
         exchange = Exchange(1, 0, "train", ((0, 1),), Model(torch.zeros(D)).pack(), {}, {}, {0: 0.5, 1: 0.5}, None)
         host = ClientHost(md.FedAvg(), draw.problem, lambda i, t: None)  # type: ignore[arg-type, return-value]
-        self.post, ring = Answers(None), Ring(32, 100.0, {0: 0.5, 1: 0.5})
-        own = lambda i: b""
-        self.parties = RemoteParties(host, self.post, "run", exchange, ring, b"", own)
+        self.post = Answers(None)
+        ring = Ring(32, 100.0, {0: 0.5, 1: 0.5})
+        nothing = lambda i: b""
+        self.parties = RemoteParties(host, self.post, "run", exchange, ring, b"", nothing)
         how = {"fields": form({"delta": torch.zeros(D)}), "rows": 12.0, "engines": ["seq"]}
         vector = pytree.to_bytes({"masked": torch.arange(D, dtype=torch.int32), **how})
         answers = bytes(64), tables.packed({1: bytes(48)}), vector, tables.packed({0: bytes(16), 1: bytes(range(16))})
         self.seeds = [bytes([step]) + b"=" + raw for step, raw in enumerate(answers)]  # the step, and its answer
 
     def read(self, raw: bytes) -> None:
-        p, self.post.answer = self.parties, raw[1:]
+        p = self.parties
+        self.post.answer = raw[1:]
         p.fold = Fold()
         steps = (
             lambda: all(len(k) == 64 for k in p.keys([0]).values()),
@@ -345,7 +348,8 @@ def peak() -> float:
 
 def fuzz(what: str, count: int, seed: int) -> str:
     """Read ``count`` mutations. Returns the outcomes in words."""
-    target, rng = TARGETS[what](), random.Random(seed)
+    target = TARGETS[what]()
+    rng = random.Random(seed)
     for good in () if what == "error" else target.seeds[: 1 if what == "hello" else None]:
         target.read(good)
     for _ in range(min(1000, count)):
@@ -369,7 +373,8 @@ def guided(count: int, seed: int) -> None:
 
     for f in (framing.from_bytes, Message.check.__func__):
         atheris.instrument_func(f)
-    target, before = Messages(), peak()
+    target = Messages()
+    before = peak()
 
     def one(raw: bytes) -> None:  # a sound prefix every other time: headers are hard to guess
         base = target.seeds[raw[0] % len(target.seeds)] if raw else b""

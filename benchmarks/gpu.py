@@ -30,9 +30,12 @@ from medley.contract.errors import RecipeError
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
-BEGIN, END = "<!-- gpu: begin -->", "<!-- gpu: end -->"
+BEGIN = "<!-- gpu: begin -->"
+END = "<!-- gpu: end -->"
 
-LR, BATCH, APART = 0.05, 20, 1e-10
+LR = 0.05
+BATCH = 20
+APART = 1e-10
 
 Clients = list[tuple[Tensor, Tensor]]
 
@@ -93,10 +96,12 @@ def by_hand(job: Job, clients: Clients, device: str, rounds: int, clock: Clock =
     """Seconds of each round of the loop that one would write."""
     torch.manual_seed(0)
     model = job.network().to(device)
-    data, took = [(X.to(device), y.to(device)) for X, y in clients], []
+    data = [(X.to(device), y.to(device)) for X, y in clients]
+    seconds = []
     for _ in range(rounds):
         wait(device)
-        began, total = clock(), None
+        began = clock()
+        total = None
         start = copy.deepcopy(model.state_dict())
         for X, y in data:
             model.load_state_dict(start)
@@ -110,8 +115,8 @@ def by_hand(job: Job, clients: Clients, device: str, rounds: int, clock: Clock =
         assert total is not None
         model.load_state_dict(total)
         wait(device)
-        took.append(clock() - began)
-    return took
+        seconds.append(clock() - began)
+    return seconds
 
 
 def by_engine(
@@ -132,36 +137,38 @@ def by_engine(
     return stamps
 
 
-def apart(fed: md.Federation, engine: str, device: str) -> float:
+def difference(fed: md.Federation, engine: str, device: str) -> float:
     """max |x − x_cpu|/max |x_cpu| after two rounds in float64."""
     settings = {"progress": False, "dtype": torch.float64, "eval_every": 2}
-    there = md.run(md.FedAvg(), fed, 2, engine=engine, device=device, **settings).x
-    here = md.run(md.FedAvg(), fed, 2, engine="seq", device="cpu", **settings).x
-    return float((there - here).abs().max() / here.abs().max())
+    on_device = md.run(md.FedAvg(), fed, 2, engine=engine, device=device, **settings).x
+    on_cpu = md.run(md.FedAvg(), fed, 2, engine="seq", device="cpu", **settings).x
+    return float((on_device - on_cpu).abs().max() / on_cpu.abs().max())
 
 
 def measured(job: Job, device: str, clients: int, rows: int, repeats: int) -> list[str]:
     """The job's lines of the table."""
-    data, lines, loop = job.clients(clients, rows), [], 0.0
+    data = job.clients(clients, rows)
+    lines = []
+    loop = 0.0
     few = job.federation(data[:4])
     for way in ("loop by hand", "seq", "fused", "stacked"):
         if device.startswith("cuda"):
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         try:
-            off = "" if way == "loop by hand" else f"{apart(few, way, device):.1e}"
+            off = "" if way == "loop by hand" else f"{difference(few, way, device):.1e}"
             if way == "loop by hand":
-                took = by_hand(job, data, device, repeats + 1)[1:]
+                times = by_hand(job, data, device, repeats + 1)[1:]
             else:
-                took = by_engine(job.federation(data), way, device, repeats + 1)[1:]
+                times = by_engine(job.federation(data), way, device, repeats + 1)[1:]
         except RecipeError as e:
             lines.append(f"| {job.name} | {way} | refused: {str(e).split(': ', 1)[-1].split(';')[0]} | | | |")
             continue
-        middle = statistics.median(took)
+        middle = statistics.median(times)
         loop = loop or middle
         peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.startswith("cuda") else float("nan")
         memory = "" if peak != peak else f"{peak:.0f}"
-        spread = f"{1e3 * middle:.1f} ({1e3 * min(took):.1f}-{1e3 * max(took):.1f})"
+        spread = f"{1e3 * middle:.1f} ({1e3 * min(times):.1f}-{1e3 * max(times):.1f})"
         lines.append(f"| {job.name} | {way} | {spread} | {loop / middle:.2f} | {memory} | {off} |")
         if off and float(off) > APART:
             raise SystemExit(f"{job.name}, {way}: {off} apart from the CPU in float64, at most {APART} is rounding")
@@ -188,15 +195,16 @@ def main(argv: list[str] | None = None) -> None:
     if a.write and (not gpu or a.small):
         sys.exit("--write: the page's table is of a GPU at full size; leave --small out, and --device cpu")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    clients, rows = a.clients or (6 if a.small else 100), 40 if a.small else 100
+    clients = a.clients or (6 if a.small else 100)
+    rows = 40 if a.small else 100
     name = torch.cuda.get_device_name(a.device) if gpu else "the CPU"
     about = f"{clients} clients with {rows} rows, torch {torch.__version__}, {name}, {a.repeats} rounds:"
     lines = [line for job in jobs(a.small) for line in measured(job, a.device, clients, rows, a.repeats)]
-    made = table(lines, about)
-    print(made)
+    text = table(lines, about)
+    print(text)
     if a.write:
         before, rest = PAGE.read_text().split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}")
+        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":

@@ -54,8 +54,14 @@ def entry(jobs: Sequence[dict[str, Any]], repeats: int) -> Entry:
         for name, way in job["ways"].items()
         if name != "loop"
     }
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    head = {"commit": commit(), "date": now, "processor": processor(), "repeats": repeats, "load": os.getloadavg()[0]}
+    moment = datetime.now(UTC).isoformat(timespec="seconds")
+    head = {
+        "commit": commit(),
+        "date": moment,
+        "processor": processor(),
+        "repeats": repeats,
+        "load": os.getloadavg()[0],
+    }
     return {**head, "times_as_fast_as_the_loop": ratios}
 
 
@@ -72,26 +78,31 @@ def append(new: Entry, path: Path = FILE) -> None:
 
 def fell(entries: Sequence[Entry]) -> list[str]:
     """A sentence for every ratio of the last run that is a fifth below the median of the runs before it."""
-    *before, now = entries
-    before = [e for e in before if e["processor"] == now["processor"]][-LAST:]
-    said = []
-    for name, ratio in now["times_as_fast_as_the_loop"].items():
+    *before, latest = entries
+    before = [e for e in before if e["processor"] == latest["processor"]][-LAST:]
+    sentences = []
+    for name, ratio in latest["times_as_fast_as_the_loop"].items():
         earlier = [e["times_as_fast_as_the_loop"][name] for e in before if name in e["times_as_fast_as_the_loop"]]
         if earlier and ratio < FALL * (usual := statistics.median(earlier)):
-            said.append(f"{name}: {ratio:.2f} times as fast as the loop, {usual:.2f} in the last {len(earlier)} runs")
-    return said
+            sentences.append(
+                f"{name}: {ratio:.2f} times as fast as the loop, {usual:.2f} in the last {len(earlier)} runs"
+            )
+    return sentences
 
 
 def picture(entries: Sequence[Entry]) -> str:
     """Small multiples: a panel a job, ratios over runs of the last one's processor."""
     entries = [e for e in entries if e["processor"] == entries[-1]["processor"]]
     names = sorted({name for e in entries for name in e["times_as_fast_as_the_loop"]})
-    wide, high, columns = 260, 120, 3
+    wide = 260
+    high = 120
+    columns = 3
     panels = "".join(
         f'<g transform="translate({(k % columns) * wide} {40 + k // columns * high})">{_panel(entries, name)}</g>'
         for k, name in enumerate(names)
     )
-    width, height = columns * wide, 50 + -(-len(names) // columns) * high
+    width = columns * wide
+    height = 50 + -(-len(names) // columns) * high
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
         f'font-size="11"><rect width="{width}" height="{height}" fill="#fff"/>'

@@ -61,13 +61,13 @@ Call = tuple[Callable[..., Any], Mapping[str, Any], Callable[[Any], Any]]
 
 def used(**parts: Any) -> Any:
     """One round with these arguments of a federation and a run."""
-    own = {k: parts.pop(k) for k in [*parts] if k in ("transport", "codec", "reply_policy", "secure")}
+    options = {k: parts.pop(k) for k in [*parts] if k in ("transport", "codec", "reply_policy", "secure")}
     method = parts.pop("method", md.FedAvg())
-    given = {"problem": md.problems.Softmax(mu=1e-2), "clients": CLIENTS, **parts}
-    if "partition" in given or isinstance(given.get("stream"), scenarios.Split):
-        given |= {"partition": given.get("partition", scenarios.IID(2)), "data": given.get("data", DATA)}
-        del given["clients"]
-    return md.run(method, md.Federation(**given), 1, **own, progress=False, throw=False)
+    settings = {"problem": md.problems.Softmax(mu=1e-2), "clients": CLIENTS, **parts}
+    if "partition" in settings or isinstance(settings.get("stream"), scenarios.Split):
+        settings |= {"partition": settings.get("partition", scenarios.IID(2)), "data": settings.get("data", DATA)}
+        del settings["clients"]
+    return md.run(method, md.Federation(**settings), 1, **options, progress=False, throw=False)
 
 
 def calls() -> dict[str, Call]:
@@ -77,13 +77,13 @@ def calls() -> dict[str, Call]:
         md.problems.Softmax(mu=1e-2), data=DATA.split(validation=0.25), partition=scenarios.IID(2)
     )
     quick: dict[str, Any] = {"rounds": 1, "progress": False, "throw": False}
-    nothing: Callable[[Any], Any] = lambda made: made
+    nothing: Callable[[Any], Any] = lambda value: value
     return {
         "run": (md.run, {"method": md.FedAvg(), "fed": fed, **quick}, nothing),
         "Federation": (
             md.Federation,
             {"problem": md.problems.Softmax(mu=1e-2), "clients": CLIENTS},
-            lambda made: made.run(md.FedAvg(), 1, progress=False, throw=False),
+            lambda value: value.run(md.FedAvg(), 1, progress=False, throw=False),
         ),
         "compare": (
             md.compare,
@@ -95,14 +95,14 @@ def calls() -> dict[str, Call]:
             {"method": md.FedAvg(), "fed": validated, "grid": {"lr": [1.0]}, "rounds": 1, "jobs": 1},
             nothing,
         ),
-        "sinks.TensorBoard": (sinks.TensorBoard, {"folder": HERE / "tensorboard"}, lambda made: made.close()),
-        "sinks.MLflow": (sinks.MLflow, {}, lambda made: made.close()),
-        "sinks.WandB": (sinks.WandB, {"mode": "offline"}, lambda made: made.close()),
+        "sinks.TensorBoard": (sinks.TensorBoard, {"folder": HERE / "tensorboard"}, lambda value: value.close()),
+        "sinks.MLflow": (sinks.MLflow, {}, lambda value: value.close()),
+        "sinks.WandB": (sinks.WandB, {"mode": "offline"}, lambda value: value.close()),
         **readers(),
         "datasets.Dataset": (
             md.datasets.Dataset,
             {"X": DATA.X, "y": DATA.y, "classes": 3},
-            lambda made: used(data=made, partition=scenarios.IID(2)),
+            lambda value: used(data=value, partition=scenarios.IID(2)),
         ),
         **parts_of_runs(),
         **{name: (kind, {}, nothing) for name, kind in methods().items() if name != "TARGET"},  # it has no defaults
@@ -137,19 +137,19 @@ def parts_of_runs() -> dict[str, Call]:
         "problems.Softmax": ("problem", md.problems.Softmax, {}),
         "problems.Network": ("problem", md.problems.Network, {"module": md.models.mlp(2, 3, (3,))}),
     }
-    for name, (key, kind, given) in parts.items():
+    for name, (key, kind, arguments) in parts.items():
         with_stream = {"stream": scenarios.Split(tasks=3, mode="class")} if key == "replay" else {}
-        out[name] = kind, given, lambda made, key=key, more=with_stream: used(**{key: made}, **more)  # type: ignore[misc]
-    folds: Callable[[Any], Any] = lambda made: used(method=md.Robust(md.FedAvg(), made), **SIX)
-    out |= {f"robust.{name}": (getattr(robust, name), given, folds) for name, given in FOLDED.items()}
+        out[name] = kind, arguments, lambda value, key=key, more=with_stream: used(**{key: value}, **more)  # type: ignore[misc]
+    folds: Callable[[Any], Any] = lambda value: used(method=md.Robust(md.FedAvg(), value), **SIX)
+    out |= {f"robust.{name}": (getattr(robust, name), arguments, folds) for name, arguments in FOLDED.items()}
     folded = {"method": md.FedAvg(), "fold": robust.Median()}
-    out["Robust"] = md.Robust, folded, lambda made: used(method=made, **SIX)
+    out["Robust"] = md.Robust, folded, lambda value: used(method=value, **SIX)
     private = {"method": md.FedAvg(), "noise": 1.0, "clip": 0.5}
-    out["Private"] = md.Private, private, lambda made: used(method=made, **SIX)
+    out["Private"] = md.Private, private, lambda value: used(method=value, **SIX)
     for law in ("Uniform", "LogUniform", "Integers", "Normal", "Constant"):
         kind = getattr(scenarios, law)
-        given = {"Normal": {"mean": 0.1, "std": 0.01}, "Constant": {"v": 0.1}}.get(law, {"low": 1, "high": 2})
-        out[f"scenarios.{law}"] = kind, given, lambda made: used(pace=scenarios.Pace(lr=made))
+        arguments = {"Normal": {"mean": 0.1, "std": 0.01}, "Constant": {"v": 0.1}}.get(law, {"low": 1, "high": 2})
+        out[f"scenarios.{law}"] = kind, arguments, lambda value: used(pace=scenarios.Pace(lr=value))
     return out
 
 
@@ -195,15 +195,15 @@ MADE: dict[str, Mapping[str, Any]] = {
 
 def readers() -> dict[str, Call]:
     """The readers of data sets."""
-    nothing: Callable[[Any], Any] = lambda made: made
+    nothing: Callable[[Any], Any] = lambda cases: cases
     read = {f"datasets.{k}": (getattr(datasets, k), {"folder": HERE, **v}, nothing) for k, v in READ.items()}
-    made = {f"datasets.{k}": (getattr(datasets, k), v, nothing) for k, v in MADE.items()}
+    cases = {f"datasets.{k}": (getattr(datasets, k), v, nothing) for k, v in MADE.items()}
     methods_ = {
-        f"datasets.Dataset.{k}": (getattr(DATA, k), given, nothing)
-        for k, given in {"split": {}, "take": {"n_train": 6}}.items()
+        f"datasets.Dataset.{k}": (getattr(DATA, k), arguments, nothing)
+        for k, arguments in {"split": {}, "take": {"n_train": 6}}.items()
     }
     images = datasets.Dataset(torch.ones(6, 1, 4, 4), torch.tensor(Y[:6]), classes=3)
-    return {**read, **made, **methods_, "datasets.Dataset.pool": (images.pool, {"factor": 2}, nothing)}
+    return {**read, **cases, **methods_, "datasets.Dataset.pool": (images.pool, {"factor": 2}, nothing)}
 
 
 def write_files(folder: Path) -> None:
@@ -246,20 +246,20 @@ def _slow(*_: object) -> None:
 
 def tried(call: Call, name: str, parameter: str, value: Any) -> str:
     """ "refused", "taken", or a sentence about an error that is no answer."""
-    f, given, use = call
+    f, arguments, use = call
     signal.signal(signal.SIGVTALRM, _slow)
     signal.setitimer(signal.ITIMER_VIRTUAL, 1.0, 0.5)  # again, where a finaliser swallows the first
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            use(f(**{**given, parameter: value}))
+            use(f(**{**arguments, parameter: value}))
     except (MedleyError, KeyboardInterrupt) as e:
         if name.startswith("sinks.") and "pip install" in str(e):
             return "taken"  # the check comes before the import
         key = getattr(e, "key", None)
         # A law shows a value when a client draws it.
-        drawn = name.startswith("scenarios.") and "Pace(" in str(e)
-        named = parameter in str(e) or key == parameter or parameter.rstrip("s") in str(e) or drawn
+        is_law = name.startswith("scenarios.") and "Pace(" in str(e)
+        named = parameter in str(e) or key == parameter or parameter.rstrip("s") in str(e) or is_law
         return "refused" if named or isinstance(e, md.BadData) else f"refused without its name: {e}"
     except Slow:
         pass
@@ -282,15 +282,16 @@ def parameters(only: str = "") -> dict[str, tuple[Call, str, str]]:
 
 def table(only: str = "") -> tuple[dict[str, dict[str, list[str]]], list[str]]:
     """The outcome of each value, by parameter; and the failures."""
-    rows, wrong = dict[str, dict[str, list[str]]](), list[str]()
+    rows = dict[str, dict[str, list[str]]]()
+    wrong = list[str]()
     for key, (call, name, parameter) in parameters(only).items():
         rows[key] = {"refused": [], "taken": []}
-        for said, value in VALUES.items():
+        for text, value in VALUES.items():
             came = tried(call, name, parameter, value)
             if came in rows[key]:
-                rows[key][came].append(said)
+                rows[key][came].append(text)
             else:
-                wrong.append(f"{key} = {said}: {came[:200]}")
+                wrong.append(f"{key} = {text}: {came[:200]}")
     return rows, wrong
 
 
@@ -316,14 +317,14 @@ def main() -> None:
     used(method=md.Private(md.FedAvg(), noise=1.0), **SIX)  # imports what takes a second
     rows, wrong = table(args.only)
     count = sum(len(names) for row in rows.values() for names in row.values())
-    known = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    saved = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     if args.write:
         tried = parameters(args.only)
-        kept = {key: row for key, row in known.items() if args.only and key not in tried}
-        TABLE.write_text(json.dumps(kept | rows, indent=1, sort_keys=True) + "\n")
+        others = {key: row for key, row in saved.items() if args.only and key not in tried}
+        TABLE.write_text(json.dumps(others | rows, indent=1, sort_keys=True) + "\n")
     else:
         wrong += [
-            f"{key}: {rows[key]}, and the table says {known.get(key)}" for key in rows if known.get(key) != rows[key]
+            f"{key}: {rows[key]}, and the table says {saved.get(key)}" for key in rows if saved.get(key) != rows[key]
         ]
     print("\n".join(wrong))
     print(f"{count + len(wrong)} hostile values for {len(rows)} parameters: {len(wrong)} wrong")

@@ -93,8 +93,8 @@ class Job:
         """The clients that take part in this round (1, 2, ...), ascending."""
         if self.active >= self.clients:
             return list(range(self.clients))
-        drawn = np.random.default_rng([13, round]).choice(self.clients, self.active, replace=False)
-        return sorted(drawn.tolist())
+        ids = np.random.default_rng([13, round]).choice(self.clients, self.active, replace=False)
+        return sorted(ids.tolist())
 
     def start(self) -> list[np.ndarray]:
         """The parameters at first, layer by layer."""
@@ -113,14 +113,16 @@ class Job:
     @cached_property
     def macs(self) -> list[int]:
         """Multiplications of one row's forward pass in each product of matrices and each convolution."""
-        side, found = self.row[-1], []
+        side = self.row[-1]
+        counts = []
         for k, shape in enumerate(s for s in SHAPES[self.model] if len(s) > 1):
             places = 1
             if len(shape) == 4:
                 side -= shape[-1] - 1
-                places, side = side * side, side // POOLS[self.model][k]
-            found.append(int(np.prod(shape)) * places)
-        return found
+                places = side * side
+                side = side // POOLS[self.model][k]
+            counts.append(int(np.prod(shape)) * places)
+        return counts
 
     @cached_property
     def flops(self) -> int:

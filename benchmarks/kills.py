@@ -58,7 +58,8 @@ grid = { lr = [0.3, 1.0] }
 def jobs(recipe: Path) -> dict[str, Callable[[Path], str]]:
     """Work by name: each takes a folder, goes on where an earlier call was killed, and returns a digest."""
     r = md.recipe.load(recipe)
-    fed, both = r.federation(), r.methods()
+    fed = r.federation()
+    both = r.methods()
 
     def run(folder: Path) -> str:
         where: dict[str, Any] = {"resume" if holds_run(folder) else "checkpoint": folder}
@@ -81,9 +82,9 @@ def jobs(recipe: Path) -> dict[str, Callable[[Path], str]]:
             app(list(words), standalone_mode=False)
 
     def run_command(folder: Path) -> str:
-        there = holds_run(folder)
-        where = ["--resume", str(folder)] if there else [str(recipe), "--method", "scaffold", "--save", str(folder)]
-        command("run", *([str(recipe), "--method", "scaffold"] if there else []), *where)
+        exists = holds_run(folder)
+        where = ["--resume", str(folder)] if exists else [str(recipe), "--method", "scaffold", "--save", str(folder)]
+        command("run", *([str(recipe), "--method", "scaffold"] if exists else []), *where)
         return md.Result.load(folder).digest
 
     def compare_command(folder: Path) -> str:
@@ -92,11 +93,11 @@ def jobs(recipe: Path) -> dict[str, Callable[[Path], str]]:
 
     def tune_command(folder: Path) -> str:
         folder.mkdir(exist_ok=True)
-        found = folder / "tuned.toml"
-        if found.exists():
-            md.recipe.load(found).methods()  # whole, or not there
-        command("tune", str(recipe), "--jobs", "1", "--save", str(found))
-        return found.read_text()
+        tuned = folder / "tuned.toml"
+        if tuned.exists():
+            md.recipe.load(tuned).methods()  # whole, or not there
+        command("tune", str(recipe), "--jobs", "1", "--save", str(tuned))
+        return tuned.read_text()
 
     work = (run, compare, compare_2, tune, run_command, compare_command, tune_command)
     return {f.__name__: f for f in work}
@@ -104,24 +105,27 @@ def jobs(recipe: Path) -> dict[str, Callable[[Path], str]]:
 
 def kills(count: int, first: int) -> dict[str, Any]:
     """``count`` kills with SIGKILL at random moments; the work is finished, and has the digest of a whole run."""
-    rng, counts = random.Random(first), Counter[str]()
+    rng = random.Random(first)
+    counts = Counter[str]()
     with tempfile.TemporaryDirectory(prefix="medley-differential-") as base:
         recipe = Path(base) / "recipe.toml"
         recipe.write_text(RECIPE)
-        there = jobs(recipe)
-        known: dict[str, tuple[str, float]] = {}
-        for name, work in there.items():
+        all_jobs = jobs(recipe)
+        references: dict[str, tuple[str, float]] = {}
+        for name, work in all_jobs.items():
             began = time.perf_counter()
-            known[name] = work(Path(base) / f"whole-{name}"), time.perf_counter() - began
-        assert known["compare"][0] == known["compare_2"][0], "2 jobs: other bits"
+            references[name] = work(Path(base) / f"whole-{name}"), time.perf_counter() - began
+        assert references["compare"][0] == references["compare_2"][0], "2 jobs: other bits"
         k = 0
         while sum(counts.values()) < count:
-            name = list(there)[k % len(there)]
-            folder, (want, took), k = Path(base) / str(k), known[name], k + 1
+            name = list(all_jobs)[k % len(all_jobs)]
+            folder = Path(base) / str(k)
+            want, seconds = references[name]
+            k = k + 1
             for _ in range(rng.randint(1, 3)):
-                counts[name] += killed(lambda: there[name](folder), rng.uniform(0, took))  # noqa: B023 (called at once)
-            got = finished(there[name], folder)
-            assert got == want, f"{name}, attempt {k}: {got}, and whole {want}"
+                counts[name] += killed(lambda: all_jobs[name](folder), rng.uniform(0, seconds))  # noqa: B023 (called at once)
+            digest = finished(all_jobs[name], folder)
+            assert digest == want, f"{name}, attempt {k}: {digest}, and whole {want}"
     return {"kills": sum(counts.values()), "finished": k, "by_kind": dict(counts)}
 
 
@@ -159,8 +163,8 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.getLogger("medley").setLevel(logging.CRITICAL)
     began = time.monotonic()
-    found = kills(args.count, args.seed)
-    report("kills", found | {"failures": 0}, began, args.save)
+    outcome = kills(args.count, args.seed)
+    report("kills", outcome | {"failures": 0}, began, args.save)
 
 
 if __name__ == "__main__":

@@ -33,12 +33,12 @@ JOBS = {
 }
 
 
-def alone(job: Job, clients: Clients, rounds: int) -> list[float]:
+def timed_alone(job: Job, clients: Clients, rounds: int) -> list[float]:
     """CPU seconds of each round's steps, in torch alone."""
     torch.manual_seed(0)
     model = job.network()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    took = []
+    times = []
     for _ in range(rounds):
         began = time.process_time()
         for X, y in clients:
@@ -47,8 +47,8 @@ def alone(job: Job, clients: Clients, rounds: int) -> list[float]:
                 gradient = torch.autograd.grad(loss, parameters)
                 with torch.no_grad():
                     torch._foreach_add_(parameters, gradient, alpha=-LR)
-        took.append(time.process_time() - began)
-    return took
+        times.append(time.process_time() - began)
+    return times
 
 
 def main() -> None:
@@ -63,10 +63,11 @@ def main() -> None:
     for name in [args.only] if args.only else JOBS:
         job = JOBS[name]
         clients = job.clients(args.clients, args.rows)
-        fed, turns = job.federation(clients), list[list[float]]()
+        fed = job.federation(clients)
+        turns = list[list[float]]()
         for _ in range(args.repeats):
             ways = (
-                alone(job, clients, 3),
+                timed_alone(job, clients, 3),
                 by_hand(job, clients, "cpu", 3, time.process_time),
                 by_engine(fed, "auto", "cpu", 3, time.process_time),
             )

@@ -55,13 +55,14 @@ def measure(name: str, scale: float) -> dict[str, float]:
     store.BUDGET = int(scale * store.BUDGET)
     make, clients, rounds = CASES[name]
     fed, method = make(int(scale * clients))
-    before, began = peak(), time.process_time()
+    before = peak()
+    began = time.process_time()
     result = md.run(method, fed, rounds, eval_every=rounds, progress=False)
     floats = result.x.numel()
-    asked = len({e.client for e in result.ledger})
-    kept = 4e-9 * floats * (len(result.ledger) if name == "cohort" else asked)
-    return {"clients": asked, "d": floats, "GB if all were held": kept, "MiB before": before, "MiB peak": peak(),
-            "CPU s": time.process_time() - began}  # fmt: skip
+    participants = len({e.client for e in result.ledger})
+    expected = 4e-9 * floats * (len(result.ledger) if name == "cohort" else participants)
+    return {"clients": participants, "d": floats, "GB if all were held": expected,
+            "MiB before": before, "MiB peak": peak(), "CPU s": time.process_time() - began}  # fmt: skip
 
 
 def main() -> None:
@@ -73,12 +74,12 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(args.one, args.scale)))
         return
-    found = {}
+    results = {}
     for name in CASES:
         command = [sys.executable, __file__, "--one", name, "--scale", str(args.scale)]
-        found[name] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    print(json.dumps(found) if args.json else "\n".join(
-        f"{name:10}" + "".join(f"{key} {value:,.4g}   " for key, value in row.items()) for name, row in found.items()
+        results[name] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    print(json.dumps(results) if args.json else "\n".join(
+        f"{name:10}" + "".join(f"{key} {value:,.4g}   " for key, value in row.items()) for name, row in results.items()
     ))  # fmt: skip
 
 

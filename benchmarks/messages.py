@@ -41,16 +41,16 @@ def main() -> None:
     if shutil.which(PARTS["Flower's own process"][0][0]) is None:
         print("Flower is not installed here: pip install -e '.[flower]'")
         return
-    took: dict[str, list[float]] = {name: [] for name in PARTS}
+    durations: dict[str, list[float]] = {name: [] for name in PARTS}
     for _ in range(args.repeats):
         for name, (command, _) in PARTS.items():
-            took[name].append(seconds(command))
-    whole = {name: statistics.median(times) for name, times in took.items()}
-    alone = {name: whole[name] - (whole[beside] if beside else 0.0) for name, (_, beside) in PARTS.items()}
+            durations[name].append(seconds(command))
+    medians = {name: statistics.median(times) for name, times in durations.items()}
+    costs = {name: medians[name] - (medians[baseline] if baseline else 0.0) for name, (_, baseline) in PARTS.items()}
     print(f"CPU seconds of a message at a client, medians of {args.repeats}")
-    for name, cost in alone.items():
+    for name, cost in costs.items():
         print(f"{name:22s} {cost:5.2f}")
-    print(f"{'all':22s} {sum(alone.values()):5.2f}")
+    print(f"{'all':22s} {sum(costs.values()):5.2f}")
 
 
 if __name__ == "__main__":

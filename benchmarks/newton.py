@@ -18,17 +18,18 @@ from sklearn.linear_model import LogisticRegression
 
 import medley as md
 
-MU, CLIENTS = 1e-3, 142
+MU = 1e-3
+CLIENTS = 142
 
 
 def cpu(f: Callable[[], object], times: int = 3) -> float:
     """The best of so many."""
-    took = []
+    durations = []
     for _ in range(times):
         began = time.process_time()
         f()
-        took.append(time.process_time() - began)
-    return min(took)
+        durations.append(time.process_time() - began)
+    return min(durations)
 
 
 def main() -> None:
@@ -43,7 +44,7 @@ def main() -> None:
     fed = md.Federation(md.problems.Logistic(mu=MU), clients=[(X[r], y[r]) for r in rows])
     for method, rounds, times in ((md.Newton(), 300, 3), (md.SHED.fast(), 300, 3), (md.LBFGS(), 60, 1)):
         runs = []
-        took = cpu(
+        seconds = cpu(
             lambda m=method, n=rounds, out=runs: out.append(
                 md.run(m, fed, n, target={"grad_norm": 1e-10}, progress=False, throw=False)
             ),
@@ -51,7 +52,7 @@ def main() -> None:
         )
         last = runs[-1].history[-1]
         print(
-            f"{method.name:10} {took:6.2f} s CPU  {last['round']:3.0f} rounds  {last['exchanges']:3.0f} exchanges  "
+            f"{method.name:10} {seconds:6.2f} s CPU  {last['round']:3.0f} rounds  {last['exchanges']:3.0f} exchanges  "
             f"{last['bytes_up'] / 1e6:7.1f} MB up  ‖g‖ {last['grad_norm']:.1e}  {runs[-1].status.outcome}",
             flush=True,
         )

@@ -21,12 +21,15 @@ import torch
 
 import medley as md
 
-COLUMNS, EACH, PARTS = 32, 20, 10
+COLUMNS = 32
+EACH = 20
+PARTS = 10
 
 
 def write(path: Path, rows: int) -> None:
     """The file, a part at a time."""
-    pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
+    pa = import_module("pyarrow")
+    pq = import_module("pyarrow.parquet")
     writer: Any = None
     n = rows // PARTS
     for k in range(PARTS):
@@ -40,7 +43,7 @@ def write(path: Path, rows: int) -> None:
     writer.close()
 
 
-def held() -> float:
+def resident() -> float:
     """Anonymous memory of this process in GB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) / 1e6
@@ -54,7 +57,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(path := Path(folder) / "rows.parquet", rows)
         data = import_module("datasets").Dataset.from_parquet(str(path), cache_dir=folder)
-        before, began = held(), time.perf_counter()
+        before = resident()
+        began = time.perf_counter()
         fed = md.Federation(
             md.problems.Network(torch.nn.Linear(COLUMNS, 10)),
             data=data,
@@ -63,9 +67,10 @@ def main() -> None:
             pace=md.scenarios.Pace(lr=0.05, steps=2, batch=10),
         )
         md.run(md.FedAvg(), fed, 3, eval_rows=1000, eval_every=3, progress=False)
-        took, size = time.perf_counter() - began, path.stat().st_size / 1e9
-        print(f"{rows:,} rows, {rows // EACH:,} clients, {size:.1f} GB: {took:.1f} s to the end of the third round,")
-        print(f"{held() - before:.2f} GB of memory in addition to the {before:.2f} GB that Python had before")
+        seconds = time.perf_counter() - began
+        size = path.stat().st_size / 1e9
+        print(f"{rows:,} rows, {rows // EACH:,} clients, {size:.1f} GB: {seconds:.1f} s to the end of the third round,")
+        print(f"{resident() - before:.2f} GB of memory in addition to the {before:.2f} GB that Python had before")
 
 
 if __name__ == "__main__":

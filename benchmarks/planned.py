@@ -47,7 +47,8 @@ def one(what: str, name: str) -> dict[str, float]:
     torch.set_num_threads(1)
     file, kind, rounds, settings = CASES[name]
     r = recipe.load(PAPERS / file).with_settings(settings).only(kind)
-    (method,), options = r.methods(), r.options() | {"eval_every": rounds}
+    (method,) = r.methods()
+    options = r.options() | {"eval_every": rounds}
     fed = r.federation()
     if what == "planned":
         (e,) = estimates({kind: method}, fed, rounds, **options)

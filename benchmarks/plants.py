@@ -68,24 +68,24 @@ def main() -> int:
     parser.add_argument("--only", default="", help="plants whose name has this text")
     parser.add_argument("--write", action="store_true", help="write the table")
     parser.add_argument("--broad", action="store_true", help="run all tests of the named files")
-    given = parser.parse_args()
+    args = parser.parse_args()
     before = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
-    now: dict[str, str] = {}
+    results: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for plant in PLANTS:
-            if given.only in plant.name:
-                word, text = outcome(plant, Path(folder), given.broad)
-                now[plant.name] = word
+            if args.only in plant.name:
+                word, text = outcome(plant, Path(folder), args.broad)
+                results[plant.name] = word
                 print(f"{word}: {plant.name}", flush=True)
                 if word in ("stale", "broken"):
                     print(text)
-    count = {word: list(now.values()).count(word) for word in dict.fromkeys(now.values())}
+    count = {word: list(results.values()).count(word) for word in dict.fromkeys(results.values())}
     print(", ".join(f"{n} {word}" for word, n in count.items()))
-    if given.write:
-        table = {plant.name: now.get(plant.name, before.get(plant.name, "")) for plant in PLANTS}
+    if args.write:
+        table = {plant.name: results.get(plant.name, before.get(plant.name, "")) for plant in PLANTS}
         TABLE.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return 0
-    wrong = [name for name, word in now.items() if word != "absent" and word != before.get(name)]
+    wrong = [name for name, word in results.items() if word != "absent" and word != before.get(name)]
     if wrong:
         print(f"not as in {TABLE.name}: {'; '.join(wrong)}")
     return 1 if wrong else 0

@@ -30,7 +30,8 @@ from memory import peak
 
 import medley as md
 
-COHORT, ROUNDS = 100, 11
+COHORT = 100
+ROUNDS = 11
 FIGURES = {"first": "first round, CPU s", "round": "a round, CPU ms", "memory": "peak memory, MiB"}
 COLOURS = ("var(--c0,#1f5fa8)", "var(--c1,#c05a1c)", "var(--c2,#3c8a4e)")
 
@@ -39,7 +40,8 @@ class Watched:
     """A share of the clients; looks at the clock, since that begins a round."""
 
     def __init__(self, share: float) -> None:
-        self.rule, self.began = md.scenarios.Fraction(share), list[float]()
+        self.rule = md.scenarios.Fraction(share)
+        self.began = list[float]()
 
     def draw(self, round: int, sizes: np.ndarray, seed: int) -> np.ndarray:
         self.began.append(time.process_time())
@@ -51,7 +53,8 @@ def measure(method: str, clients: int) -> dict[str, float]:
     torch.set_num_threads(1)
     g = np.random.default_rng(0)
     data = g.standard_normal((2 * clients, 8), dtype=np.float32), g.integers(0, 10, 2 * clients)
-    began, who = time.process_time(), Watched(COHORT / clients)
+    began = time.process_time()
+    who = Watched(COHORT / clients)
     fed = md.Federation(
         md.problems.Softmax(),
         data=data,
@@ -65,13 +68,15 @@ def measure(method: str, clients: int) -> dict[str, float]:
     return {"first": who.began[1] - began, "round": 1e3 * statistics.median(rounds), "memory": peak()}
 
 
-def picture(found: dict[str, dict[int, dict[str, float]]]) -> str:
+def picture(cases_by_size: dict[str, dict[int, dict[str, float]]]) -> str:
     """The three figures over the number of clients, both on logarithmic axes."""
     parts = []
     for k, (key, title) in enumerate(FIGURES.items()):
-        values = [case[key] for cases in found.values() for case in cases.values()]
-        low, high = math.log10(min(values)), math.log10(max(values))
-        bottom, top = math.floor(low), max(math.ceil(high), math.floor(low) + 1)
+        values = [case[key] for cases in cases_by_size.values() for case in cases.values()]
+        low = math.log10(min(values))
+        high = math.log10(max(values))
+        bottom = math.floor(low)
+        top = max(math.ceil(high), math.floor(low) + 1)
         x = lambda n, k=k: 60 + 290 * k + 220 * (math.log10(n) - 2) / 5
         y = lambda v, a=bottom, b=top: 230 - 180 * (math.log10(v) - a) / (b - a)
         parts.append(f'<text x="{60 + 290 * k}" y="34" font-size="13">{title}</text>')
@@ -82,14 +87,14 @@ def picture(found: dict[str, dict[int, dict[str, float]]]) -> str:
             )
         for e in (2, 3, 4, 5, 6, 7):
             parts.append(f'<text x="{x(10**e):.0f}" y="248" text-anchor="middle">10{"²³⁴⁵⁶⁷"[e - 2]}</text>')
-        for radius, colour, cases in zip((6, 4, 2), COLOURS, found.values(), strict=False):
+        for radius, colour, cases in zip((6, 4, 2), COLOURS, cases_by_size.values(), strict=False):
             points = " ".join(f"{x(n):.1f},{y(case[key]):.1f}" for n, case in sorted(cases.items()))
             parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
             parts += [
                 f'<circle cx="{x(n):.1f}" cy="{y(case[key]):.1f}" r="{radius}" fill="{colour}"/>'
                 for n, case in cases.items()
             ]
-    for k, (colour, method) in enumerate(zip(COLOURS, found, strict=False)):
+    for k, (colour, method) in enumerate(zip(COLOURS, cases_by_size, strict=False)):
         parts.append(f'<text x="{60 + 120 * k}" y="276" fill="{colour}">{method}</text>')
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 290" width="900" height="290" '
@@ -108,16 +113,16 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(args.methods[0], args.clients[0])))
         return
-    found: dict[str, dict[int, Any]] = {}
+    cases_by_size: dict[str, dict[int, Any]] = {}
     print(f"{'method':12}{'clients':>12}" + "".join(f"{title:>24}" for title in FIGURES.values()))
     for method in args.methods:
         for n in args.clients:
             command = [sys.executable, __file__, "--one", "--methods", method, "--clients", str(n)]
             case = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-            found.setdefault(method, {})[n] = case
+            cases_by_size.setdefault(method, {})[n] = case
             print(f"{method:12}{n:12,}" + "".join(f"{case[key]:24.3g}" for key in FIGURES), flush=True)
     args.to.mkdir(parents=True, exist_ok=True)
-    (args.to / "population.svg").write_text(picture(found), encoding="utf-8")
+    (args.to / "population.svg").write_text(picture(cases_by_size), encoding="utf-8")
     print(f"written to {args.to}: population.svg")
 
 

@@ -24,7 +24,11 @@ import torch
 
 import medley as md
 
-CLIENTS, ROWS, WIDTH, ROUNDS, FIRST = 1000, 60, 196, 30, 3
+CLIENTS = 1000
+ROWS = 60
+WIDTH = 196
+ROUNDS = 30
+FIRST = 3
 
 
 BEGAN: list[float] = []
@@ -41,7 +45,8 @@ class Clock(md.scenarios.Bernoulli):
 
 def federation(job: str) -> md.Federation:
     rng = torch.Generator().manual_seed(0)
-    X, y = torch.randn(CLIENTS * ROWS, WIDTH, generator=rng), torch.arange(CLIENTS * ROWS) % 10
+    X = torch.randn(CLIENTS * ROWS, WIDTH, generator=rng)
+    y = torch.arange(CLIENTS * ROWS) % 10
     X[torch.arange(len(y)), y] += 2
     network = md.problems.Network(md.models.mlp(WIDTH, 10, (64,)))
     problem: Any = md.problems.Softmax(mu=1e-3) if job == "softmax" else network
@@ -78,18 +83,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for job in ("softmax", "network"):
         fed = federation(job)
-        took = [{name: seconds(method, fed) for name, method in METHODS.items()} for _ in range(args.repeats)]
-        print(f"{job}: plain {statistics.median(1000 * t['plain'] / ROUNDS for t in took):.1f} ms a round")
+        times = [{name: seconds(method, fed) for name, method in METHODS.items()} for _ in range(args.repeats)]
+        print(f"{job}: plain {statistics.median(1000 * t['plain'] / ROUNDS for t in times):.1f} ms a round")
         for name in list(METHODS)[1:]:
-            ratios = [t[name] / t["plain"] for t in took]
+            ratios = [t[name] / t["plain"] for t in times]
             print(f"  {name}: {statistics.median(ratios):.2f} times ({min(ratios):.2f}-{max(ratios):.2f})", flush=True)
-        found[job] = [{name: round(1000 * s / ROUNDS, 3) for name, s in t.items()} for t in took]
+        results[job] = [{name: round(1000 * s / ROUNDS, 3) for name, s in t.items()} for t in times]
     if args.out:
         args.out.write_text(
-            json.dumps({"unit": "CPU ms a round", "load": os.getloadavg()[0], **found}, indent=1) + "\n"
+            json.dumps({"unit": "CPU ms a round", "load": os.getloadavg()[0], **results}, indent=1) + "\n"
         )
 
 

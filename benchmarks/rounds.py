@@ -45,7 +45,8 @@ class Cohorts:
     """The job's own cohorts; looks at the clock whenever one is drawn, which is when a round begins."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.began = job, list[Round]()
+        self.job = job
+        self.began = list[Round]()
 
     def draw(self, round: int, sizes: np.ndarray, seed: int) -> np.ndarray:
         self.began.append((time.process_time(), time.perf_counter()))
@@ -56,7 +57,8 @@ class ByMedley:
     """`md.run`, as anybody calls it."""
 
     def __init__(self, job: Job, engine: str, **options: Any) -> None:
-        self.job, self.options = job, {"engine": engine, **options}
+        self.job = job
+        self.options = {"engine": engine, **options}
         self.cohorts = Cohorts(job)
         self.fed = md.Federation(
             md.problems.Network(module(job.model)),
@@ -72,30 +74,35 @@ class ByMedley:
         result = md.run(
             md.FedAvg(), self.fed, rounds + 1, init=self.start, eval_every=rounds + 1, progress=False, **self.options
         )
-        now = self.cohorts.began
+        began = self.cohorts.began
         assert result.model is not None
-        took = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(now)]
-        return took, [p.detach().numpy().copy() for p in result.model.parameters()]
+        times = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(began)]
+        return times, [p.detach().numpy().copy() for p in result.model.parameters()]
 
 
 class ByHand:
     """One model, an optimizer a client, ``state_dict`` in and out."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.model, self.loss = job, module(job.model), nn.CrossEntropyLoss()
+        self.job = job
+        self.model = module(job.model)
+        self.loss = nn.CrossEntropyLoss()
         self.data = [tuple(map(torch.from_numpy, job.data(i))) for i in range(job.clients)]
 
     def __call__(self, rounds: int) -> tuple[list[Round], list[np.ndarray]]:
-        job, model = self.job, self.model
+        job = self.job
+        model = self.model
         with torch.no_grad():
             for p, v in zip(model.parameters(), job.start(), strict=True):
                 p.copy_(torch.from_numpy(v))
         glob = {k: v.clone() for k, v in model.state_dict().items()}
-        took = []
+        times = []
         for t in range(1, rounds + 2):  # as many as Medley's, the last one uncharged
             rows = {i: self._ordered(i, t) for i in job.cohort(t)}
-            cpu, wall = time.process_time(), time.perf_counter()
-            acc, total = {k: torch.zeros_like(v) for k, v in glob.items()}, 0
+            cpu = time.process_time()
+            wall = time.perf_counter()
+            acc = {k: torch.zeros_like(v) for k, v in glob.items()}
+            total = 0
             for i in job.cohort(t):
                 x, y = rows[i]
                 model.load_state_dict(glob)
@@ -108,8 +115,8 @@ class ByHand:
                 for k, v in model.state_dict().items():
                     acc[k] += job.samples * v
             glob = {k: v / total for k, v in acc.items()}
-            took.append((time.process_time() - cpu, time.perf_counter() - wall))
-        return took[:rounds], [v.numpy() for v in glob.values()]
+            times.append((time.process_time() - cpu, time.perf_counter() - wall))
+        return times[:rounds], [v.numpy() for v in glob.values()]
 
     def _ordered(self, i: int, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = self.data[i]
@@ -125,18 +132,18 @@ def measure(job: Job, repeats: int, engines: list[str], rounds: int = 0) -> dict
     (cpu, _), *_ = ways["loop"](2)[0][1:]
     # A last one is done and not charged.
     rounds = rounds - 1 if rounds else max(1, min(20, round(0.6 / cpu)))
-    took: dict[str, list[Round]] = {name: [] for name in ways}
+    times: dict[str, list[Round]] = {name: [] for name in ways}
     sums: dict[str, float] = {}
     for way in ways.values():
         way(1)
     for _ in range(repeats):
         for name, way in ways.items():
             each, parameters = way(rounds)
-            took[name].append(tuple(statistics.median(column) for column in zip(*each, strict=True)))
+            times[name].append(tuple(statistics.median(column) for column in zip(*each, strict=True)))
             sums[name] = job.checksum(parameters)
     best = Limits.measure(torch.float32).gemm
     out: dict[str, Any] = {"job": str(job), "rounds": rounds, "gemm": best, "load": os.getloadavg()[0], "ways": {}}
-    for name, rows in took.items():
+    for name, rows in times.items():
         cpu = [c for c, _ in rows]
         out["ways"][name] = {
             "cpu": statistics.median(cpu),
@@ -144,19 +151,19 @@ def measure(job: Job, repeats: int, engines: list[str], rounds: int = 0) -> dict
             "most": max(cpu),
             "wall": statistics.median(w for _, w in rows),
             # by repeat, since a repeat's ways shared the machine's mood
-            "times": statistics.median(h / c for (h, _), c in zip(took["loop"], cpu, strict=True)),
+            "times": statistics.median(h / c for (h, _), c in zip(times["loop"], cpu, strict=True)),
             "gemm": job.flops * job.active / statistics.median(cpu) / 1e9 / best,
             "checksum": sums[name],
         }
     return out
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(results: list[dict[str, Any]]) -> str:
     lines = [
         f"{'job':16}{'way':10}{'CPU ms':>10}{'least':>10}{'most':>10}{'wall ms':>10}{'x loop':>8}{'of GEMM':>9}"
         f"{'checksum':>12}{'load':>6}"
     ]
-    for job in found:
+    for job in results:
         for name, way in job["ways"].items():
             ms = "".join(f"{1e3 * way[k]:10.2f}" for k in ("cpu", "least", "most", "wall"))
             lines.append(
@@ -182,7 +189,7 @@ def main() -> None:
         job = replace(job, epochs=args.epochs or job.epochs)
         print(json.dumps(measure(job, args.repeats, args.engines, args.rounds)))
         return
-    found = []
+    results = []
     for name in args.jobs:
         command = [
             sys.executable,
@@ -201,10 +208,10 @@ def main() -> None:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             raise SystemExit(done.returncode)
-        found.append(json.loads(done.stdout))
-        print(table(found[-1:]), flush=True)
+        results.append(json.loads(done.stdout))
+        print(table(results[-1:]), flush=True)
     if args.out is not None:
-        args.out.write_text(json.dumps(found, indent=1))
+        args.out.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

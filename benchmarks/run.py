@@ -36,19 +36,21 @@ def script(name: str, *arguments: str) -> str:
 
 def picture(jobs: list[dict[str, Any]]) -> str:
     """The loop's time over each way's, a bar a way; whiskers span the repeats."""
-    lines, y, unit = [], 30, 28
+    lines = []
+    y = 30
+    unit = 28
     best = max(way["times"] for job in jobs for way in job["ways"].values())
     wide = lambda times: 560 * times / best
     for job in jobs:
         y += 8
         for name, way in job["ways"].items():
             low, high = (wide(way["times"] * way["cpu"] / way[k]) for k in ("most", "least"))
-            said = f"{way['times']:.1f} × · {1e3 * way['cpu']:.3g} ms · {name}"
+            label = f"{way['times']:.1f} × · {1e3 * way['cpu']:.3g} ms · {name}"
             lines.append(
                 f'<text x="128" y="{y + 13}" text-anchor="end">{escape(job["job"]) if name == "loop" else ""}</text>'
                 f'<rect x="136" y="{y + 2}" width="{wide(way["times"]):.1f}" height="14" fill="{COLOURS[name]}"/>'
                 f'<path d="M{136 + low:.1f} {y + 9}H{136 + high:.1f}" stroke="#222"/>'
-                f'<text x="{144 + max(high, wide(way["times"])):.1f}" y="{y + 13}">{said}</text>'
+                f'<text x="{144 + max(high, wide(way["times"])):.1f}" y="{y + 13}">{label}</text>'
             )
             y += 18
     return (
@@ -66,7 +68,8 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=Path("build/benchmarks"))
     args = parser.parse_args()
     args.to.mkdir(parents=True, exist_ok=True)
-    repeats, at = ("--repeats", str(args.repeats)), args.to / "rounds.json"
+    repeats = ("--repeats", str(args.repeats))
+    at = args.to / "rounds.json"
     parts = [
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"load {os.getloadavg()[0]:.1f} at the start",

@@ -22,14 +22,17 @@ import torch
 
 import medley as md
 
-FEATURES, CLASSES, ROUNDS = 32, 10, 5
+FEATURES = 32
+CLASSES = 10
+ROUNDS = 5
 
 
 class First:
     """The first ``k`` clients beginning where the round says; looks at the clock, since that begins a round."""
 
     def __init__(self, k: int) -> None:
-        self.k, self.began = k, list[float]()
+        self.k = k
+        self.began = list[float]()
 
     def draw(self, round: int, sizes: np.ndarray, seed: int) -> np.ndarray:
         self.began.append(time.process_time())
@@ -88,8 +91,8 @@ def measure(repeats: int) -> dict[str, dict[str, list[float]]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
-    found = measure(parser.parse_args().repeats)
-    for axis, values in found.items():
+    results = measure(parser.parse_args().repeats)
+    for axis, values in results.items():
         print(f"\n{axis}\n{'':12}{'CPU ms a round':>16}{'least':>10}{'most':>10}")
         for v, ms in values.items():
             print(f"{v:>12}{ms[0]:16.2f}{ms[1]:10.2f}{ms[2]:10.2f}")

@@ -40,18 +40,24 @@ VECTORS = {"FedNorton, flows at server": (3, 4), "FedNorton, flows at clients": 
 
 def copying() -> float:
     """Bytes a second that a copy of 64 MiB moves, each read and written: the best of ten."""
-    there, here = torch.ones(2**24), torch.empty(2**24)
-    return 2 * 4 * 2**24 / min(timeit.repeat(lambda: here.copy_(there), number=1, repeat=10))
+    source = torch.ones(2**24)
+    target = torch.empty(2**24)
+    return 2 * 4 * 2**24 / min(timeit.repeat(lambda: target.copy_(source), number=1, repeat=10))
 
 
 def parts(method: Any, way: ByMedley, rounds: int) -> dict[str, float]:
     """Milliseconds a round by what was done; evaluation is left out."""
     with Stopwatch() as watch:
         md.run(method, way.fed, rounds, init=way.start, eval_every=rounds, progress=False)
-    took = {k: 1e3 * v / rounds for k, v in watch.seconds.items() if k not in ("evaluation", "files")}
-    server = took.pop("server", 0.0) + took.pop("aggregation", 0.0)
-    steps = took.pop("local steps", 0.0)
-    return {"server": server, "steps": steps, "rest": sum(took.values()), "round": server + steps + sum(took.values())}
+    times = {k: 1e3 * v / rounds for k, v in watch.seconds.items() if k not in ("evaluation", "files")}
+    server = times.pop("server", 0.0) + times.pop("aggregation", 0.0)
+    steps = times.pop("local steps", 0.0)
+    return {
+        "server": server,
+        "steps": steps,
+        "rest": sum(times.values()),
+        "round": server + steps + sum(times.values()),
+    }
 
 
 def main() -> None:
@@ -67,24 +73,25 @@ def main() -> None:
     for name in args.jobs:
         model, active = name.split(":")
         job = Job.of(model, int(active))
-        way, rounds = ByMedley(job, "auto"), 12 if model == "mlp" else 4
+        way = ByMedley(job, "auto")
+        rounds = 12 if model == "mlp" else 4
         for method in METHODS.values():
             parts(method, way, 3)
-        found: dict[str, list[dict[str, float]]] = {who: [] for who in METHODS}
+        results: dict[str, list[dict[str, float]]] = {who: [] for who in METHODS}
         for _ in range(args.repeats):
             for who, method in METHODS.items():
-                found[who].append(parts(method, way, rounds))
-        middle = {who: {k: statistics.median(f[k] for f in all_) for k in all_[0]} for who, all_ in found.items()}
+                results[who].append(parts(method, way, rounds))
+        middle = {who: {k: statistics.median(f[k] for f in all_) for k in all_[0]} for who, all_ in results.items()}
         base = middle["FedAvg"]["round"]
         for who, m in middle.items():
-            pairs = zip(found[who], found["FedAvg"], strict=True)
+            pairs = zip(results[who], results["FedAvg"], strict=True)
             adds = sorted(100 * (one["server"] - its["server"]) / its["round"] for one, its in pairs)
             each, once = VECTORS.get(who, (0, 0))
             bound = 1e5 * 4 * way.start.numel() * (each * job.active + once) / speed / base
-            said = f"{statistics.median(adds):.1f}% ({adds[0]:.1f}-{adds[-1]:.1f})"
+            text = f"{statistics.median(adds):.1f}% ({adds[0]:.1f}-{adds[-1]:.1f})"
             parts_ = "".join(f"{m[k]:8.2f}" for k in ("steps", "server", "rest"))
             more = f"{bound:7.1f}%" if each else ""
-            print(f"{name:10}{who:28}{m['round']:9.2f}{parts_}{m['round'] / base:10.2f}{said:>20}{more}")
+            print(f"{name:10}{who:28}{m['round']:9.2f}{parts_}{m['round'] / base:10.2f}{text:>20}{more}")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ class Job:
 
 def jobs() -> dict[str, Job]:
     """A run or two of every family of methods."""
-    toy, curved = md.problems.quadratics(clients=10), md.problems.logistic(clients=10, d=20, mu=1e-4)
+    toy = md.problems.quadratics(clients=10)
+    curved = md.problems.logistic(clients=10, d=20, mu=1e-4)
     uneven = md.scenarios.Pace(lr=md.scenarios.Uniform(0.02, 0.1), epochs=md.scenarios.Integers(1, 10), batch=4)
     first = md.Federation(toy.problem, clients=toy.clients, pace=uneven, participation=0.5)
     slow = md.scenarios.Devices(speed=[1000.0] * 8 + [50.0] * 2)
@@ -108,21 +109,27 @@ def killed(job: Job, folder: Path, after: float) -> bool:
 
 def kills(count: int, seed: int) -> None:
     """``count`` runs, each killed one to three times at random moments and resumed: the digests are the same."""
-    rng, all_jobs, same, total = random.Random(seed), jobs(), 0, 0
-    known: dict[str, tuple[str, float]] = {}
+    rng = random.Random(seed)
+    all_jobs = jobs()
+    same = 0
+    total = 0
+    references: dict[str, tuple[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="medley-soak-") as base:
         for name, job in all_jobs.items():
-            whole = job.run(None).digest
+            reference = job.run(None).digest
             began = time.perf_counter()
-            kept = job.run(Path(base) / f"whole {name}")
-            known[name] = whole, time.perf_counter() - began
-            assert kept.digest == whole, f"{name}: kept in a folder, the run has other bits"
+            job_result = job.run(Path(base) / f"whole {name}")
+            references[name] = reference, time.perf_counter() - began
+            assert job_result.digest == reference, f"{name}: kept in a folder, the run has other bits"
         for k, (name, job) in zip(range(count), itertools.cycle(all_jobs.items()), strict=False):
-            folder, (whole, took), wanted, moments = Path(base) / str(k), known[name], rng.randint(1, 3), []
+            folder = Path(base) / str(k)
+            reference, seconds = references[name]
+            most = rng.randint(1, 3)
+            moments = []
             rounds = job.rounds * job.per_task
-            while len(moments) < wanted:
+            while len(moments) < most:
                 left = 1 - max([0, *moments]) / rounds
-                if killed(job, folder, rng.uniform(0, took * left)):
+                if killed(job, folder, rng.uniform(0, seconds * left)):
                     rows = folder / "history.jsonl"
                     moments.append(rows.read_text().count("\n") - 1 if rows.exists() else -1)
                 elif moments:
@@ -131,10 +138,13 @@ def kills(count: int, seed: int) -> None:
                     shutil.rmtree(folder)
             last = job.run(folder)
             rows = [row["round"] for row in history_of((folder / "history.jsonl").read_text())]
-            assert last.digest == whole == Result.load(folder).digest, f"{name}, killed in rounds {moments}: other bits"
+            assert last.digest == reference == Result.load(folder).digest, (
+                f"{name}, killed in rounds {moments}: other bits"
+            )
             assert rows == list(range(rounds + 1)), f"{name}: the history has rows {rows}"
-            same, total = same + 1, total + len(moments)
-            print(f"{k + 1:4d}  {name}: killed after rounds {moments}, same digest {whole[:8]}", flush=True)
+            same = same + 1
+            total = total + len(moments)
+            print(f"{k + 1:4d}  {name}: killed after rounds {moments}, same digest {reference[:8]}", flush=True)
     print(f"{total} kills at random moments: {same} of {count} runs resumed to identical digests")
 
 
@@ -167,13 +177,17 @@ class Watched:
 
 def resident() -> int:
     """Resident bytes of this process and its workers, without the processes that Ray has for itself."""
-    parents, names, sizes = {}, {}, {}
+    parents = {}
+    names = {}
+    sizes = {}
     for at in Path("/proc").iterdir():
         if at.name.isdigit():
             with contextlib.suppress(OSError):
                 stat = (at / "stat").read_text()
-                pid, fields = int(at.name), stat[stat.rindex(")") + 2 :].split()
-                parents[pid], names[pid] = int(fields[1]), stat[stat.index("(") + 1 : stat.rindex(")")]
+                pid = int(at.name)
+                fields = stat[stat.rindex(")") + 2 :].split()
+                parents[pid] = int(fields[1])
+                names[pid] = stat[stat.index("(") + 1 : stat.rindex(")")]
                 sizes[pid] = int((at / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     mine = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in mine and pid not in mine}:
@@ -203,20 +217,21 @@ def memory(on: str, rounds: int) -> None:
         pace=md.scenarios.Pace(lr=0.01, steps=2, batch=32),
     )
     inner = {"local": Local, "processes": lambda: Processes(2), "ray": lambda: md.transports.Ray(2)}[on]()
-    watch, began = Watch(inner, max(1, rounds // 120)), time.perf_counter()
+    watch = Watch(inner, max(1, rounds // 120))
+    began = time.perf_counter()
     r = md.run(md.SCAFFOLD(), fed, rounds, eval_every=rounds, transport=watch, progress=False)
     hours = (time.perf_counter() - began) / 3600
     assert len(watch.samples) > 30, f"{rounds} rounds are too few to tell"
     grown, half = slope(watch.samples)
-    own = DELIVERY * len(r.ledger) / rounds
-    hourly = (grown - own) * rounds / hours / 2**20
+    records = DELIVERY * len(r.ledger) / rounds
+    hourly = (grown - records) * rounds / hours / 2**20
     mean = np.mean([size for _, size in watch.samples]) / 2**20
     print(
         f"{on}: {rounds} rounds in {60 * hours:.1f} min, {mean:.0f} MiB; grows by {grown:.0f} ± {half:.0f} bytes "
-        f"a round (95 % interval), of which the ledger is {own:.0f}; {hourly:+.1f} MiB "
+        f"a round (95 % interval), of which the ledger is {records:.0f}; {hourly:+.1f} MiB "
         f"an hour beside it; bound {BOUND} bytes a round"
     )
-    assert grown - own - half <= BOUND, "memory grows"
+    assert grown - records - half <= BOUND, "memory grows"
 
 
 def main() -> None:

@@ -36,9 +36,10 @@ def once() -> list[list[float]]:
     """CPU and wall seconds of all parts."""
     out: list[list[float]] = [[], []]
     for script in (TORCH, MEDLEY):
-        command, env = [sys.executable, "-c", TIMED + script + SAID], {**os.environ, "OMP_NUM_THREADS": "1"}
-        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=env).stdout
-        for into, seconds in zip(out, json.loads(said), strict=True):
+        command = [sys.executable, "-c", TIMED + script + SAID]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=env).stdout
+        for into, seconds in zip(out, json.loads(output), strict=True):
             into += seconds
     return out
 
@@ -46,11 +47,11 @@ def once() -> list[list[float]]:
 def measure(repeats: int) -> dict[str, dict[str, float]]:
     """Medians and extremes of CPU seconds, and the median of wall seconds, by part."""
     once()  # compiles what is not yet
-    found = [once() for _ in range(repeats)]
+    runs = [once() for _ in range(repeats)]
     out = {}
     for k, part in enumerate(PARTS):
-        cpu = [f[0][k] for f in found]
-        wall = statistics.median(f[1][k] for f in found)
+        cpu = [f[0][k] for f in runs]
+        wall = statistics.median(f[1][k] for f in runs)
         out[part] = {"cpu": statistics.median(cpu), "least": min(cpu), "most": max(cpu), "wall": wall}
     return out
 
@@ -58,9 +59,9 @@ def measure(repeats: int) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
-    found = measure(parser.parse_args().repeats)
+    results = measure(parser.parse_args().repeats)
     print(f"{'':34}{'CPU s':>8}{'least':>8}{'most':>8}{'wall s':>8}")
-    for part, s in found.items():
+    for part, s in results.items():
         print(f"{part:34}{s['cpu']:8.2f}{s['least']:8.2f}{s['most']:8.2f}{s['wall']:8.2f}")
 
 

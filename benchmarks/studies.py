@@ -39,7 +39,8 @@ LINKS = {
     "negative_binomial": ("log",), "cox": ("",), "curve": ("",), "table": ("",),
 }  # fmt: skip
 
-EQUAL, MASKED = 1e-8, 1e-4
+EQUAL = 1e-8
+MASKED = 1e-4
 
 
 class Drawn(NamedTuple):
@@ -54,21 +55,27 @@ class Drawn(NamedTuple):
     secure: bool
 
 
-def drawn(seed: int) -> Drawn:
+def sample(seed: int) -> Drawn:
     """The study of this seed."""
     import pandas as pd
 
     g = np.random.default_rng(seed)
     family = str(g.choice([*LINKS]))
-    link, n = str(g.choice(LINKS[family])), int(g.choice([60, 150, 400, 1500]))
-    z, k = g.normal(size=(n, 2)), int(g.integers(2, 5))
-    rare, secure = g.random() < 0.3, bool(g.random() < 0.1)
+    link = str(g.choice(LINKS[family]))
+    n = int(g.choice([60, 150, 400, 1500]))
+    z = g.normal(size=(n, 2))
+    k = int(g.integers(2, 5))
+    rare = g.random() < 0.3
+    secure = bool(g.random() < 0.1)
     level = g.choice(k, n, p=np.r_[np.full(k - 1, (1 - (r := 0.02 if rare else 1 / k)) / (k - 1)), r])
-    unit, place = 10.0 ** g.choice([0, 0, 0, -9, -3, 3, 9]), float(g.choice([0, 0, 0, 30, 1e3, 1e5, 1e6]))
+    unit = 10.0 ** g.choice([0, 0, 0, -9, -3, 3, 9])
+    place = float(g.choice([0, 0, 0, 30, 1e3, 1e5, 1e6]))
     if secure:  # masked numbers have a fixed resolution
-        unit, place = 1.0, 0.0
+        unit = 1.0
+        place = 0.0
     skewed = g.random() < 0.2
-    a, b = unit * (place + z[:, 0]), np.exp(1.5 * z[:, 1]) if skewed else z[:, 1]
+    a = unit * (place + z[:, 0])
+    b = np.exp(1.5 * z[:, 1]) if skewed else z[:, 1]
     effect = g.normal(0, 0.5, k)
     eta = 0.5 * z[:, 0] * g.normal() + 0.3 * np.log(np.abs(b) + 1) * g.normal() + effect[level]
     columns: dict[str, Any] = {"a": a, "b": b, "c": np.array([f"v{j}" for j in level])}
@@ -93,7 +100,8 @@ def drawn(seed: int) -> Drawn:
     columns |= {"y": y, "months": months, "event": 1.0 * (g.random(n) < 0.7), "w": g.integers(0, 4, n) * 1.0}
     right = str(g.choice(["a", "a + b", "a + C(c)", "a + b + C(c)", "C(c)", "a + b + C(c) + a:b"]))
     dummies = [1.0 * (columns["c"] == v) for v in sorted({*columns["c"]})[1:]]
-    one, s = np.ones(n), (a - a.mean()) / unit
+    one = np.ones(n)
+    s = (a - a.mean()) / unit
     parts = {"a": [s], "b": [b], "C(c)": dummies, "a:b": [s * b]}
     X = np.column_stack([one, *(v for term in right.split(" + ") for v in parts[term])])
     how: dict[str, Any] = {}
@@ -106,7 +114,8 @@ def drawn(seed: int) -> Drawn:
 
 def _split(g: np.random.Generator, n: int, by: np.ndarray) -> np.ndarray:
     """The site of each row: at random, unequally, sorted by a column, or with sites of a single row."""
-    way, k = g.integers(4), int(g.integers(2, 7))
+    way = g.integers(4)
+    k = int(g.integers(2, 7))
     if way == 0:
         return np.asarray(g.integers(0, k, n))
     if way == 1:
@@ -125,7 +134,7 @@ def sites(d: Drawn) -> dict[str, Any]:
 
 def outcome(seed: int) -> dict[str, Any]:
     """What came of the study of this seed: equal, true or wrong, with its largest error or its sentence."""
-    d = drawn(seed)
+    d = sample(seed)
     out = {"seed": seed, "family": d.family, "link": d.link, "formula": d.formula, **d.how, "secure": d.secure}
     secure = md.SecureSum(bits=64, bound=2.0**40) if d.secure else None
     if d.secure and len({*d.rows["at"]}) < 3:
@@ -142,7 +151,8 @@ def outcome(seed: int) -> dict[str, Any]:
 
 def _far(mine: Any, right: Any, least: float = 1e-12) -> float:
     """The largest relative difference."""
-    a, b = np.asarray(mine, float), np.asarray(right, float)
+    a = np.asarray(mine, float)
+    b = np.asarray(right, float)
     return float((np.abs(a - b) / np.maximum(np.abs(b), least)).max())
 
 
@@ -152,7 +162,9 @@ def _glm(d: Drawn, study: Study) -> float:
 
     fit = study.glm(f"y ~ {d.formula}", d.family, link=d.link, **d.how)
     use = (d.rows["w"] > 0).to_numpy() if "weights" in d.how else np.ones(len(d.rows), bool)
-    X, y, w = d.X[use], d.rows["y"].to_numpy()[use], d.rows["w"].to_numpy()[use]
+    X = d.X[use]
+    y = d.rows["y"].to_numpy()[use]
+    w = d.rows["w"].to_numpy()[use]
     if d.family == "negative_binomial":
         r = sm.NegativeBinomial(y, X).fit(
             method="newton", maxiter=300, tol=1e-14, disp=0, start_params=_start(fit, X, d)
@@ -171,7 +183,8 @@ def _glm(d: Drawn, study: Study) -> float:
             **({"cov_type": "HC0"} if "cov" in d.how else {}),
         )  # fmt: skip
     factor = np.sqrt(len(y) / (len(y) - X.shape[1])) if d.how.get("cov") == "HC1" else 1.0
-    p, unit = X.shape[1], _units(d)
+    p = X.shape[1]
+    unit = _units(d)
     errors = [_far(fit.llf, r.llf)]
     # Coefficients other than the intercept's are those of centred columns, but for a column beside an interaction.
     at = [k for k in range(1, p) if "a:b" not in d.formula or k in (1, p - 1)]
@@ -215,13 +228,15 @@ def _start(fit: Any, X: np.ndarray, d: Drawn) -> np.ndarray:
 def _cox(d: Drawn, study: Study) -> float:
     from statsmodels.duration.hazard_regression import PHReg
 
-    fit, X = study.cox(f"months ~ {d.formula}", "event"), d.X[:, 1:]
+    fit = study.cox(f"months ~ {d.formula}", "event")
+    X = d.X[:, 1:]
     start = fit.params.to_numpy() * _units(d)[1:]
     if "a:b" in d.formula:  # of a column about its mean
         start[1] += fit.params["a:b"] * d.rows["a"].mean()
     model = PHReg(d.rows["months"], X, status=d.rows["event"], strata=d.rows["at"], ties="efron")
     r = model.fit(method="newton", maxiter=200, tol=1e-14, disp=0, start_params=0.99 * start)
-    unit, p = _units(d)[1:], X.shape[1]
+    unit = _units(d)[1:]
+    p = X.shape[1]
     at = [k for k in range(p) if "a:b" not in d.formula or k in (0, p - 1)]
     errors = [_far(fit.llf, r.llf), _far(fit.bse.iloc[at] * unit[at], r.bse[at])]
     return max([*errors, _far(fit.params.iloc[at] * unit[at], r.params[at], float(np.abs(r.bse[at]).min()))])
@@ -236,49 +251,53 @@ def _curve(d: Drawn, study: Study) -> float:
         right = KaplanMeierFitter().fit(np.round(part["months"] * 10 + 0.4999999) / 10, part["event"])
         mine = curves.frame(name)
         if len(mine):
-            there = right.survival_function_at_times(mine.index + 1e-6).to_numpy()
-            error = max(error, float(np.abs(mine["survival"].to_numpy() - there).max()))
+            expected = right.survival_function_at_times(mine.index + 1e-6).to_numpy()
+            error = max(error, float(np.abs(mine["survival"].to_numpy() - expected).max()))
     return error
 
 
 def _table(d: Drawn, study: Study) -> float:
-    error, found = 0.0, study.describe(["a", "b", "c"], by="")
+    error = 0.0
+    table = study.describe(["a", "b", "c"], by="")
     for name in "ab":
-        cell, x = found.cells[name][""], d.rows[name]
+        cell = table.cells[name][""]
+        x = d.rows[name]
         spread = float(x.std())
         error = max(error, abs(cell.mean - x.mean()) / spread, abs(cell.sd / spread - 1))
         for q, (value, within) in (cell.quantiles or {}).items():
             if np.isfinite(within):
                 error = max(error, float(abs(value - x.quantile(q)) > within * (1 + 1e-9)))
-    return max(error, float(found.cells["c"][""].counts != d.rows["c"].value_counts().to_dict()))
+    return max(error, float(table.cells["c"][""].counts != d.rows["c"].value_counts().to_dict()))
 
 
-def _is_true(d: Drawn, said: str) -> bool:
+def _is_true(d: Drawn, claim: str) -> bool:
     """Whether all rows together confirm a refusal."""
-    y, X = d.rows["y"].to_numpy(), d.X
+    y = d.rows["y"].to_numpy()
+    X = d.X
     if "weights" in d.how:
-        X, y = X[d.rows["w"] > 0], y[d.rows["w"] > 0]
-    if "beyond SecureSum(bound=" in said or ("SecureSum" in said and "round" in said):
+        X = X[d.rows["w"] > 0]
+        y = y[d.rows["w"] > 0]
+    if "beyond SecureSum(bound=" in claim or ("SecureSum" in claim and "round" in claim):
         return d.secure
-    if "rows whose w is above 0" in said:
+    if "rows whose w is above 0" in claim:
         return bool(d.rows.groupby("at")["w"].max().min() == 0)
-    if "one value" in said:
+    if "one value" in claim:
         return len({*y}) == 1
-    if "collinear" in said and d.family != "cox":
+    if "collinear" in claim and d.family != "cox":
         size = np.linalg.svd(X / np.linalg.norm(X, axis=0), compute_uv=False)
         return bool(size[-1] < 1e-7)
-    if "separation" in said:
+    if "separation" in claim:
         return _outlives(d) if d.family == "cox" else _grows(d, X, y)
-    if "at this edge" in said:
+    if "at this edge" in claim:
         return _at_edge(d, X, y)
-    if "α goes to 0" in said:
+    if "α goes to 0" in claim:
         import statsmodels.api as sm
 
         mu = sm.GLM(y, X, family=sm.families.Poisson()).fit().mu
         return float(((y - mu) ** 2 - y).sum()) < 0.02 * len(y)
-    if "there is nothing to explain" in said or "all rows at risk" in said:
+    if "there is nothing to explain" in claim or "all rows at risk" in claim:
         return d.family == "cox" and _flat(d)
-    return "parameters of" in said and X.shape[1] >= len(y)
+    return "parameters of" in claim and X.shape[1] >= len(y)
 
 
 def _grows(d: Drawn, X: np.ndarray, y: np.ndarray) -> bool:
@@ -299,7 +318,8 @@ def _outlives(d: Drawn) -> bool:
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
-    Z, entries = d.X[:, 1:] / np.abs(d.X[:, 1:]).max(0), list[list[tuple[int, float]]]()
+    Z = d.X[:, 1:] / np.abs(d.X[:, 1:]).max(0)
+    entries = list[list[tuple[int, float]]]()
     p = width = Z.shape[1]
     for _, part in d.rows.groupby("at"):
         times = np.unique(part["months"][part["months"] >= part["months"][part["event"] > 0].min()])
@@ -308,7 +328,8 @@ def _outlives(d: Drawn) -> bool:
         for a, b in itertools.pairwise(times):
             entries.append([(m[b], 1.0), (m[a], -1.0)])
         for i in part.index[part["months"] >= times[0]] if len(times) else ():
-            x, at = [(j, float(v)) for j, v in enumerate(Z[i])], m[part["months"][i]]
+            x = [(j, float(v)) for j, v in enumerate(Z[i])]
+            at = m[part["months"][i]]
             entries.append([*x, (at, -1.0)])
             if part["event"][i] > 0:
                 entries.append([*((j, -v) for j, v in x), (at, 1.0)])
@@ -349,10 +370,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--save", type=Path)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    done = run(range(asked.first, asked.first + asked.count), asked.save)
+    done = run(range(args.first, args.first + args.count), args.save)
     print(summary(done))
     sys.exit(any(r["outcome"] == "wrong" for r in done))
 

@@ -12,11 +12,12 @@ import torch
 
 import medley as md
 
-SITES, GAP = 4, 1e-10
+SITES = 4
+GAP = 1e-10
 """Sites, and the distance of the loss to its least value at which a method has arrived."""
 
 
-def made(d: int) -> tuple[np.ndarray, np.ndarray]:
+def problem(d: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows [20 d, d] of independent columns, and outcomes of 0 and 1."""
     g = np.random.default_rng(0)
     X = g.normal(size=(20 * d, d))
@@ -50,13 +51,13 @@ def run(method: md.Algorithm, X: np.ndarray, y: np.ndarray, rounds: int) -> tupl
 def main(columns: list[int]) -> None:
     """A line for each method and number of columns."""
     for d in columns:
-        X, y = made(d)
-        said = {"statistics.glm": study(X, y)}
-        said |= {name: run(m, X, y, 60) for name, m in {"Newton": md.Newton(), "SHED.fast": md.SHED.fast()}.items()}
-        for name, found in said.items():
+        X, y = problem(d)
+        results = {"statistics.glm": study(X, y)}
+        results |= {name: run(m, X, y, 60) for name, m in {"Newton": md.Newton(), "SHED.fast": md.SHED.fast()}.items()}
+        for name, traffic in results.items():
             what = "not within 60 rounds"
-            if found is not None:
-                what = f"{found[0]:3} exchanges or rounds {found[1] / 1e3:12.1f} kB"
+            if traffic is not None:
+                what = f"{traffic[0]:3} exchanges or rounds {traffic[1] / 1e3:12.1f} kB"
             print(f"d = {d:5}  {name:16} {what}", flush=True)
 
 

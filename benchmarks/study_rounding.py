@@ -16,12 +16,16 @@ import pandas as pd
 from medley.contract import BadData
 from medley.statistics import Rules, Study
 
-ROWS, SEEDS, SITES = (40, 120, 300, 1000, 3000), 5, 4
+ROWS = (40, 120, 300, 1000, 3000)
+SEEDS = 5
+SITES = 4
 
 
 def site(n: int, g: np.random.Generator) -> Any:
     """Made-up patients."""
-    age, sex, dose = g.normal(60, 10, n), g.integers(0, 2, n), g.gamma(3, 1, n)
+    age = g.normal(60, 10, n)
+    sex = g.integers(0, 2, n)
+    dose = g.gamma(3, 1, n)
     eta = 0.04 * (age - 60) + 0.5 * sex - 0.2 * (dose - 3)
     return pd.DataFrame(
         {
@@ -37,11 +41,13 @@ def site(n: int, g: np.random.Generator) -> Any:
 
 def moved(n: int, y: str, family: str) -> dict[str, Any]:
     """The largest distance of a coefficient from the exact one, in standard errors, by seed; and the bits of y."""
-    gaps, bits, refused = list[float](), list[float](), 0
+    gaps = list[float]()
+    bits = list[float]()
+    refused = 0
     for seed in range(SEEDS):
         g = np.random.default_rng([n, seed])
-        made = {f"site {k}": site(n, g) for k in range(SITES)}
-        studies = [Study(made, rules=Rules(exact=exact)) for exact in (True, False)]
+        sites = {f"site {k}": site(n, g) for k in range(SITES)}
+        studies = [Study(sites, rules=Rules(exact=exact)) for exact in (True, False)]
         try:
             exact, rounded = (s.glm(f"{y} ~ age + sex + dose", family) for s in studies)
         except BadData:

@@ -37,7 +37,8 @@ def worker(jobs: list[str]) -> None:
 
     class Cohorts:
         def __init__(self, job: Job) -> None:
-            self.job, self.began = job, list[float]()
+            self.job = job
+            self.began = list[float]()
 
         def draw(self, round: int, sizes: Any, seed: int) -> Any:
             self.began.append(time.process_time())
@@ -97,7 +98,8 @@ def main() -> None:
         return worker(args.jobs)
     if not args.old:
         parser.error("--old: give the src folder of the other version")
-    old, new = begin(args.old, args.jobs), begin(args.new, args.jobs)
+    old = begin(args.old, args.jobs)
+    new = begin(args.new, args.jobs)
     for job in args.jobs:
         pairs = [(spent(old, job), spent(new, job)) for _ in range(args.repeats)]
         ratios = sorted(b / a for a, b in pairs)

@@ -19,14 +19,19 @@ import torch
 
 import medley as md
 
-FEATURES, AGENTS, ROWS, MU, GAP = 10_000, 20, 500, 1e-4, 1e-8
+FEATURES = 10_000
+AGENTS = 20
+ROWS = 500
+MU = 1e-4
+GAP = 1e-8
 
 
 def draw(law: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """Every agent with a labelling rule and a mean of its own."""
     rng = np.random.default_rng(0)
     size = np.full(FEATURES, FEATURES**-0.5) if law == "even" else np.arange(1, FEATURES + 1) ** -0.5
-    common, out = rng.normal(size=FEATURES), []
+    common = rng.normal(size=FEATURES)
+    out = []
     for _ in range(AGENTS):
         X = rng.normal(size=(ROWS, FEATURES))
         X += 0.5 * rng.normal(size=FEATURES)
@@ -49,19 +54,20 @@ def main() -> None:
     p.add_argument("--rounds", type=int, default=100)
     p.add_argument("--pairs", type=int, default=4)
     p.add_argument("--free", action="store_true", help="let go of the arrays once the federation has them")
-    asked = p.parse_args()
+    args = p.parse_args()
     torch.set_num_threads(1)
-    clients = draw(asked.draw)
+    clients = draw(args.draw)
     Path("/proc/self/clear_refs").write_text("5")
-    loaded, began = memory("VmRSS"), time.process_time()
+    loaded = memory("VmRSS")
+    began = time.process_time()
     fed = md.Federation(md.problems.Logistic(mu=MU), clients=clients)
-    if asked.free:
+    if args.free:
         clients.clear()
     goal = math.sqrt(2 * MU * GAP)
     run = md.run(
-        md.SHED.fast(pairs=asked.pairs),
+        md.SHED.fast(pairs=args.pairs),
         fed,
-        asked.rounds,
+        args.rounds,
         target={"grad_norm": goal},
         progress=False,
         throw=False,
@@ -73,7 +79,7 @@ def main() -> None:
     )
     last = run.history[-1]
     print(
-        f"{asked.draw}: {run.status.outcome} after {last['round']:.0f} rounds, {last['exchanges']:.0f} exchanges, "
+        f"{args.draw}: {run.status.outcome} after {last['round']:.0f} rounds, {last['exchanges']:.0f} exchanges, "
         f"{last['bytes_up'] / 1e6:.1f} MB up; data {8 * AGENTS * ROWS * FEATURES / 2**30:.2f} GiB, "
         f"{memory('VmHWM') - loaded:.2f} GiB beyond it"
     )

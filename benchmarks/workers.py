@@ -36,7 +36,9 @@ from medley.wire.connection import Connection, Host, Transport
 from medley.wire.exchange import Exchange
 from medley.wire.fold import Fold
 
-ROWS, BATCH, LR = 100, 20, 0.05
+ROWS = 100
+BATCH = 20
+LR = 0.05
 
 IMAGES = {"cnn": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 32, 32)}
 """Shapes of a row, of models that do not take 784 numbers."""
@@ -65,12 +67,12 @@ class Stopwatch:
     """Wall seconds of every exchange."""
 
     def __init__(self) -> None:
-        self.took: list[float] = []
+        self.durations: list[float] = []
 
     def deliver(self, connection: Connection, exchange: Exchange) -> Iterator[Fold]:
         began = time.perf_counter()
         yield from connection.exchange(exchange)
-        self.took.append(time.perf_counter() - began)
+        self.durations.append(time.perf_counter() - began)
 
 
 class Threads:
@@ -84,35 +86,36 @@ class Threads:
 def seconds(fed: md.Federation, transport: Transport, rounds: int) -> tuple[float, torch.Tensor]:
     """Of all exchanges but the first, after which every worker has what it needs; and the final x."""
     watch = Stopwatch()
-    there = Rewired(transport, watch.deliver)
-    result = md.run(md.FedAvg(), fed, rounds + 1, transport=there, eval_every=rounds + 1, progress=False)
+    rewired = Rewired(transport, watch.deliver)
+    result = md.run(md.FedAvg(), fed, rounds + 1, transport=rewired, eval_every=rounds + 1, progress=False)
     torch.set_num_threads(1)
-    return sum(watch.took[1:]), result.x
+    return sum(watch.durations[1:]), result.x
 
 
 def forking(fed: md.Federation) -> float:
     """Seconds in which two workers are forked."""
-    took: list[float] = []
+    durations: list[float] = []
 
     class Timed:
         def open(self, host: Host) -> Connection:
             began = time.perf_counter()
             connection = md.transports.Processes(2).open(host)
-            took.append(time.perf_counter() - began)
+            durations.append(time.perf_counter() - began)
             return connection
 
     md.run(md.FedAvg(), fed, 0, transport=Timed(), progress=False)
-    return took[0]
+    return durations[0]
 
 
 def at_once(fed: md.Federation, rounds: int) -> float:
     """Half the seconds of the slower of two local runs side by side."""
     context = multiprocessing.get_context("fork")
-    took, gate = context.SimpleQueue(), context.Barrier(2)
+    durations = context.SimpleQueue()
+    gate = context.Barrier(2)
 
     def one() -> None:
         gate.wait(60)  # whoever dies does not keep the other waiting
-        took.put(seconds(fed, md.transports.Local(), rounds)[0])
+        durations.put(seconds(fed, md.transports.Local(), rounds)[0])
 
     both = [context.Process(target=one) for _ in range(2)]
     for process in both:
@@ -121,7 +124,7 @@ def at_once(fed: md.Federation, rounds: int) -> float:
         process.join()
         if process.exitcode:
             raise SystemExit(f"a run ended with {process.exitcode}")
-    return max(took.get(), took.get()) / 2
+    return max(durations.get(), durations.get()) / 2
 
 
 @contextlib.contextmanager
@@ -133,8 +136,8 @@ def two_nodes() -> Iterator[Transport]:
     try:
         for _ in range(2):
             cluster.add_node(num_cpus=1)
-        with md.transports.Ray(2, cluster.address).held() as held:
-            yield held
+        with md.transports.Ray(2, cluster.address).held() as held_actors:
+            yield held_actors
     finally:
         cluster.shutdown()
 
@@ -147,7 +150,8 @@ def passed() -> int:
 
 def bytes_a_round(model: str, clients: int, rounds: int, transport: Transport) -> str:
     """What passes between nodes in a round, beside what the ledger counts; both without the first round."""
-    fed, at = federation(model, clients), list[tuple[int, float]]()
+    fed = federation(model, clients)
+    at = list[tuple[int, float]]()
 
     class Watched(md.FedAvg):
         def round(self, s: object, clients: object) -> None:
@@ -155,11 +159,13 @@ def bytes_a_round(model: str, clients: int, rounds: int, transport: Transport) -
             super().round(s, clients)  # type: ignore[arg-type]
 
     run = md.run(Watched(), fed, rounds + 2, transport=transport, eval_every=rounds + 2, progress=False)
-    (first, began), (last, ended) = at[1], at[-1]
+    first, began = at[1]
+    last, ended = at[-1]
     time.sleep(10)
-    before, now = passed(), time.perf_counter()
+    before = passed()
+    moment = time.perf_counter()
     time.sleep(10)
-    idle = (passed() - before) / (time.perf_counter() - now) * (ended - began)
+    idle = (passed() - before) / (time.perf_counter() - moment) * (ended - began)
     counted = sum(e.up + e.down for e in run.ledger if 2 <= e.round < rounds + 2)
     return (
         f"{model}, {clients} clients, two nodes: {(last - first - idle) / rounds / 1e6:.2f} MB a round between nodes, "
@@ -191,20 +197,20 @@ def main() -> None:
         }
         if importlib.util.find_spec("ray"):
             ways["ray"] = stack.enter_context(md.transports.Ray(2).held())
-        took: dict[str, list[float]] = {name: [] for name in (*ways, "two at once")}
+        durations: dict[str, list[float]] = {name: [] for name in (*ways, "two at once")}
         ends = {}
         for _ in range(args.repeats):
             for name, transport in ways.items():
                 wall, ends[name] = seconds(fed, transport, args.rounds)
-                took[name].append(wall)
-            took["two at once"].append(at_once(fed, args.rounds))
+                durations[name].append(wall)
+            durations["two at once"].append(at_once(fed, args.rounds))
     fork = 1e3 * statistics.median(forking(fed) for _ in range(args.repeats))
     print(
         f"{args.model}, {args.clients} clients, {args.rounds} rounds, {args.repeats} repeats; wall seconds, 2 workers; "
         f"fork {fork:.0f} ms; load {os.getloadavg()[0]:.0f}"
     )
-    for name, walls in took.items():
-        ratio = statistics.median(a / b for a, b in zip(took["local"], walls, strict=True))
+    for name, walls in durations.items():
+        ratio = statistics.median(a / b for a, b in zip(durations["local"], walls, strict=True))
         same = name not in ends or torch.equal(ends[name], ends["processes"])
         print(
             f"{name:12s} {statistics.median(walls):6.2f} s ({min(walls):.2f}-{max(walls):.2f})   "

@@ -49,7 +49,7 @@ problem = md.problems.Network(net, shared=["*.down.*", "*.up.*"], start="module"
 fed = md.Federation(problem, data=half[1], partition=md.scenarios.Labels(10, 2), own_test=True, pace=pace)
 result = md.run(md.FedAvg(), fed, rounds=20, clients_every=2, progress=False)
 print(f"{len(result.x)} of {sum(p.numel() for p in net.parameters())} parameters travel")
-own = [row for row in result.history if "personal_accuracy" in row]
-line = Line("own heads", 0, *(np.array([row[k] for row in own]) for k in ("round", "personal_accuracy")))
+personal = [row for row in result.history if "personal_accuracy" in row]
+line = Line("own heads", 0, *(np.array([row[k] for row in personal]) for k in ("round", "personal_accuracy")))
 with open("adapters.svg", "w", encoding="utf-8") as file:
     file.write(lines([line], title="Adapters", ylabel="accuracy of clients' models", y="percent"))

@@ -31,10 +31,11 @@ def gaps(share: float, rounds: int) -> list[Line]:
 
 methods = {"FedAvg": md.FedAvg(), "SCAFFOLD": md.SCAFFOLD(), "FedECADO": md.FedECADO(), "FedNorton": md.FedNorton()}
 panels = {"All take part": gaps(1.0, 100), "A quarter takes part": gaps(0.25, 300)}
-drawn = [lines(curves, title=name, ylabel=f"{name}: f(x) − f*", log=True) for name, curves in panels.items()]
-sizes = [[float(v) for v in re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()] for svg in drawn]
-w, h = max(s[0] for s in sizes), max(s[1] for s in sizes)
-placed = [svg.replace("<svg", f'<svg x="{k * w}" y="0"', 1) for k, svg in enumerate(drawn)]
+pictures = [lines(curves, title=name, ylabel=f"{name}: f(x) − f*", log=True) for name, curves in panels.items()]
+sizes = [[float(v) for v in re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()] for svg in pictures]
+w = max(s[0] for s in sizes)
+h = max(s[1] for s in sizes)
+placed = [svg.replace("<svg", f'<svg x="{k * w}" y="0"', 1) for k, svg in enumerate(pictures)]
 with open("circuit.svg", "w", encoding="utf-8") as file:
     root = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * w} {h}" width="{2 * w}" height="{h}">'
     file.write(f"{root}<title>The circuit at work</title>{''.join(placed)}</svg>\n")

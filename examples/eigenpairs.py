@@ -16,40 +16,45 @@ loss = md.problems.Logistic(mu=MU)
 best = md.run(md.Newton(), md.Federation(loss, clients=sites), rounds=20, progress=False)
 fed = md.Federation(loss, clients=sites, f_star=best.summary["loss"])
 
-p, d = [len(labels) / len(y) for _, labels in sites], X.shape[1]  # Hessians at the start, x = 0:
+p = [len(labels) / len(y) for _, labels in sites]  # Hessians at the start, x = 0:
+d = X.shape[1]
 spectra = [np.linalg.eigh(rows.T @ rows / (4 * len(rows)) + MU * np.eye(d)) for rows, _ in sites]
 H = sum(share * (V * lam) @ V.T for share, (lam, V) in zip(p, spectra, strict=True))
 
 
-def known(q):
+def first_pairs(q):
     """Ĥ from q pairs of each hospital: its q largest eigenvalues, and the next one in place of all others."""
     bounded = [(np.where(np.arange(len(lam))[::-1] < q, lam, lam[max(len(lam) - 1 - q, 0)]), V) for lam, V in spectra]
     return sum(share * (V * lam) @ V.T for share, (lam, V) in zip(p, bounded, strict=True))
 
 
-count, falling = np.arange(1.0, d + 1), [spectra[0][0][::-1]]
+count = np.arange(1.0, d + 1)
+falling = [spectra[0][0][::-1]]
 falling += [np.where(np.arange(d) < q, falling[0], falling[0][q]) for q in (2, 10)]
 names = ("all 30", "after 2 pairs", "after 10 pairs")
 one = [Line(name, k, count, lam) for k, (name, lam) in enumerate(zip(names, falling, strict=True))]
-trust = np.array([np.linalg.eigvals(np.linalg.solve(known(q), H)).real.min() for q in range(d)])
+trust = np.array([np.linalg.eigvals(np.linalg.solve(first_pairs(q), H)).real.min() for q in range(d)])
 above = [Line("least part of a Newton step", 3, count - 1, trust)]
 runs = {f"{k} a round": md.run(md.SHED(pairs=k), fed, rounds=45, progress=False) for k in (1, 3, 10)}
 runs["Newton"] = md.run(md.Newton(), fed, rounds=10, progress=False)
-held, gaps = [], []
+counts = []
+gaps = []
 for k, (name, r) in enumerate(runs.items()):
-    t, gap = np.array(r["round"]), np.array(r["gap"])
+    t = np.array(r["round"])
+    gap = np.array(r["gap"])
     gaps.append(Line(name, k, t, np.maximum(gap, 1e-15)))
     if name != "Newton":
-        held.append(Line(name, k, t[1:], np.array(r["pairs"])[1:] / len(sites)))
+        counts.append(Line(name, k, t[1:], np.array(r["pairs"])[1:] / len(sites)))
     print(f"{name:10} gap {gap[-1]:.0e} after {t[-1]:.0f} rounds, {r['bytes_up'][-1] / 10 / 1024:.1f} KiB a hospital")
 svgs = [
     lines(one, title="Bound", xlabel="number", ylabel="1. Eigenvalues of one hospital", log=True),
     lines(above, title="Trust", xlabel="pairs of each hospital", ylabel="2. Least part of Newton's step", y="percent"),
-    lines(held, title="Held", ylabel="3. Pairs that the server holds of a hospital"),
+    lines(counts, title="Held", ylabel="3. Pairs that the server holds of a hospital"),
     lines(gaps, title="Gap", ylabel="4. f(x) − f*", log=True),
 ]
 sizes = [[float(v) for v in re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()] for svg in svgs]
-w, h = max(s[0] for s in sizes), max(s[1] for s in sizes)
+w = max(s[0] for s in sizes)
+h = max(s[1] for s in sizes)
 placed = [svg.replace("<svg", f'<svg x="{k % 2 * w}" y="{k // 2 * h}"', 1) for k, svg in enumerate(svgs)]
 with open("eigenpairs.svg", "w", encoding="utf-8") as file:
     root = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * w} {2 * h}" width="{2 * w}" height="{2 * h}">'

@@ -18,12 +18,13 @@ for clinic in "ABCDEF":  # every third row of a clinic is a test row
     X, y = (part[data.keys["clinic"] == clinic] for part in (data.X, data.y))
     test = pd.RangeIndex(len(y)) % 3 == 0
     clients.append((X[~test], y[~test], X[test], y[test]))
-net, pace = md.models.mlp(len(inputs), 2, (16,)), md.scenarios.Pace(lr=0.1, batch=16)
+net = md.models.mlp(len(inputs), 2, (16,))
+pace = md.scenarios.Pace(lr=0.1, batch=16)
 fed = md.Federation(md.problems.Network(net), clients=clients, classes=2, pace=pace)
 rows = []
 for k, method in enumerate((md.FedAvg(), md.Local(), md.FedPer())):
-    own = md.run(method, fed, rounds=15, progress=False).frame("clients")  # a pandas frame
-    rows.append(Dots(method.name, k, own["accuracy"].tolist()))
-    print(method.name, own[["client", "test_rows", "accuracy"]].round(3), sep="\n")
+    by_client = md.run(method, fed, rounds=15, progress=False).frame("clients")  # a pandas frame
+    rows.append(Dots(method.name, k, by_client["accuracy"].tolist()))
+    print(method.name, by_client[["client", "test_rows", "accuracy"]].round(3), sep="\n")
 with open("frame.svg", "w", encoding="utf-8") as file:
     file.write(strip(rows, title="Six clinics of a frame", xlabel="accuracy on own patients", x="percent"))

@@ -5,7 +5,8 @@ import torch
 import medley as md
 from medley.report.figures import Dots, strip
 
-data, TESTS = md.datasets.heart_disease(), (104, 89, 16, 45)  # FLamby's test patients, hospital by hospital
+data = md.datasets.heart_disease()  # FLamby's test patients, hospital by hospital
+TESTS = (104, 89, 16, 45)
 of = torch.as_tensor(data.keys["centre"])
 tests = zip(data.X_test.split(TESTS), data.y_test.split(TESTS), strict=True)
 clients = [(data.X[of == i], data.y[of == i], X, y) for i, (X, y) in enumerate(tests)]

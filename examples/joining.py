@@ -6,7 +6,8 @@ import medley as md
 from medley.report.figures import Line, lines
 
 data = md.datasets.digits()
-low, high = data.where(lambda X, y: y < 5, "the digits 0 to 4"), data.where(lambda X, y: y >= 5, "the digits 5 to 9")
+low = data.where(lambda X, y: y < 5, "the digits 0 to 4")
+high = data.where(lambda X, y: y >= 5, "the digits 5 to 9")
 clients = [(part.X[i::5], part.y[i::5], part.X_test[i::5], part.y_test[i::5]) for part in (low, high) for i in range(5)]
 fed = md.Federation(
     md.problems.Network(md.models.mlp(64, 10, (32,))),

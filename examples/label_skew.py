@@ -22,9 +22,9 @@ def last(method, alpha):
 
 curves = []
 for k, method in enumerate((md.FedAvg(), md.SCAFFOLD(), md.FedNorton())):
-    seen = np.array([last(method, alpha) for alpha in ALPHAS.tolist()])
-    curves.append(Line(method.name, k, ALPHAS, seen.mean(1), seen.min(1), seen.max(1)))
-    print(method.name, seen.mean(1).round(3))
+    accuracies = np.array([last(method, alpha) for alpha in ALPHAS.tolist()])
+    curves.append(Line(method.name, k, ALPHAS, accuracies.mean(1), accuracies.min(1), accuracies.max(1)))
+    print(method.name, accuracies.mean(1).round(3))
 with open("label_skew.svg", "w", encoding="utf-8") as file:
     labels = {"xlabel": "Dirichlet's α: left, a client has few labels", "ylabel": "accuracy after 20 rounds"}
     file.write(lines(curves, title="Label skew", x="number", y="percent", log="x", **labels))

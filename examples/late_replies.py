@@ -15,7 +15,8 @@ fed = md.Federation(
     pace=md.scenarios.Pace(lr=0.2),
     devices=md.scenarios.phones(),
 )
-five, curves = md.ReplyPolicy(replies=5), []
+five = md.ReplyPolicy(replies=5)
+curves = []
 methods = (md.FedAvg(), md.FedAsync(), md.FedBuff(), md.CA2FL(), md.FedNorton())
 for k, method in enumerate(methods):
     rounds, policy, name = (4, None, "FedAvg, waits for all") if k == 0 else (60, five, method.name)

@@ -13,7 +13,9 @@ import medley as md
 from medley.contract.messages import Model
 from medley.report.figures.svg import figure, text
 
-SEEN, step, spend = [], {"steps": 1, "batch": None}, {"epsilon": 8, "delta": 1e-4, "rounds": 1}
+SEEN = []
+step = {"steps": 1, "batch": None}
+spend = {"epsilon": 8, "delta": 1e-4, "rounds": 1}
 CASES = [  # title, clients, rows of each, pace, privacy
     ("1 row", 1, 1, step, {}),
     ("64 rows", 1, 64, step, {}),
@@ -32,15 +34,19 @@ class Curious(md.FedAvg):  # its server keeps what it reads, the mean of the rep
 
 
 def attack(clients, rows, pace, privacy):
-    n, pace = clients * rows, md.scenarios.Pace(lr=0.1, **pace)
-    own = list(zip(X[:n].split(rows), y[:n].split(rows), strict=True))
-    fed = md.Federation(md.problems.Network(net), clients=own, classes=10, pace=pace, weights="uniform")
+    n = clients * rows
+    pace = md.scenarios.Pace(lr=0.1, **pace)
+    parts = list(zip(X[:n].split(rows), y[:n].split(rows), strict=True))
+    fed = md.Federation(md.problems.Network(net), clients=parts, classes=10, pace=pace, weights="uniform")
     md.run(md.Private(Curious(), **privacy) if privacy else Curious(), fed, rounds=1, progress=False)
-    W, b = SEEN[-1][: 256 * D].view(256, D), SEEN[-1][256 * D : 256 * (D + 1), None]
-    found = W[b[:, 0] != 0] / b[b[:, 0] != 0]
-    like = torch.corrcoef(torch.cat([found, X[: 2 * n]]))[: len(found), len(found) :].nan_to_num()
-    (f, j), rebuilt = divmod(int(like[:, :n].argmax()), n), like[:, :n].amax(0) > max(0.95, float(like[:, n:].max()))
-    return found[f], X[j], f"{int(rebuilt.sum())} of {n} rebuilt; likeness {like[f, j]:.2f}"  # more than any stranger's
+    W = SEEN[-1][: 256 * D].view(256, D)
+    b = SEEN[-1][256 * D : 256 * (D + 1), None]
+    candidates = W[b[:, 0] != 0] / b[b[:, 0] != 0]
+    like = torch.corrcoef(torch.cat([candidates, X[: 2 * n]]))[: len(candidates), len(candidates) :].nan_to_num()
+    f, j = divmod(int(like[:, :n].argmax()), n)
+    rebuilt = like[:, :n].amax(0) > max(0.95, float(like[:, n:].max()))  # more than any stranger's
+    caption = f"{int(rebuilt.sum())} of {n} rebuilt; likeness {like[f, j]:.2f}"
+    return candidates[f], X[j], caption
 
 
 def image(v, x, y):  # a bitmap inside the SVG
@@ -51,10 +57,17 @@ def image(v, x, y):  # a bitmap inside the SVG
 
 
 data = (md.datasets.mnist() if os.environ.get("MEDLEY_DATA") else md.datasets.digits()).flatten()
-X, y, D = data.X, data.y, data.X.shape[1]
-net, body = torch.nn.Sequential(torch.nn.Linear(D, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)), ""
+X = data.X
+y = data.y
+D = data.X.shape[1]
+net = torch.nn.Sequential(torch.nn.Linear(D, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+body = ""
 for k, (title, *case) in enumerate(CASES):
-    (found, row, said), x, y0 = attack(*case), 10 + k % 4 * 210, 40 + k // 4 * 140
-    body += text(x, y0 - 24, title, strong=True) + text(x, y0 - 8, said) + image(found, x, y0) + image(row, x + 90, y0)
+    rebuilt, row, caption = attack(*case)
+    x = 10 + k % 4 * 210
+    y0 = 40 + k // 4 * 140
+    body += (
+        text(x, y0 - 24, title, strong=True) + text(x, y0 - 8, caption) + image(rebuilt, x, y0) + image(row, x + 90, y0)
+    )
 with open("leakage.svg", "w", encoding="utf-8") as file:
     file.write(figure(840, 280, "Pictures that a server rebuilds", "In pairs: rebuilt, and the row", body))

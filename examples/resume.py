@@ -28,18 +28,20 @@ def die(row):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        place, options = Path(folder) / "run", {"rounds": 40, "progress": False}
+        place = Path(folder) / "run"
+        options = {"rounds": 40, "progress": False}
         first = options | {"checkpoint": place, "checkpoint_every": 5, "on_round": die}
         process = multiprocessing.get_context("fork").Process(target=md.run, args=(md.SCAFFOLD(), fed), kwargs=first)
         process.start()
         process.join()
-        kept = md.run(md.SCAFFOLD(), fed, resume=place, **options)
-    whole = md.run(md.SCAFFOLD(), fed, **options)
-    print(f"signal {-process.exitcode}; the same bits: {kept.digest == whole.digest}")
-    assert kept.digest == whole.digest
-    t, seen = np.array(whole["round"]), np.array(whole["accuracy"])
-    again = np.array(kept["accuracy"])
-    curves = [Line("never killed", 0, t, seen), Line("killed in round 17", 1, t[:18], again[:18], broken=True)]
+        resumed = md.run(md.SCAFFOLD(), fed, resume=place, **options)
+    uninterrupted = md.run(md.SCAFFOLD(), fed, **options)
+    print(f"signal {-process.exitcode}; the same bits: {resumed.digest == uninterrupted.digest}")
+    assert resumed.digest == uninterrupted.digest
+    t = np.array(uninterrupted["round"])
+    accuracies = np.array(uninterrupted["accuracy"])
+    again = np.array(resumed["accuracy"])
+    curves = [Line("never killed", 0, t, accuracies), Line("killed in round 17", 1, t[:18], again[:18], broken=True)]
     curves.append(Line("resumed from round 15", 2, t[15:], again[15:]))
     with open("resume.svg", "w", encoding="utf-8") as file:
         file.write(lines(curves, title="Killed and resumed", ylabel="accuracy", y="percent"))

@@ -15,7 +15,8 @@ fed = md.Federation(
     partition=md.scenarios.Dirichlet(clients=15, alpha=0.5, minimum=5),
     pace=md.scenarios.Pace(lr=0.5),
 )
-hidden, lossy = md.SecureSum(bound=10.0, threshold=0.6), md.transports.Lossy
+hidden = md.SecureSum(bound=10.0, threshold=0.6)
+lossy = md.transports.Lossy
 cases = {
     "replies in the clear": {},
     "secure sums": {"secure": hidden},

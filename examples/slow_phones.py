@@ -13,7 +13,8 @@ fed = md.Federation(
     pace=md.scenarios.Pace(lr=0.1),
     devices=md.scenarios.Devices(speed=speed, up=1e5, down=1e6),
 )
-all_of_them, fast_ones = None, md.ReplyPolicy(replies=20)
+all_of_them = None
+fast_ones = md.ReplyPolicy(replies=20)
 runs = {
     "FedAvg, waits for all": md.run(md.FedAvg(), fed, rounds=15, reply_policy=all_of_them, progress=False),
     "FedAvg, first 20": md.run(md.FedAvg(), fed, rounds=60, reply_policy=fast_ones, progress=False),

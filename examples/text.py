@@ -20,7 +20,9 @@ def rows(name):
     text = inspect.getsource(importlib.import_module(name)).lower()[:4000]
     ids = torch.tensor([SIGNS.find(sign) % len(SIGNS) for sign in text])
     windows = ids.unfold(0, LENGTH + 1, 4)
-    X, y, cut = windows[:, :-1], windows[:, -1], len(windows) * 3 // 4
+    X = windows[:, :-1]
+    y = windows[:, -1]
+    cut = len(windows) * 3 // 4
     return X[:cut], y[:cut], X[cut + LENGTH :], y[cut + LENGTH :]
 
 
@@ -34,8 +36,8 @@ curves = []
 for k, method in enumerate((md.FedAvg(), md.Local())):
     result = md.run(method, fed, rounds=15, clients_every=2, progress=False)
     figure = "accuracy" if method == md.FedAvg() else "personal_accuracy"  # FedAvg's clients use the server's model
-    seen = [row for row in result.history if figure in row]
-    curves.append(Line(method.name, k, *(np.array([row[c] for row in seen]) for c in ("round", figure))))
-    print(method.name, round(seen[-1][figure], 3))
+    measured = [row for row in result.history if figure in row]
+    curves.append(Line(method.name, k, *(np.array([row[c] for row in measured]) for c in ("round", figure))))
+    print(method.name, round(measured[-1][figure], 3))
 with open("text.svg", "w", encoding="utf-8") as file:
     file.write(lines(curves, title="The next character", ylabel="accuracy of clients' models", y="percent"))

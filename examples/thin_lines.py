@@ -9,7 +9,8 @@ from medley.report.figures import Line, lines
 X, y = load_breast_cancer(return_X_y=True)
 X = (X - X.mean(0)) / X.std(0)
 hospitals = [(X[rows], y[rows]) for rows in np.array_split(np.argsort(X[:, 0]), 10)]  # sorted by the tumours' size
-loss, pace = md.problems.Logistic(mu=1e-3), md.scenarios.Pace(lr=1.0, epochs=5)
+loss = md.problems.Logistic(mu=1e-3)
+pace = md.scenarios.Pace(lr=1.0, epochs=5)
 f_star = md.run(md.Newton(), md.Federation(loss, clients=hospitals), rounds=20, progress=False).summary["loss"]
 fed = md.Federation(loss, clients=hospitals, pace=pace, f_star=f_star)
 methods = {"FedAvg": md.FedAvg(), "GIANT": md.GIANT(), "LBFGS": md.LBFGS(), "Newton": md.Newton()}

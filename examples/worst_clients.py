@@ -16,9 +16,9 @@ fed = md.Federation(
 curves = []
 for k, method in enumerate((md.FedAvg(), md.FedDyn(), md.SCAFFOLD(), md.FedNorton())):
     result = md.run(method, fed, rounds=30, progress=False)
-    own = np.sort([row["accuracy"] for row in result.clients if row["test_rows"]])
-    curves.append(Line(method.name, k, np.linspace(0, 1, len(own)), own))
-    print(f"{method.name:8} mean {own.mean():.3f}, worst tenth {own[: len(own) // 10].mean():.3f}")
+    accuracies = np.sort([row["accuracy"] for row in result.clients if row["test_rows"]])
+    curves.append(Line(method.name, k, np.linspace(0, 1, len(accuracies)), accuracies))
+    print(f"{method.name:8} mean {accuracies.mean():.3f}, worst tenth {accuracies[: len(accuracies) // 10].mean():.3f}")
 with open("worst_clients.svg", "w", encoding="utf-8") as file:
     labels = {"xlabel": "clients, the worst first", "ylabel": "accuracy on own test rows"}
     file.write(lines(curves, title="The worst clients", x="percent", y="percent", **labels))

@@ -43,11 +43,11 @@ def rows(table: Path) -> dict[str, str]:
 
 @lru_cache(8)
 def _rows(table: Path, _: int) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
+    by_file: dict[str, list[str]] = {}
     with lzma.open(table, "rt", encoding="utf-8") as f:
         for line in map(json.loads, f):
-            found.setdefault(line.pop("file"), []).append(json.dumps(line) + "\n")
-    return {name: "".join(lines) for name, lines in found.items()}
+            by_file.setdefault(line.pop("file"), []).append(json.dumps(line) + "\n")
+    return {name: "".join(lines) for name, lines in by_file.items()}
 
 
 def named(path: Path, folder: Path) -> str:
@@ -55,7 +55,7 @@ def named(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix().removesuffix(".jsonl")
 
 
-def whole(path: Path) -> str:
+def complete(path: Path) -> str:
     """A plain file without a last line that a killed process left unfinished."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return text[: text.rfind("\n") + 1]
@@ -63,8 +63,9 @@ def whole(path: Path) -> str:
 
 def text(path: Path) -> str:
     """The lines of a plain file, or those of its name in the table where there is none yet."""
-    if found := whole(path):
-        return found
+    plain = complete(path)
+    if plain:
+        return plain
     folder = root(path := path.resolve())
     return rows(table_of(folder)).get(named(path, folder), "") if folder else ""
 
@@ -78,7 +79,7 @@ def files(start: Path) -> list[Path]:
     """The files with runs in a folder and below it, on disk or in the table, by name."""
     folder = root(start := start.resolve())
     packed = [folder / f"{name}.jsonl" for name in rows(table_of(folder))] if folder else []
-    return sorted({p for p in packed if p.is_relative_to(start)} | {p for p in start.rglob("*.jsonl") if whole(p)})
+    return sorted({p for p in packed if p.is_relative_to(start)} | {p for p in start.rglob("*.jsonl") if complete(p)})
 
 
 def append(path: Path, line: Line) -> None:
@@ -89,8 +90,9 @@ def append(path: Path, line: Line) -> None:
     if line.get("status") == "interrupted":
         raise KeyboardInterrupt
     path.parent.mkdir(parents=True, exist_ok=True)
-    begun, there = whole(path), path.stat().st_size if path.exists() else 0
-    if there > len(begun.encode()):
+    begun = complete(path)
+    size = path.stat().st_size if path.exists() else 0
+    if size > len(begun.encode()):
         with path.open("r+b") as f:
             f.truncate(len(begun.encode()))
     with path.open("ab", buffering=0) as f:  # one write: nothing stands in the rows' place before it
@@ -107,9 +109,9 @@ def used(folder: Path) -> Iterator[None]:
         yield
 
 
-def write(table: Path, found: dict[str, str]) -> None:
+def write(table: Path, files: dict[str, str]) -> None:
     """Write a table, the same bytes from the same rows."""
-    pairs = [(name, json.loads(line)) for name in sorted(found) for line in found[name].splitlines()]
+    pairs = [(name, json.loads(line)) for name in sorted(files) for line in files[name].splitlines()]
     with replacing(table) as tmp, lzma.open(tmp, "wt", preset=9, encoding="utf-8") as f:
         f.writelines(json.dumps({"file": name} | line) + "\n" for name, line in pairs)
 
@@ -118,7 +120,7 @@ def fold(folder: Path) -> int:
     """Move plain files into the table. Returns their number."""
     table = table_of(folder)
     plain = sorted(folder.rglob("*.jsonl"))
-    new = {named(p, folder): lines for p in plain if (lines := whole(p))}
+    new = {named(p, folder): lines for p in plain if (lines := complete(p))}
     if new:
         write(table, rows(table) | new)
     for path in plain:
@@ -132,8 +134,8 @@ def fold(folder: Path) -> int:
 def unfold(folder: Path) -> int:
     """Write the table's rows as plain files, but for those that are there, and delete it. Returns their number."""
     table = table_of(folder)
-    found = {folder / f"{name}.jsonl": lines for name, lines in rows(table).items()}
-    new = {path: lines for path, lines in found.items() if not whole(path)}
+    files = {folder / f"{name}.jsonl": lines for name, lines in rows(table).items()}
+    new = {path: lines for path, lines in files.items() if not complete(path)}
     for path, lines in new.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(lines, encoding="utf-8")
@@ -145,17 +147,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("fold", "unfold"))
     parser.add_argument("papers", nargs="+", type=Path, help="folders such as papers/league")
-    given = parser.parse_args()
-    for paper in given.papers:
+    args = parser.parse_args()
+    for paper in args.papers:
         folder = paper / "results"
         folder.mkdir(exist_ok=True)
-        with (folder / ".lock").open("a") as held:
+        with (folder / ".lock").open("a") as file:
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 print(f"{folder} is in use by another process", file=sys.stderr)
                 return 2
-            print(f"{paper}: {(fold if given.command == 'fold' else unfold)(folder)} files")
+            print(f"{paper}: {(fold if args.command == 'fold' else unfold)(folder)} files")
     return 0
 
 

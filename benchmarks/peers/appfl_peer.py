@@ -14,14 +14,17 @@ from peer import Task, torch_model
 
 torch.set_num_threads(1)
 task = Task(sys.argv[1])
-job, logs, now = task.job, tempfile.mkdtemp(), [1]
+job = task.job
+logs = tempfile.mkdtemp()
+now = [1]
 
 
 class Rows(torch.utils.data.Dataset):
     """A client's rows in the order of the round; those of a second pass follow the first's."""
 
     def __init__(self, client):
-        self.client, self.round = client, 0
+        self.client = client
+        self.round = 0
 
     def __len__(self):
         return task.orders.shape[2]

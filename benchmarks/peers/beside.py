@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).parent
 
 
-def said(python: str, script: str, orders: str) -> dict[str, Any]:
+def answered(python: str, script: str, orders: str) -> dict[str, Any]:
     """A peer's report of one run."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([python, str(HERE / script), orders], capture_output=True, text=True, env=env)
@@ -51,7 +51,8 @@ def main() -> None:
             size = ["--model", model, "--active", active, "--rounds", str(args.rounds), orders]
             subprocess.run([sys.executable, str(HERE / "orders.py"), *size], check=True)
             turns = [
-                {who: said(py, f"{who}_peer.py", orders) for who, py in pythons.items()} for _ in range(args.repeats)
+                {who: answered(py, f"{who}_peer.py", orders) for who, py in pythons.items()}
+                for _ in range(args.repeats)
             ]
         for who in pythons:
             middle = {key: statistics.median(turn[who][key] for turn in turns) for key in ("cpu", "wall", "checksum")}

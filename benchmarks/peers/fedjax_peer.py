@@ -29,7 +29,8 @@ def pool(x, by):
 def outputs(p, x):
     for by in POOLS.get(job.model, ()):
         x = jax.nn.relu(conv(x, p[0], p[1]))
-        x, p = pool(x, by) if by > 1 else x, p[2:]
+        x = pool(x, by) if by > 1 else x
+        p = p[2:]
     x = x.reshape(len(x), -1)
     for k in range(0, len(p) - 2, 2):
         x = jax.nn.relu(x @ p[k].T + p[k + 1])

@@ -19,13 +19,16 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 sys.path.insert(0, HERE)
-client_app, server_app, kept = ClientApp(), ServerApp(), {}
+client_app = ClientApp()
+server_app = ServerApp()
+state = {}
 path = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""
 
 
 def tree_cpu():
     """Seconds of this process and of all that descend from it, as Ray's workers do."""
-    parents, ticks = {}, {}
+    parents = {}
+    ticks = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/stat") as f:
@@ -51,11 +54,13 @@ def train(message, context):
     from peer import Task, torch_model
 
     config = message.content["config"]
-    if not kept:
+    if not state:
         torch.set_num_threads(1)
-        kept["task"] = Task(config["path"])
-        kept["model"] = torch_model(kept["task"].job)
-    task, model, loss = kept["task"], kept["model"], torch.nn.CrossEntropyLoss()
+        state["task"] = Task(config["path"])
+        state["model"] = torch_model(state["task"].job)
+    task = state["task"]
+    model = state["model"]
+    loss = torch.nn.CrossEntropyLoss()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=task.job.lr)
     rows = task.rows(config["server-round"], int(context.node_config["partition-id"]))

@@ -11,6 +11,6 @@ from rounds import ByMedley
 
 torch.set_num_threads(1)
 task = Task(sys.argv[1])
-took, parameters = ByMedley(task.job, "auto")(task.rounds - 1)  # and the last one, uncharged
-task.cpu, task.wall = (list(column) for column in zip(*took, strict=True))
+seconds, parameters = ByMedley(task.job, "auto")(task.rounds - 1)  # and the last one, uncharged
+task.cpu, task.wall = (list(column) for column in zip(*seconds, strict=True))
 task.tell("medley", parameters)

@@ -19,9 +19,9 @@ class Task:
     """A job with its orders: every client's rows in every round, ready made, and a clock."""
 
     def __init__(self, path: str) -> None:
-        found = np.load(path)
-        self.job = Job.of(str(found["model"]), int(found["active"]))
-        self.orders = found["orders"]
+        arrays = np.load(path)
+        self.job = Job.of(str(arrays["model"]), int(arrays["active"]))
+        self.orders = arrays["orders"]
         self.rounds = len(self.orders)
         self.data = [self.job.data(i) for i in range(self.job.clients)]
         self.cpu: list[float] = []

@@ -23,16 +23,18 @@ from pfl.model.pytorch import PyTorchModel
 
 torch.set_num_threads(1)
 task = Task(sys.argv[1])
-job, net, loss = task.job, torch_model(task.job), torch.nn.CrossEntropyLoss()
+job = task.job
+net = torch_model(task.job)
+loss = torch.nn.CrossEntropyLoss()
 net.loss = lambda x, y, eval=False: loss(net(x), y)
 net.metrics = lambda x, y, eval=True: {}
 model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), 1.0))
 # A round's clients are asked for in order, so a user is a pair of round and client.
-asked = itertools.chain.from_iterable([(t, i) for i in job.cohort(t)] for t in range(1, task.rounds + 1))
-asked = itertools.chain(asked, itertools.repeat((task.rounds, 0)))
+order = itertools.chain.from_iterable([(t, i) for i in job.cohort(t)] for t in range(1, task.rounds + 1))
+order = itertools.chain(order, itertools.repeat((task.rounds, 0)))
 rows = {(t, i): tuple(map(torch.from_numpy, task.rows(t, i))) for t in range(1, task.rounds + 1) for i in job.cohort(t)}
 rows[task.rounds, 0] = tuple(map(torch.from_numpy, task.rows(task.rounds, 0)))
-data = FederatedDataset(lambda user: Dataset(raw_data=list(rows[user]), user_id=str(user)), lambda: next(asked))
+data = FederatedDataset(lambda user: Dataset(raw_data=list(rows[user]), user_id=str(user)), lambda: next(order))
 
 
 class Clock(TrainingProcessCallback):

@@ -24,16 +24,16 @@ def scores(name: str, method: str) -> dict[int, float]:
     }
 
 
-def cell(own: dict[int, float], base: dict[int, float]) -> str:
+def cell(method_scores: dict[int, float], base: dict[int, float]) -> str:
     """A method's mean, and its difference to FedAvg."""
-    if own.keys() < {*tables.SEEDS} or base.keys() < {*tables.SEEDS}:
+    if method_scores.keys() < {*tables.SEEDS} or base.keys() < {*tables.SEEDS}:
         return "–"
-    if own == base:
-        return f"{fmean(own.values()):.1f}"
-    apart = [own[s] - base[s] for s in own]
-    half = float(t.ppf(0.975, len(apart) - 1)) * stdev(apart) / len(apart) ** 0.5
-    star = "*" if abs(fmean(apart)) > half else ""
-    return f"{fmean(own.values()):.1f} ({fmean(apart):+.1f} ± {half:.1f}{star})"
+    if method_scores == base:
+        return f"{fmean(method_scores.values()):.1f}"
+    differences = [method_scores[s] - base[s] for s in method_scores]
+    half = float(t.ppf(0.975, len(differences) - 1)) * stdev(differences) / len(differences) ** 0.5
+    star = "*" if abs(fmean(differences)) > half else ""
+    return f"{fmean(method_scores.values()):.1f} ({fmean(differences):+.1f} ± {half:.1f}{star})"
 
 
 def traffic(name: str, method: str) -> str:

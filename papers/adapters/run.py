@@ -53,7 +53,10 @@ KNOBS = {
 }  # fmt: skip
 """Each method's own setting: these two values and the default."""
 
-ROUNDS, LR, RANK, PRETRAINED = 40, 3e-3, 4, 200
+ROUNDS = 40
+LR = 3e-3
+RANK = 4
+PRETRAINED = 200
 
 
 class Adapted(nn.Module):
@@ -85,20 +88,23 @@ def data(name: str, rows: int = 2000) -> Dataset:
     """Rows of a data set, images at half their width and height."""
     if name == "digits":
         return md.datasets.digits().split(0.2)
-    found: Dataset = getattr(md.datasets, name)().take(rows, 1000)
-    return found.pool(2).standardise()
+    dataset: Dataset = getattr(md.datasets, name)().take(rows, 1000)
+    return dataset.pool(2).standardise()
 
 
 @cache
 def pretrained(name: str, other: str) -> nn.Module:
     """An MLP trained on another data set of the same shape; of the digits on 0 to 4 alone. Adapters, frozen layers."""
     source = data(other)
-    X, y = source.X.flatten(1).float(), source.y
+    X = source.X.flatten(1).float()
+    y = source.y
     if other == name:
-        X, y = X[y < 5], y[y < 5]
+        X = X[y < 5]
+        y = y[y < 5]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        first, second = nn.Linear(X.shape[1], 64), nn.Linear(64, 64)
+        first = nn.Linear(X.shape[1], 64)
+        second = nn.Linear(64, 64)
         body = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
         head = nn.Linear(64, int(y.max()) + 1)
         optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=1e-3)
@@ -111,7 +117,7 @@ def pretrained(name: str, other: str) -> nn.Module:
         return nn.Sequential(nn.Flatten(), Adapted(first), nn.ReLU(), Adapted(second), nn.ReLU(), nn.Linear(64, 10))
 
 
-def whole(name: str, model: Callable[[], nn.Module], optimizer: str, alpha: float, method: str) -> md.Federation:
+def full_model(name: str, model: Callable[[], nn.Module], optimizer: str, alpha: float, method: str) -> md.Federation:
     """Clients that train all of a network."""
     del method
     return federation(md.problems.Network(model()), name, optimizer, alpha)
@@ -143,27 +149,29 @@ def cnn() -> nn.Module:
 
 EXPERIMENTS: dict[str, Experiment] = {}
 for name in OPTIMIZERS:
-    own = METHODS | ({"FedAdamW": md.FedAdamW()} if name == "adamw" else {})
-    exact = own | {"FedExLoRA": md.FedExLoRA()}
+    entries = METHODS | ({"FedAdamW": md.FedAdamW()} if name == "adamw" else {})
+    exact = entries | {"FedExLoRA": md.FedExLoRA()}
     for start, title, build in (
         (
             "digits-mlp",
             "an MLP on digits",
-            functools.partial(whole, "digits", lambda: md.models.mlp(64, 10), name, 0.3),
+            functools.partial(full_model, "digits", lambda: md.models.mlp(64, 10), name, 0.3),
         ),
-        ("mnist-vit", "a ViT on MNIST", functools.partial(whole, "mnist", vit, name, 0.3)),
-        ("fashion-cnn", "a CNN on Fashion-MNIST", functools.partial(whole, "fashion_mnist", cnn, name, 0.1)),
+        ("mnist-vit", "a ViT on MNIST", functools.partial(full_model, "mnist", vit, name, 0.3)),
+        ("fashion-cnn", "a CNN on Fashion-MNIST", functools.partial(full_model, "fashion_mnist", cnn, name, 0.1)),
         ("digits-lora", "digits, from 0 to 4", functools.partial(adapters, "digits", "digits", name, 0.3)),
         ("mnist-lora", "MNIST, from Fashion-MNIST", functools.partial(adapters, "mnist", "fashion_mnist", name, 0.3)),
         ("cifar-lora", "CIFAR-10, from CIFAR-100", functools.partial(adapters, "cifar10", "cifar100", name, 0.3)),
     ):
-        methods = exact if "lora" in start else own
+        methods = exact if "lora" in start else entries
         EXPERIMENTS[f"{start}-{name}"] = Experiment(f"{title}, {name} at 10 clients", methods, build)
 
 
 def once(name: str, method: str, lr: float, settings: dict[str, float], seed: int, on: str) -> dict[str, Any]:
     """One run, as a line of its file."""
-    e, began, wall = EXPERIMENTS[name], time.process_time(), time.perf_counter()
+    e = EXPERIMENTS[name]
+    began = time.process_time()
+    wall = time.perf_counter()
     line: dict[str, Any] = {"kind": "tuning" if on == "validation" else "final", "lr": lr, "seed": seed}
     line |= {"settings": settings} if settings else {}
     set_ = md.Tuned(dataclasses.replace(e.methods[method], **settings), lr)

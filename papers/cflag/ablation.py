@@ -22,7 +22,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "last layer": {"correct": "head"},
     "full": {"correct": True},
 }
-TABLES, SEEDS, LR = ("ci_dir", "ci_iid"), (100, 101, 102, 103), 0.2
+TABLES = ("ci_dir", "ci_iid")
+SEEDS = (100, 101, 102, 103)
+LR = 0.2
 """One rate for all, between those that tuning chose for CFLAG.joint and for its control."""
 
 
@@ -30,13 +32,13 @@ def make(key: lines.Line) -> lines.Line:
     return key | run.once(key["table"], "CFLAG.joint", VARIANTS[key["method"]], LR, key["seed"], "validation")
 
 
-def markdown(found: Sequence[lines.Line]) -> str:
+def markdown(stored: Sequence[lines.Line]) -> str:
     """By table and variant: Acc, Fgt and Learn, and the difference to the control."""
     text = []
     for table in TABLES:
         runs: dict[str, list[lines.Line]] = {}
-        for name in sorted({x["method"] for x in found}, key=[x["method"] for x in found].index):
-            runs[name] = [x for x in found if (x["table"], x["method"]) == (table, name)]
+        for name in sorted({x["method"] for x in stored}, key=[x["method"] for x in stored].index):
+            runs[name] = [x for x in stored if (x["table"], x["method"]) == (table, name)]
         text += [f"### {table}", "", *run.heading("no correction")]
         text += [run.row(name, its, [runs["no correction"]]) for name, its in runs.items()] + [""]
     return "\n".join(text)
@@ -47,18 +49,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=lines.HERE, help=f"default {lines.HERE}")
     parser.add_argument("--jobs", type=int, default=1, help="processes; default 1")
     parser.add_argument("--nice", type=int, default=15, help="added to the priority; default 15")
-    given = parser.parse_args()
+    args = parser.parse_args()
 
     def work() -> None:
-        path = given.out / "ablation.jsonl"
+        path = args.out / "ablation.jsonl"
         keys = [
             {"table": table, "method": name, "point": {"lr": LR}, "seed": seed}
             for seed, table, name in itertools.product(SEEDS, TABLES, VARIANTS)
         ]
-        lines.fill(path, keys, make, given.jobs)
-        (given.out / "ablation.md").write_text(markdown(lines.read(path)), encoding="utf-8")
+        lines.fill(path, keys, make, args.jobs)
+        (args.out / "ablation.md").write_text(markdown(lines.read(path)), encoding="utf-8")
 
-    lines.nicely(work, given.nice)
+    lines.nicely(work, args.nice)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ def fill(path: Path, keys: Sequence[Line], make: Callable[[Line], Line], jobs: i
     """
     lines = read(path)
     if any(find(lines, key) is None for key in keys):
-        with used(path.parent), path.open("a+", encoding="utf-8") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with used(path.parent), path.open("a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             lines = read(path)
-            for line in made([key for key in keys if find(lines, key) is None], make, jobs):
+            for line in produced([key for key in keys if find(lines, key) is None], make, jobs):
                 lines.append(line)
                 append(path, line)
                 print(path.stem, line["method"], line["point"], line["seed"], line["status"], flush=True)
@@ -47,7 +47,7 @@ def find(lines: Sequence[Line], key: Line) -> Line | None:
     return next((x for x in lines if all(x.get(k) == v for k, v in key.items())), None)
 
 
-def made(keys: Sequence[Line], make: Callable[[Line], Line], jobs: int) -> Iterator[Line]:
+def produced(keys: Sequence[Line], make: Callable[[Line], Line], jobs: int) -> Iterator[Line]:
     """The lines of these keys, in the order in which they are finished."""
     if jobs == 1 or len(keys) < 2:
         quiet()

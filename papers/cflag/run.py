@@ -34,21 +34,21 @@ def federation(table: str, changed: tuple[tuple[str, Any], ...] = ()) -> md.Fede
 
 
 def once(
-    table: str, kind: str, own: dict[str, Any], lr: float, seed: int, on: str, changed: Sequence[Any] = ()
+    table: str, kind: str, chosen: dict[str, Any], lr: float, seed: int, on: str, changed: Sequence[Any] = ()
 ) -> lines.Line:
     """A run, in plain values.
 
     Args:
         table: of the settings.
         kind: the method's class.
-        own: its settings.
+        chosen: its settings.
         lr: the clients' rate.
         seed: of the run.
         on: "validation" or "test".
         changed: pairs of a setting of the federation and its value, see `settings.federation`.
     """
     fed = federation(table, tuple((k, v) for k, v in changed))
-    method = operator.attrgetter(kind)(md)(**own)
+    method = operator.attrgetter(kind)(md)(**chosen)
     began = time.process_time()
     r = md.run(
         md.Tuned(method, lr),
@@ -71,17 +71,18 @@ def once(
 
 def make(key: lines.Line) -> lines.Line:
     """The line of a run of the tables."""
-    fixed, own = settings.METHODS[key["method"]][0], {k: v for k, v in key["point"].items() if k != "lr"}
+    fixed = settings.METHODS[key["method"]][0]
+    point = {k: v for k, v in key["point"].items() if k != "lr"}
     on = "validation" if key["kind"] == "tuning" else "test"
     kind = key["method"].split()[0]
-    return key | once(key["table"], kind, fixed | own, key["point"]["lr"], key["seed"], on, key.get("changed", ()))
+    return key | once(key["table"], kind, fixed | point, key["point"]["lr"], key["seed"], on, key.get("changed", ()))
 
 
 def points(name: str) -> list[dict[str, Any]]:
     """The points over which a method is tuned: six of them."""
-    own = settings.METHODS[name][1]
-    rates = settings.LRS if own else settings.LRS_ALONE
-    return [{"lr": lr, **dict(zip(own, at, strict=True))} for lr, *at in itertools.product(rates, *own.values())]
+    grid = settings.METHODS[name][1]
+    rates = settings.LRS if grid else settings.LRS_ALONE
+    return [{"lr": lr, **dict(zip(grid, at, strict=True))} for lr, *at in itertools.product(rates, *grid.values())]
 
 
 def keys_of(kind: str, table: str, name: str, at: Sequence[dict[str, Any]], seeds: Sequence[int]) -> list[lines.Line]:
@@ -130,7 +131,7 @@ def heading(*rivals: str) -> list[str]:
 def row(name: str, runs: Sequence[lines.Line], rivals: Sequence[Sequence[lines.Line]]) -> str:
     """Acc, Fgt and Learn in percent, mean (standard deviation); differences to rivals, seed by seed; the cost."""
     good = [r for r in runs if r["status"] == "finished"]
-    cells = [name, *(said([100 * r["figures"][k] for r in good]) for k in ("acc", "fgt", "learn"))]
+    cells = [name, *(mean_and_deviation([100 * r["figures"][k] for r in good]) for k in ("acc", "fgt", "learn"))]
     cells += [against(good, rival, k) if runs is not rival else "" for rival in rivals for k in ("acc", "fgt")]
     cells += [f"{len(good)}, {len(runs) - len(good)} diverged" if len(good) < len(runs) else str(len(good))]
     cells += [f"{statistics.mean(r['megabytes'] for r in runs):.0f}"]
@@ -143,14 +144,16 @@ def markdown(out: Path) -> str:
     """The tables, with each method's differences to CFLAG.joint's control and to the best method that isn't C-FLAG."""
     text: list[str] = []
     for table in settings.TABLES:
-        found = {name: runs for name in settings.METHODS if (runs := finals(out, table, name))}
-        others = [name for name in found if not name.startswith("CFLAG")]
+        by_method = {name: runs for name in settings.METHODS if (runs := finals(out, table, name))}
+        others = [name for name in by_method if not name.startswith("CFLAG")]
         rivals = [
-            name for name in (settings.CONTROL, max(others, key=lambda n: merit(found[n]), default="")) if name in found
+            name
+            for name in (settings.CONTROL, max(others, key=lambda n: merit(by_method[n]), default=""))
+            if name in by_method
         ]
-        if found:
+        if by_method:
             text += [f"### {table}", "", *heading(*rivals)]
-            text += [row(name, runs, [found[rival] for rival in rivals]) for name, runs in found.items()] + [""]
+            text += [row(name, runs, [by_method[rival] for rival in rivals]) for name, runs in by_method.items()] + [""]
     return "\n".join(text)
 
 
@@ -163,7 +166,7 @@ def against(ours: Sequence[lines.Line], theirs: Sequence[lines.Line], key: str) 
     return f"{statistics.mean(off):+.1f} ± {statistics.stdev(off) / math.sqrt(len(off)):.1f}"
 
 
-def said(values: list[float]) -> str:
+def mean_and_deviation(values: list[float]) -> str:
     if not values:
         return "–"
     return f"{statistics.mean(values):.1f} ({statistics.stdev(values) if len(values) > 1 else 0:.1f})"
@@ -177,21 +180,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=len(settings.SEEDS), help="how many, from 0 on")
     parser.add_argument("--jobs", type=int, default=1, help="processes; default 1")
     parser.add_argument("--nice", type=int, default=19, help="added to the priority; default 19, the lowest")
-    given = parser.parse_args()
-    for table in given.tables.split(","):
+    args = parser.parse_args()
+    for table in args.tables.split(","):
         if table not in settings.TABLES:
             raise SystemExit(str(md.RecipeError.unknown(table, settings.TABLES, "papers/cflag/run.py --tables")))
-    for name in given.methods.split(";"):
+    for name in args.methods.split(";"):
         if name not in settings.METHODS:
             raise SystemExit(str(md.RecipeError.unknown(name, settings.METHODS, "papers/cflag/run.py --methods")))
 
     def work() -> None:
-        for table in given.tables.split(","):
-            names = [n for n in given.methods.split(";") if n not in settings.CLASS_ONLY or table.startswith("ci")]
-            fill(given.out, table, names, range(given.seeds), given.jobs)
-            (given.out / "tables.md").write_text(markdown(given.out), encoding="utf-8")
+        for table in args.tables.split(","):
+            names = [n for n in args.methods.split(";") if n not in settings.CLASS_ONLY or table.startswith("ci")]
+            fill(args.out, table, names, range(args.seeds), args.jobs)
+            (args.out / "tables.md").write_text(markdown(args.out), encoding="utf-8")
 
-    lines.nicely(work, given.nice)
+    lines.nicely(work, args.nice)
 
 
 if __name__ == "__main__":

@@ -20,14 +20,17 @@ TABLES = {
 }
 """Task- and class-incremental, equal clients and label skew within every task."""
 
-ROUNDS, TASKS = 20, 5
-TUNED_ON, SEEDS = 100, (0, 1, 2, 3, 4)
+ROUNDS = 20
+TASKS = 5
+TUNED_ON = 100
+SEEDS = (0, 1, 2, 3, 4)
 """The seed of tuning, on validation rows; and the seeds of the tables, on test rows."""
 
 CAPACITY = 80
 """Rows held a task and client: 16 % of a client's rows of a task, the paper's share; half of them a step, as there."""
 
-LRS, LRS_ALONE = (0.03, 0.1, 0.3), (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+LRS = (0.03, 0.1, 0.3)
+LRS_ALONE = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 """The lr of SGD, for methods with a strength of their own, of which they get two values; and for those without one.
 
 So that every method is tuned over six points.
@@ -67,7 +70,8 @@ SWEEPS: dict[str, tuple[Any, ...]] = {
 }
 """Settings that Figures 3, 5 and 7 and Table 8 vary, one at a time, in table ci_dir; half a capacity is sampled."""
 
-SWEPT, SWEEP_SEEDS = ("CFLAG.joint", "CFLAG.joint without correction", "ERring"), (0, 1, 2)
+SWEPT = ("CFLAG.joint", "CFLAG.joint without correction", "ERring")
+SWEEP_SEEDS = (0, 1, 2)
 
 
 def federation(table: str, **changed: Any) -> md.Federation:

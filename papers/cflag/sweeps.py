@@ -22,7 +22,8 @@ import medley as md
 from medley.report import figures
 from medley.storage import atomic as files
 
-TABLE, GAMMA = "ci_dir", "CFLAG as published, average"
+TABLE = "ci_dir"
+GAMMA = "CFLAG as published, average"
 USUAL = {"alpha": 0.1, "clients": 5, "sample": settings.CAPACITY // 2, "capacity": settings.CAPACITY}
 
 
@@ -31,8 +32,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=lines.HERE, help=f"default {lines.HERE}")
     parser.add_argument("--jobs", type=int, default=1, help="processes; default 1")
     parser.add_argument("--nice", type=int, default=19, help="added to the priority; default 19, the lowest")
-    given = parser.parse_args()
-    lines.nicely(lambda: work(given.out, given.jobs), given.nice)
+    args = parser.parse_args()
+    lines.nicely(lambda: work(args.out, args.jobs), args.nice)
 
 
 def work(out: Path, jobs: int) -> None:
@@ -41,15 +42,21 @@ def work(out: Path, jobs: int) -> None:
     text = ["| | | method | Acc | Fgt | Learn | seeds |", "|---|---|---|---|---|---|---|"]
     panels = [over_tasks(out, "ci_iid"), over_tasks(out, TABLE)]
     for aspect, values in settings.SWEEPS.items():
-        found = {name: [runs_at(out, aspect, value, name) for value in values] for name in settings.SWEPT}
-        for name, at in found.items():
+        by_method = {name: [runs_at(out, aspect, value, name) for value in values] for name in settings.SWEPT}
+        for name, at in by_method.items():
             for value, runs in zip(values, at, strict=True):
-                cells = " | ".join(run.said([100 * r["figures"][k] for r in runs]) for k in ("acc", "fgt", "learn"))
+                cells = " | ".join(
+                    run.mean_and_deviation([100 * r["figures"][k] for r in runs]) for k in ("acc", "fgt", "learn")
+                )
                 text.append(f"| {aspect} | {value:g} | {name} | {cells} | {len(runs)} |")
         for key, label in (("acc", "accuracy"), ("fgt", "forgetting")):
-            series = [curve(slot, name, range(len(values)), at, key) for slot, (name, at) in enumerate(found.items())]
-            said = f"{aspect}: {', '.join(f'{v:g}' for v in values)}"
-            panels.append(figures.lines(series, title=f"{label} over {aspect}", xlabel=said, ylabel=label, y="percent"))
+            series = [
+                curve(slot, name, range(len(values)), at, key) for slot, (name, at) in enumerate(by_method.items())
+            ]
+            title = f"{aspect}: {', '.join(f'{v:g}' for v in values)}"
+            panels.append(
+                figures.lines(series, title=f"{label} over {aspect}", xlabel=title, ylabel=label, y="percent")
+            )
     gammas = [(alpha, runs_at(out, "alpha", alpha, GAMMA)) for alpha in settings.SWEEPS["alpha"]]
     series = [
         figures.Line(f"alpha {alpha:g}", slot, *(np.array(v, float) for v in zip(*runs[0]["gamma"], strict=True)))
@@ -82,11 +89,12 @@ def missing(out: Path) -> dict[tuple[str, Any, str], list[lines.Line]]:
 def runs_at(out: Path, aspect: str, value: Any, name: str) -> list[lines.Line]:
     """The finished runs of a method at this value; at the usual one, those of the table."""
     if value == USUAL[aspect]:
-        found = [x for x in run.finals(out, TABLE, name) if x["seed"] in settings.SWEEP_SEEDS]
+        runs = [x for x in run.finals(out, TABLE, name) if x["seed"] in settings.SWEEP_SEEDS]
     else:
-        keys, there = missing(out)[aspect, value, name], lines.read(out / "sweeps.jsonl")
-        found = [line for key in keys if (line := lines.find(there, key)) is not None]
-    return [x for x in found if x["status"] == "finished"]
+        keys = missing(out)[aspect, value, name]
+        stored = lines.read(out / "sweeps.jsonl")
+        runs = [line for key in keys if (line := lines.find(stored, key)) is not None]
+    return [x for x in runs if x["status"] == "finished"]
 
 
 def curve(slot: int, name: str, x: range, at: list[list[Any]], key: str) -> figures.Line:
@@ -100,12 +108,14 @@ def over_tasks(out: Path, table: str) -> md.report.figures.Markup:
     """Figure 2: after every task, the mean accuracy of the tasks seen."""
     series = []
     for name in ("CFLAG.joint", "ERring", "NCCL", "LwF", "AGEM", "FineTune"):
-        found = run.finals(out, table, name)
-        matrices = [np.array(r["figures"]["matrix"]) for r in found if r["status"] == "finished"]
+        runs = run.finals(out, table, name)
+        matrices = [np.array(r["figures"]["matrix"]) for r in runs if r["status"] == "finished"]
         if matrices:
-            seen = np.array([[row[: s + 1].mean() for s, row in enumerate(m)] for m in matrices])
-            tasks = np.arange(1.0, seen.shape[1] + 1)
-            series.append(figures.Line(name, len(series), tasks, seen.mean(0), seen.min(0), seen.max(0)))
+            accuracies = np.array([[row[: s + 1].mean() for s, row in enumerate(m)] for m in matrices])
+            tasks = np.arange(1.0, accuracies.shape[1] + 1)
+            series.append(
+                figures.Line(name, len(series), tasks, accuracies.mean(0), accuracies.min(0), accuracies.max(0))
+            )
     return figures.lines(series, title=f"{table}: accuracy over tasks", xlabel="task", ylabel=table, y="percent")
 
 

@@ -24,12 +24,12 @@ def main() -> None:
     print(f"{'clients':>8} {'L':>6}  {'FedECADO':>20}  {'as printed':>20}  distances to x*, to the plain mean's")
     for part in (None, 0.4):
         for L in (0.1, 0.3, 1.0, 3.0, 10.0):
-            said = []
+            cells = []
             for method in (md.FedECADO(L=L), Printed(L=L)):
                 fed = md.Federation(toy.problem, clients=toy.clients, pace=pace, participation=part)
                 x = md.run(method, fed, rounds=1000, eval_every=1000, progress=False, throw=False).x
-                said.append(f"{float((x - toy.x_star).norm()):9.1e} {float((x - plain).norm()):9.1e}")
-            print(f"{part or 1:8.0%} {L:6g}  {said[0]:>20}  {said[1]:>20}", flush=True)
+                cells.append(f"{float((x - toy.x_star).norm()):9.1e} {float((x - plain).norm()):9.1e}")
+            print(f"{part or 1:8.0%} {L:6g}  {cells[0]:>20}  {cells[1]:>20}", flush=True)
 
 
 if __name__ == "__main__":

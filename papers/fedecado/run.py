@@ -30,9 +30,9 @@ def main() -> int:
     )
     parser.add_argument("--base", default="FedAvg", help="the method that differences are to")
     parser.add_argument("--jobs", type=int, help="runs at a time; by default one a core")
-    given = parser.parse_args()
+    args = parser.parse_args()
     try:
-        return reproduce(given)
+        return reproduce(args)
     except md.MedleyError as e:
         print(f"Error: {e}", file=sys.stderr)
         return 2
@@ -41,40 +41,40 @@ def main() -> int:
         return 130
 
 
-def reproduce(given: argparse.Namespace) -> int:
-    r = recipe.load(given.recipe).with_settings(given.set)
-    methods = r.methods(given.algorithms.split(",") if given.algorithms else None)
+def reproduce(args: argparse.Namespace) -> int:
+    r = recipe.load(args.recipe).with_settings(args.set)
+    methods = r.methods(args.algorithms.split(",") if args.algorithms else None)
     grids = [r.grid(m) for m in methods]
     options = r.options()
     fed = r.federation()
     called = names(methods)
-    found = []
+    tuned = []
     for name, method, grid in zip(called, methods, grids, strict=True):
         if grid:
             # Two variants of one method would meet in one folder.
-            kept = given.out / "tune" if name == method.name else given.out / "tune" / name
-            method = md.tune(method, fed, grid, jobs=given.jobs, save=kept, **r.tuning())
-            print(f"{name}: {said(grid, chosen(method))}", file=sys.stderr, flush=True)
-        found.append(method if isinstance(method, md.Tuned) else md.Tuned(method))
-    recipe.tuned(r, found).save(given.out / "recipe.toml")
-    base = given.base if given.base in called else None
+            folder = args.out / "tune" if name == method.name else args.out / "tune" / name
+            method = md.tune(method, fed, grid, jobs=args.jobs, save=folder, **r.tuning())
+            print(f"{name}: {described(grid, chosen(method))}", file=sys.stderr, flush=True)
+        tuned.append(method if isinstance(method, md.Tuned) else md.Tuned(method))
+    recipe.tuned(r, tuned).save(args.out / "recipe.toml")
+    base = args.base if args.base in called else None
     board = md.compare(
-        dict(zip(called, found, strict=True)),
+        dict(zip(called, tuned, strict=True)),
         fed,
         r.rounds,
         r.seeds,
-        jobs=given.jobs,
-        save=given.out / "board",
+        jobs=args.jobs,
+        save=args.out / "board",
         base=base,
         **options,
     )
     if not board.results:
         raise KeyboardInterrupt(str(board.status))
     board.command = shlex.join(["python", *sys.argv])
-    board.save(given.out / "report.html")
-    (given.out / "table.md").write_text(table(board, dict(zip(called, found, strict=True)), grids), encoding="utf-8")
+    board.save(args.out / "report.html")
+    (args.out / "table.md").write_text(table(board, dict(zip(called, tuned, strict=True)), grids), encoding="utf-8")
     Console().print(board)
-    print(f"{given.out / 'table.md'}, {given.out / 'report.html'}")
+    print(f"{args.out / 'table.md'}, {args.out / 'report.html'}")
     return 0 if board.status.ok else 130
 
 
@@ -82,17 +82,17 @@ def chosen(method: md.Tuned) -> dict:
     return next(row for row in method.record if row["chosen"])
 
 
-def said(grid: dict, row: dict) -> str:
+def described(grid: dict, row: dict) -> str:
     settings = ", ".join(f"{k} = {row[k]:g}" if isinstance(row[k], float) else f"{k} = {row[k]}" for k in grid)
     return f"{settings}, score {row['score']:.4f}" + (f" ({row['note']})" if "note" in row else "")
 
 
-def table(board: md.Board, found: dict[str, md.Tuned], grids: list[dict]) -> str:
+def table(board: md.Board, tuned: dict[str, md.Tuned], grids: list[dict]) -> str:
     lines = [board.markdown(), "## What tuning chose", "", "Scores are means over the validation rows.", ""]
-    for (name, method), grid in zip(found.items(), grids, strict=True):
+    for (name, method), grid in zip(tuned.items(), grids, strict=True):
         if method.record:
-            tried = "; ".join(said(grid, {k: v for k, v in row.items() if k != "note"}) for row in method.record)
-            lines += [f"- **{name}**: {said(grid, chosen(method))}. Tried: {tried}."]
+            tried = "; ".join(described(grid, {k: v for k, v in row.items() if k != "note"}) for row in method.record)
+            lines += [f"- **{name}**: {described(grid, chosen(method))}. Tried: {tried}."]
     return "\n".join([*lines, ""])
 
 

@@ -47,15 +47,16 @@ class ClientSign(md.FedECADO):
     """Line 11 of Algorithm 2 as printed: dx_i/dt = −∇f_i − J_i."""
 
     @on_client(vectorized=True)
-    def simulate(self, me: Client, got: Model, own: Flow) -> TimedStep:
-        went = me.descend(got.x, shift=own.J)
-        return TimedStep(went.step, went.T)
+    def simulate(self, me: Client, request: Model, flow: Flow) -> TimedStep:
+        update = me.descend(request.x, shift=flow.J)
+        return TimedStep(update.step, update.T)
 
 
 class Rising(Window):
     def step(self, u, K, t, dt, c=EVERY):
         beta = self.column([1 / (self.L / dt + 1 / G) for G in self.G])
-        E, w = self.L / dt * K - self.gamma(t + dt, c), self.column(self.w) * beta
+        E = self.L / dt * K - self.gamma(t + dt, c)
+        w = self.column(self.w) * beta
         u1 = (u + dt * (self.S[c] + (w.T @ E)[0])) / (1 - dt * w.sum())
         return u1, beta * (E + u1)
 
@@ -63,8 +64,8 @@ class Rising(Window):
 class NodeSign(md.FedECADO):
     """The last row of (33) as printed: dx_c/dt = +Σ I_i."""
 
-    def window(self, s, clients, got):
-        return Rising(**vars(super().window(s, clients, got)))
+    def window(self, s, clients, replies):
+        return Rising(**vars(super().window(s, clients, replies)))
 
 
 @dataclass(frozen=True)
@@ -74,29 +75,30 @@ class OnGradient(md.FedECADO):
     n: float = 1.0
 
     @on_client(vectorized=True)
-    def simulate(self, me: Client, got: Model, own: Flow) -> TimedStep:
-        went = me.descend(got.x, scale=self.n * me.p, shift=-own.J)
-        return TimedStep(went.step, went.T)
+    def simulate(self, me: Client, request: Model, flow: Flow) -> TimedStep:
+        update = me.descend(request.x, scale=self.n * me.p, shift=-flow.J)
+        return TimedStep(update.step, update.T)
 
-    def window(self, s, clients, got):
-        window = super().window(s, clients, got)
-        G = [1 / max(window.T) + w * s.h.get(i, 0.0) for i, w in zip(got, window.w, strict=True)]
-        return dataclasses.replace(window, w=[1.0] * len(got), G=G)
+    def window(self, s, clients, replies):
+        window = super().window(s, clients, replies)
+        G = [1 / max(window.T) + w * s.h.get(i, 0.0) for i, w in zip(replies, window.w, strict=True)]
+        return dataclasses.replace(window, w=[1.0] * len(replies), G=G)
 
 
 class NoWeights(md.FedECADO):
     """Algorithm 2 as printed: p_i is neither on the gradient nor on the capacitor."""
 
-    def window(self, s, clients, got):
-        return dataclasses.replace(super().window(s, clients, got), w=[1.0] * len(got))
+    def window(self, s, clients, replies):
+        return dataclasses.replace(super().window(s, clients, replies), w=[1.0] * len(replies))
 
 
 class ActiveOnly(md.FedECADO):
     """(33) as printed: Kirchhoff's sum over the clients that reply."""
 
-    def window(self, s, clients, got):
-        window, none = super().window(s, clients, got), torch.zeros_like(s.x)
-        S = sum((w * s.J.get(i, none) for i, w in zip(got, window.w, strict=True)), none)
+    def window(self, s, clients, replies):
+        window = super().window(s, clients, replies)
+        none = torch.zeros_like(s.x)
+        S = sum((w * s.J.get(i, none) for i, w in zip(replies, window.w, strict=True)), none)
         return dataclasses.replace(window, S=S)
 
 
@@ -129,30 +131,30 @@ class OwnStart(md.FedECADO):
     memory = Own
 
     @on_client
-    def simulate(self, me: Client[Own], got: Model, own: Flow) -> OwnStep:
-        x = got.x if me.memory.x is None else me.memory.x
-        went = me.descend(x, shift=-own.J)
-        me.memory.x = x + went.step
-        return OwnStep(went.step, went.T, x - got.x)
+    def simulate(self, me: Client[Own], request: Model, flow: Flow) -> OwnStep:
+        x = request.x if me.memory.x is None else me.memory.x
+        update = me.descend(x, shift=-flow.J)
+        me.memory.x = x + update.step
+        return OwnStep(update.step, update.T, x - request.x)
 
-    def window(self, s, clients, got):
-        return Apart(**vars(super().window(s, clients, got)), A=[up.start for up in got.values()])
+    def window(self, s, clients, replies):
+        return Apart(**vars(super().window(s, clients, replies)), A=[up.start for up in replies.values()])
 
 
 class Epochs(md.FedECADO):
     """(27) as printed: T_i sums the learning rate over epochs, not over steps."""
 
     @on_client
-    def simulate(self, me: Client, got: Model, own: Flow) -> TimedStep:
-        went = me.descend(got.x, shift=-own.J)
-        return TimedStep(went.step, went.T * min(1.0, (me.pace.batch or math.inf) / me.problem.n))
+    def simulate(self, me: Client, request: Model, flow: Flow) -> TimedStep:
+        update = me.descend(request.x, shift=-flow.J)
+        return TimedStep(update.step, update.T * min(1.0, (me.pace.batch or math.inf) / me.problem.n))
 
 
 class AbsoluteL(md.FedECADO):
     """L in the paper's units, on a ladder of decades."""
 
-    def window(self, s, clients, got):
-        return dataclasses.replace(super().window(s, clients, got), L=self.L)
+    def window(self, s, clients, replies):
+        return dataclasses.replace(super().window(s, clients, replies), L=self.L)
 
 
 class NoCurvature(md.FedECADO):
@@ -169,7 +171,8 @@ class Printed(OwnStart, ActiveOnly, AbsoluteL, NoWeights):
 N = -1.0
 """Stands for the number of clients."""
 
-USUAL, DECADES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+USUAL = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+DECADES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 VARIANTS: dict[str, tuple[type[md.FedECADO], dict[str, Any], tuple[float, ...], int]] = {
     "FedECADO": (md.FedECADO, {}, USUAL, 2),
     "client's sign as printed": (ClientSign, {"delta": 1e30}, USUAL, 2),
@@ -193,14 +196,14 @@ def main() -> int:
     parser.add_argument("--federations", default=",".join(NAMES))
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--nice", type=int, default=19, help="added to the priority, 19 the lowest (default)")
-    given = parser.parse_args()
-    os.nice(given.nice)
+    args = parser.parse_args()
+    os.nice(args.nice)
     torch.set_num_threads(1)
     logging.getLogger("medley").setLevel(logging.ERROR)
-    lines = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    for name in given.federations.split(","):
+    lines = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    for name in args.federations.split(","):
         for label in VARIANTS:
-            finish(name, label, lines, given.out)
+            finish(name, label, lines, args.out)
     print(table(lines))
     return 0
 
@@ -214,16 +217,16 @@ def finish(name: str, label: str, lines: list[dict[str, Any]], out: Path) -> Non
 
     def line(point: Point, seed: int, on: str) -> dict[str, Any]:
         key = {"federation": name, "variant": label, "on": on, "seed": seed, "point": list(point)}
-        found = next((x for x in lines if key.items() <= x.items()), None)
-        if found is None:
+        run = next((x for x in lines if key.items() <= x.items()), None)
+        if run is None:
             ran = league.once(name, entrant, point, seed, on)
-            kept = {k: ran.get(k) for k in ("settings", "status", "score")}
-            kept["score"] = None if kept["score"] is None else float(f"{kept['score']:.6g}")
-            found = key | kept
-            lines.append(found)
+            outcome = {k: ran.get(k) for k in ("settings", "status", "score")}
+            outcome["score"] = None if outcome["score"] is None else float(f"{outcome['score']:.6g}")
+            run = key | outcome
+            lines.append(run)
             with out.open("a", encoding="utf-8") as f:
-                f.write(json.dumps(found) + "\n")
-        return found
+                f.write(json.dumps(run) + "\n")
+        return run
 
     best = search(entrant, lambda point: league.merit(FEDERATIONS[name], line(point, league.TUNING_SEED, "validation")))
     for seed in SEEDS:

@@ -84,11 +84,12 @@ def data(name: str) -> md.datasets.Dataset:
 
 def by_client(name: str, x: Tensor) -> float:
     """The figure of the model x over each client's own test rows, weighed by their number."""
-    whole, sizes = data(name), SETS[name].tests
-    assert whole.X_test is not None
-    assert whole.y_test is not None
-    z = whole.X_test @ x[: SETS[name].features, None].float() + x[SETS[name].features].float()
-    parts = zip(z.split(sizes), whole.y_test.split(sizes), strict=True)
+    pooled = data(name)
+    sizes = SETS[name].tests
+    assert pooled.X_test is not None
+    assert pooled.y_test is not None
+    z = pooled.X_test @ x[: SETS[name].features, None].float() + x[SETS[name].features].float()
+    parts = zip(z.split(sizes), pooled.y_test.split(sizes), strict=True)
     figure = md.problems.concordance if name == "brca" else lambda z, y: float(((z > 0) == (y > 0.5)).double().mean())
     return sum(n * figure(z, y) for n, (z, y) in zip(sizes, parts, strict=True)) / sum(sizes)
 
@@ -118,34 +119,34 @@ def once(name: str, label: str, seed: int) -> dict[str, Any]:
 
 def published(name: str, label: str) -> list[float]:
     """FLamby's figure by seed, over the clients' own test rows; empty where the files are not there."""
-    folder, sizes = Path(os.environ.get("MEDLEY_DATA", ".")) / "flamby" / "results", SETS[name].tests
+    folder = Path(os.environ.get("MEDLEY_DATA", ".")) / "flamby" / "results"
+    sizes = SETS[name].tests
     out = []
     for path in sorted(folder.glob(f"{SETS[name].prefix}_seed4?.csv")):
         with path.open(newline="") as f:
             rows = [r for r in csv.DictReader(f) if r["Method"].removesuffix("100") == label]
-        found = {r["Test"]: float(r["Metric"]) for r in rows}
-        if all(f"client_test_{k}" in found for k in range(len(sizes))):
-            out.append(sum(n * found[f"client_test_{k}"] for k, n in enumerate(sizes)) / sum(sizes))
+        figures = {r["Test"]: float(r["Metric"]) for r in rows}
+        if all(f"client_test_{k}" in figures for k in range(len(sizes))):
+            out.append(sum(n * figures[f"client_test_{k}"] for k, n in enumerate(sizes)) / sum(sizes))
     return out
 
 
-def said(values: Sequence[float]) -> str:
+def mean_and_deviation(values: Sequence[float]) -> str:
     return f"{fmean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else "".join(f"{v:.3f}" for v in values)
 
 
-def table(found: Sequence[dict[str, Any]]) -> str:
+def table(runs: Sequence[dict[str, Any]]) -> str:
     lines = ["| set | method | here | published | here − published | seeds here |", "|---|---|---|---|---|---|"]
     for name, methods in METHODS.items():
         for label in methods:
-            ours = [
-                r["figure"] for r in found if (r["set"], r["method"]) == (name, label) and r["status"] == "finished"
-            ]
+            ours = [r["figure"] for r in runs if (r["set"], r["method"]) == (name, label) and r["status"] == "finished"]
             if not ours:
                 continue
             theirs = published(name, label)
             difference = f"{fmean(ours) - fmean(theirs):+.3f}" if theirs else ""
             each = ", ".join(f"{v:.3f}" for v in ours)
-            lines.append(f"| {name} | {label} | {said(ours)} | {said(theirs)} | {difference} | {each} |")
+            means = f"{mean_and_deviation(ours)} | {mean_and_deviation(theirs)}"
+            lines.append(f"| {name} | {label} | {means} | {difference} | {each} |")
     return "\n".join([*lines, ""])
 
 
@@ -155,25 +156,25 @@ def main() -> int:
     parser.add_argument("--methods", default="", help="default: all")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("runs/flamby.json"))
-    given = parser.parse_args()
-    found = json.loads(given.out.read_text()) if given.out.exists() else []
-    done = {(r["set"], r["method"], r["seed"]) for r in found}
+    args = parser.parse_args()
+    runs = json.loads(args.out.read_text()) if args.out.exists() else []
+    done = {(r["set"], r["method"], r["seed"]) for r in runs}
     try:
-        for name in given.sets.split(","):
-            for label in given.methods.split(",") if given.methods else METHODS[name]:
-                for seed in range(42, 42 + given.seeds):
+        for name in args.sets.split(","):
+            for label in args.methods.split(",") if args.methods else METHODS[name]:
+                for seed in range(42, 42 + args.seeds):
                     if (name, label, seed) in done:
                         continue
-                    found.append(once(name, label, seed))
-                    given.out.parent.mkdir(parents=True, exist_ok=True)
-                    with replacing(given.out) as tmp:
-                        tmp.write_text(json.dumps(found))
+                    runs.append(once(name, label, seed))
+                    args.out.parent.mkdir(parents=True, exist_ok=True)
+                    with replacing(args.out) as tmp:
+                        tmp.write_text(json.dumps(runs))
     except md.MedleyError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    with replacing(given.out.with_suffix(".md")) as tmp:
-        tmp.write_text(table(found), encoding="utf-8")
-    print(table(found))
+    with replacing(args.out.with_suffix(".md")) as tmp:
+        tmp.write_text(table(runs), encoding="utf-8")
+    print(table(runs))
     return 0
 
 

@@ -25,7 +25,8 @@ from torch import Tensor
 import medley as md
 
 HERE = Path(__file__).parent
-TUNING_SEED, SEEDS = 100, range(42, 47)
+TUNING_SEED = 100
+SEEDS = range(42, 47)
 LRS = {"heart": 0.01, "brca": 0.03}
 """The middle of the common grid, a tenth to three times of which every method tries first."""
 
@@ -85,18 +86,18 @@ def once(name: str, label: str, point: Any, seed: int, tuning: bool) -> dict[str
     return line | {"status": result.status.outcome, "figure": figure if good else None}
 
 
-def fill(out: Path, found: list[dict[str, Any]], name: str, label: str) -> None:
+def fill(out: Path, runs: list[dict[str, Any]], name: str, label: str) -> None:
     """The runs that a method lacks on a set."""
 
     def line(point: Any, seed: int, tuning: bool) -> dict[str, Any]:
         key = {"set": name, "method": label, "point": list(point), "seed": seed, "tuning": tuning}
-        known = next((r for r in found if key.items() <= r.items()), None)
-        if known is None:
-            known = once(name, label, point, seed, tuning)
-            found.append(known)
+        result = next((r for r in runs if key.items() <= r.items()), None)
+        if result is None:
+            result = once(name, label, point, seed, tuning)
+            runs.append(result)
             with out.open("a", encoding="utf-8") as f:
-                f.write(json.dumps(known) + "\n")
-        return known
+                f.write(json.dumps(result) + "\n")
+        return result
 
     def judge(point: Any) -> tuple[float, ...]:
         figure = line(point, TUNING_SEED, True)["figure"]
@@ -107,13 +108,13 @@ def fill(out: Path, found: list[dict[str, Any]], name: str, label: str) -> None:
         line(best, seed, False)
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(runs: list[dict[str, Any]]) -> str:
     """The methods of each set, the best mean first."""
     lines = ["| set | method | tuned | lr | knob | seeds |", "|---|---|---|---|---|---|"]
     for name in LRS:
         rows = []
         for label, entrant in league.ENTRANTS.items():
-            finals = [r for r in found if (r["set"], r["method"], r["tuning"]) == (name, label, False)]
+            finals = [r for r in runs if (r["set"], r["method"], r["tuning"]) == (name, label, False)]
             good = [r["figure"] for r in finals if r["figure"] is not None]
             if not good:
                 continue
@@ -121,7 +122,9 @@ def table(found: list[dict[str, Any]]) -> str:
             knob = f"{entrant.knob} {entrant.ladder[j]:g}" if entrant.knob else ""
             lr = f"{LRS[name] * 10 ** (k / 2):.2g}"
             each = ", ".join(f"{v:.3f}" for v in good)
-            rows.append((fmean(good), f"| {name} | {label} | {flamby.said(good)} | {lr} | {knob} | {each} |"))
+            rows.append(
+                (fmean(good), f"| {name} | {label} | {flamby.mean_and_deviation(good)} | {lr} | {knob} | {each} |")
+            )
         lines += [text for _, text in sorted(rows, reverse=True)]
     return "\n".join([*lines, ""])
 
@@ -131,29 +134,29 @@ def main() -> int:
     parser.add_argument("--sets", default="heart,brca")
     parser.add_argument("--methods", default="", help="default: all of the league's groups with rounds")
     parser.add_argument("--out", type=Path, default=HERE / "tuned.jsonl")
-    given = parser.parse_args()
+    args = parser.parse_args()
     every = [label for label, e in league.ENTRANTS.items() if "rounds" in e.groups]
-    methods = given.methods.split(",") if given.methods else every
+    methods = args.methods.split(",") if args.methods else every
     try:
-        for known, asked, option in ((every, methods, "--methods"), (list(LRS), given.sets.split(","), "--sets")):
-            for name in asked:
-                if name not in known:
-                    raise md.RecipeError.unknown(name, known, f"papers/flamby/tuned.py {option}")
+        for allowed, names, option in ((every, methods, "--methods"), (list(LRS), args.sets.split(","), "--sets")):
+            for name in names:
+                if name not in allowed:
+                    raise md.RecipeError.unknown(name, allowed, f"papers/flamby/tuned.py {option}")
     except md.MedleyError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    text = given.out.read_text(encoding="utf-8") if given.out.exists() else ""
-    found = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    given.out.write_text("".join(json.dumps(r) + "\n" for r in found), encoding="utf-8")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    text = args.out.read_text(encoding="utf-8") if args.out.exists() else ""
+    runs = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    args.out.write_text("".join(json.dumps(r) + "\n" for r in runs), encoding="utf-8")
     try:
-        for name in given.sets.split(","):
+        for name in args.sets.split(","):
             for label in methods:
-                fill(given.out, found, name, label)
+                fill(args.out, runs, name, label)
     except md.MedleyError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    print(table(found))
+    print(table(runs))
     return 0
 
 

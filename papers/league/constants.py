@@ -27,7 +27,8 @@ from medley.algorithms import fednorton
 from medley.algorithms.fednorton import descent, late
 from medley.scenarios import Devices, Integers, LogUniform, Pace
 
-OUT, LOST = HERE / "constants.jsonl", 99.0
+OUT = HERE / "constants.jsonl"
+LOST = 99.0
 Q = md.problems.quadratics(clients=12, d=5, seed=1)
 
 
@@ -45,17 +46,18 @@ toy("a third 16 times slower", LogUniform(0.02, 0.1), 3, devices=slow)
 
 def edited(name: str, old: str, new: str) -> tuple[str, Any]:
     """The name of a method of FedNorton, and the method with a piece of its text replaced."""
-    text, made = "from __future__ import annotations\nif 1:\n" + inspect.getsource(getattr(md.FedNorton, name)), {}
+    text = "from __future__ import annotations\nif 1:\n" + inspect.getsource(getattr(md.FedNorton, name))
+    made = {}
     assert text.count(old) == 1, f"{name} has {text.count(old)} times {old!r}"
     exec(text.replace(old, new), vars(fednorton), made)
     return name, made[name]
 
 
-RATE = "sum(p[j] / float(w.T) for j, (*_, w) in got.items()) / share"
-TIMES = "sum(clients.p[i] * float(w.T) for i, w in got.items()) / replies.share"
+RATE = "sum(p[j] / float(w.T) for j, (*_, w) in visits.items()) / share"
+TIMES = "sum(clients.p[i] * float(w.T) for i, w in steps.items()) / replies.share"
 TERMS = {
     "ρ = 1": edited("round", "s.late.lasting(clients.p, s.rho)", "(1.0, 1.0)"),
-    "T = mean T_i": edited("round", "u, 1 / rate,", f"u, {TIMES},"),
+    "T = mean T_i": edited("round", "u, T=1 / rate,", f"u, T={TIMES},"),
     "w_i = T_i": edited("refresh", "T**0.5", f"T * ({RATE}) ** 0.5"),
     "w_i = T": edited("refresh", "T**0.5", f"({RATE}) ** -0.5"),
     "no average": ("model", lambda self, s: s.x),
@@ -106,7 +108,8 @@ def run() -> None:
 
 def error(line: Line) -> float:
     """The logarithm of a run's error, or of its seconds to the target; `LOST` if it diverged or did not arrive."""
-    of, score = FEDERATIONS[line["key"][0]], line["score"]
+    of = FEDERATIONS[line["key"][0]]
+    score = line["score"]
     if line["status"] != ("finished" if of.target is None else "target") or score is None:
         return LOST
     plain = 1 - score if of.target is None and of.metric == "accuracy" else score
@@ -125,10 +128,10 @@ def row(runs: dict[Any, float], label: str, value: str) -> tuple[str, float]:
     by = [np.mean(v) for v in fine.values() if v] or [np.nan]
     lost = ", ".join(str(sum(pair[i] == LOST for pair in pairs)) for i in (0, 1))
     sides = [[[-v if v < LOST else -inf for v in side] for side in zip(*cell, strict=True)] for cell in cells.values()]
-    found = [paired(*side) for side in sides if len(side[0]) > 1]
-    beyond = [d for (d, _), p in zip(found, holm([p for _, p in found]), strict=True) if p < 0.05]
+    tests = [paired(*side) for side in sides if len(side[0]) > 1]
+    beyond = [d for (d, _), p in zip(tests, holm([p for _, p in tests]), strict=True) if p < 0.05]
     text = f"{exp(np.median(by)):.2f} | {exp(min(by)):.2f} to {exp(max(by)):.2f} | {lost} of {len(pairs)}"
-    text += f" | {sum(d < 0 for d in beyond)}, {sum(d > 0 for d in beyond)} of {len(found)}"
+    text += f" | {sum(d < 0 for d in beyond)}, {sum(d > 0 for d in beyond)} of {len(tests)}"
     return text, float(stats.wilcoxon(d).pvalue) if any(d := [a - b for a, b in pairs]) else 1.0
 
 
@@ -138,8 +141,8 @@ def page() -> None:
     print("| changed | to | error | by federation and rate | lost, before | worse, better | p |\n" + "|---" * 7 + "|")
     for group in (SYNC, DESCENT, LATE):
         keys = [(label, str(v)) for label, values in group.items() for v in values]
-        found = [row(runs, *key) for key in keys]
-        for (a, b), (text, _), p in zip(keys, found, holm([p for _, p in found]), strict=True):
+        cells = [row(runs, *key) for key in keys]
+        for (a, b), (text, _), p in zip(keys, cells, holm([p for _, p in cells]), strict=True):
             print(f"| {a} | {b} | {text} | {'< .001' if p < 0.001 else f'{p:.3f}'} |")
 
 

@@ -54,7 +54,8 @@ class Entrant:
         return md.Tuned(method, 10 ** (point[0] / 2))
 
 
-BOTH, CLOCK = ("rounds", "clock"), ("clock",)
+BOTH = ("rounds", "clock")
+CLOCK = ("clock",)
 STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 PULLS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
@@ -115,7 +116,8 @@ def search(entrant: Entrant, judge: Callable[[Point], tuple[float, ...]], budget
 def at_edge(entrant: Entrant, best: Point, tried: Sequence[Point]) -> list[str]:
     """The settings whose chosen value is the smallest or largest that was tried, where a further one exists."""
     edges = []
-    lrs, knobs = [k for k, _ in tried], [j for _, j in tried]
+    lrs = [k for k, _ in tried]
+    knobs = [j for _, j in tried]
     if best[0] in (min(lrs), max(lrs)):
         edges.append("lr")
     if entrant.knob and best[1] in (min(knobs), max(knobs)) and best[1] not in (0, len(entrant.ladder) - 1):

@@ -72,9 +72,9 @@ def gathered(folder: Path, group: str, only: Sequence[str] = (), also: Path | No
     finals: dict[str, dict[str, list[float]]] = {}
     for name, by_method in lines.items():
         done = {m: [x for x in runs if x["kind"] == "final"] for m, runs in by_method.items()}
-        whole = {m: sorted(runs, key=lambda x: x["seed"]) for m, runs in done.items() if len(runs) == SEEDS}
-        if whole:
-            finals[name] = {m: [merit(name, x) for x in runs] for m, runs in whole.items()}
+        complete = {m: sorted(runs, key=lambda x: x["seed"]) for m, runs in done.items() if len(runs) == SEEDS}
+        if complete:
+            finals[name] = {m: [merit(name, x) for x in runs] for m, runs in complete.items()}
     everyone = sorted({m for by_method in finals.values() for m in by_method})
     missing = {m: [f for f in finals if m not in finals[f]] for m in everyone}
     present = [m for m in everyone if not missing[m]]
@@ -108,7 +108,9 @@ def breadths(group: Group) -> dict[str, float]:
     """
     shares: dict[str, list[float]] = {m: [] for m in group.methods}
     for name in group.finals:
-        entry, grid, start = FEDERATIONS[name], {}, 0.0
+        entry = FEDERATIONS[name]
+        grid = {}
+        start = 0.0
         for m in group.methods:
             runs = group.lines[name][m]
             tuning = [x for x in runs if x["kind"] == "tuning"]
@@ -128,9 +130,12 @@ def breadths(group: Group) -> dict[str, float]:
 def diagram(mean_ranks: Mapping[str, float], difference: float) -> str:
     """The critical-difference diagram (Demšar, 2006): mean ranks, and bars over methods that are not told apart."""
     names = sorted(mean_ranks, key=lambda m: mean_ranks[m])
-    k, values = len(names), [mean_ranks[m] for m in names]
+    k = len(names)
+    values = [mean_ranks[m] for m in names]
     bars = ranking.cliques(values, difference)
-    left, right, top = 190.0, 690.0, 46 + 7 * len(bars)
+    left = 190.0
+    right = 690.0
+    top = 46 + 7 * len(bars)
     x = lambda r: left + (r - 1) * (right - left) / max(1, k - 1)
     body = [rule(left, 28, right, 28, 0.8)]
     for r in range(1, k + 1):
@@ -160,8 +165,8 @@ def cell(name: str, runs: Sequence[Line]) -> str:
     fine = [abs(m) for m in merits if math.isfinite(m)]
     lost = len(merits) - len(fine)
     word = "late" if FEDERATIONS[name].target is not None else "diverged"
-    said = f"{fmean(fine):.4g} ± {stdev(fine):.2g}" if len(fine) > 1 else "".join(f"{m:.4g}" for m in fine)
-    return f"{said} ({lost} {word})".strip() if lost else said
+    text = f"{fmean(fine):.4g} ± {stdev(fine):.2g}" if len(fine) > 1 else "".join(f"{m:.4g}" for m in fine)
+    return f"{text} ({lost} {word})".strip() if lost else text
 
 
 Rows = list[list[str]]
@@ -171,7 +176,8 @@ def sections(group: Group, method: str) -> list[tuple[str, str, Rows]]:
     """The tables of the page: heading, note, and rows with the head first."""
     mean = dict(zip(group.methods, group.table.mean(0), strict=True))
     spread = dict(zip(group.methods, ranking.intervals(group.table), strict=True))
-    wide, chi = breadths(group), ranking.friedman(group.table)
+    wide = breadths(group)
+    chi = ranking.friedman(group.table)
     finals = {
         f: {m: [x for x in group.lines[f][m] if x["kind"] == "final"] for m in group.methods} for f in group.finals
     }
@@ -190,10 +196,10 @@ def sections(group: Group, method: str) -> list[tuple[str, str, Rows]]:
     note = f"Friedman's χ² = {chi[0]:.1f}, p = {chi[1]:.2g}. Ranks by the mean over five fresh seeds."
     out = [("Ranks", note, rows)]
     if method in group.methods and (against := rivals(group, method)):
-        found = ranking.duels(group.finals, method, against)
-        count = {word: sum(d.outcome == word for d in found) for word in ("win", "tie", "loss")}
+        duels = ranking.duels(group.finals, method, against)
+        count = {word: sum(d.outcome == word for d in duels) for word in ("win", "tie", "loss")}
         rows = [["federation", "rival", "difference", "p (Holm)", "outcome"]]
-        rows += [[d.federation, d.rival, f"{d.difference:+.4g}", f"{d.p:.3f}", d.outcome] for d in found]
+        rows += [[d.federation, d.rival, f"{d.difference:+.4g}", f"{d.p:.3f}", d.outcome] for d in duels]
         note = (
             f"{method}: {count['win']} wins, {count['tie']} ties, {count['loss']} losses against the rival of each "
             "federation with the best validation run; paired t over the seeds, Holm over federations. "
@@ -215,12 +221,12 @@ def sections(group: Group, method: str) -> list[tuple[str, str, Rows]]:
     for f, by_method in finals.items():
         for m, runs in by_method.items():
             chosen = ", ".join(f"{k} {v:.3g}" for k, v in runs[0]["settings"].items())
-            rows.append([f, m, chosen, "; ".join(said(f, x) for x in sorted(runs, key=lambda x: x["seed"]))])
+            rows.append([f, m, chosen, "; ".join(described(f, x) for x in sorted(runs, key=lambda x: x["seed"]))])
     out.append(("Every seed", "Settings as tuned; lr is a factor on the federation's own.", rows))
     return out
 
 
-def said(name: str, line: Line) -> str:
+def described(name: str, line: Line) -> str:
     """A run's figure, or its end."""
     value = merit(name, line)
     return f"{abs(value):.4g}" if math.isfinite(value) else line["status"]
@@ -242,9 +248,9 @@ table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}td,t
 border-bottom:1px solid #ddd;white-space:nowrap}svg{max-width:100%;height:auto}"""
 
 
-def html(title: str, drawn: str, parts: Sequence[tuple[str, str, Rows]]) -> str:
+def html(title: str, picture: str, parts: Sequence[tuple[str, str, Rows]]) -> str:
     """The page."""
-    body = [f"<h1>{escape(title)}</h1>", f"<p>{drawn}</p>"]
+    body = [f"<h1>{escape(title)}</h1>", f"<p>{picture}</p>"]
     for heading, note, rows in parts:
         head, *rest = [[escape(c) for c in row] for row in rows]
         body.append(f"<h2>{escape(heading)}</h2><p>{escape(note)}</p><table><tr>")
@@ -265,19 +271,19 @@ def main() -> int:
     parser.add_argument("--also", type=Path, help="a further folder of results, of candidates or controls")
     parser.add_argument("--out", type=Path, help="an .html file; default: GROUP.html in the folder of results")
     parser.add_argument("--federations", default="", help="default: all of the group")
-    given = parser.parse_args()
-    only = given.federations.split(",") if given.federations else []
+    args = parser.parse_args()
+    only = args.federations.split(",") if args.federations else []
     for name in only:
-        if name not in FEDERATIONS or FEDERATIONS[name].group != given.group:
-            print(f"Error: --federations: there is no {name} in the group {given.group}", file=sys.stderr)
+        if name not in FEDERATIONS or FEDERATIONS[name].group != args.group:
+            print(f"Error: --federations: there is no {name} in the group {args.group}", file=sys.stderr)
             return 2
-    group = gathered(given.results, given.group, only, given.also)
+    group = gathered(args.results, args.group, only, args.also)
     if not group.methods:
-        print(f"Error: no method is done on every federation of {given.results / given.group}", file=sys.stderr)
+        print(f"Error: no method is done on every federation of {args.results / args.group}", file=sys.stderr)
         return 2
-    out = given.out or given.results / f"{given.group}.html"
-    title = f"The league: {given.group}, {len(group.finals)} federations, {len(group.methods)} methods"
-    parts = sections(group, given.method)
+    out = args.out or args.results / f"{args.group}.html"
+    title = f"The league: {args.group}, {len(group.finals)} federations, {len(group.methods)} methods"
+    parts = sections(group, args.method)
     lacking = {m: v for m, v in group.missing.items() if v}
     if lacking:
         note = "; ".join(f"{m} lacks {', '.join(v)}" for m, v in lacking.items())
@@ -289,8 +295,8 @@ def main() -> int:
             )
         )
     difference = ranking.nemenyi(len(group.methods), len(group.finals)) if len(group.methods) > 1 else 0.0
-    drawn = diagram(dict(zip(group.methods, map(float, group.table.mean(0)), strict=True)), difference)
-    for path, content in ((out, html(title, drawn, parts)), (out.with_suffix(".md"), markdown(title, parts))):
+    picture = diagram(dict(zip(group.methods, map(float, group.table.mean(0)), strict=True)), difference)
+    for path, content in ((out, html(title, picture, parts)), (out.with_suffix(".md"), markdown(title, parts))):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as tmp:
             tmp.write_text(content, encoding="utf-8")

@@ -41,8 +41,8 @@ def friedman(table: np.ndarray) -> tuple[float, float]:
     """Friedman's χ² and its p, of ranks [federations, methods]; nan where there are fewer than 3 methods."""
     if table.shape[1] < 3 or table.shape[0] < 2:
         return math.nan, math.nan
-    found = stats.friedmanchisquare(*table.T)
-    return float(found.statistic), float(found.pvalue)
+    test = stats.friedmanchisquare(*table.T)
+    return float(test.statistic), float(test.pvalue)
 
 
 def nemenyi(methods: int, federations: int, alpha: float = 0.05) -> float:
@@ -75,7 +75,8 @@ def holm(p: Sequence[float]) -> list[float]:
     A nan counts as no comparison: it changes no other.
     """
     order = sorted((i for i in range(len(p)) if not math.isnan(p[i])), key=lambda i: p[i])
-    out, worst = [math.nan] * len(p), 0.0
+    out = [math.nan] * len(p)
+    worst = 0.0
     for rank, i in enumerate(order):
         worst = max(worst, (len(order) - rank) * p[i])
         out[i] = min(1.0, worst)
@@ -116,9 +117,9 @@ class Duel:
 
 def duels(merits: Merits, method: str, rivals: Mapping[str, str]) -> list[Duel]:
     """The method against the rival of each federation; p-values are corrected over federations."""
-    found = [(f, rival, *paired(merits[f][method], merits[f][rival])) for f, rival in rivals.items()]
-    adjusted = holm([p for *_, p in found])
-    return [Duel(f, rival, d, p) for (f, rival, d, _), p in zip(found, adjusted, strict=True)]
+    pairs = [(f, rival, *paired(merits[f][method], merits[f][rival])) for f, rival in rivals.items()]
+    adjusted = holm([p for *_, p in pairs])
+    return [Duel(f, rival, d, p) for (f, rival, d, _), p in zip(pairs, adjusted, strict=True)]
 
 
 def breadth(grid: Mapping[str, Sequence[float]], margin: float) -> dict[str, float]:

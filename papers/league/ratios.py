@@ -29,8 +29,8 @@ def finals(folders: tuple[Path, ...], federation: str, label: str) -> list[Line]
 
 def error(entry: Entry, lines: list[Line]) -> tuple[float, int]:
     """The mean error over seeds, and how many seeds arrived; nan if one did not, or there are none."""
-    wanted = ("finished",) if entry.target is None else ("target",)
-    scores = [line["score"] for line in lines if line["status"] in wanted and line["score"] is not None]
+    outcomes = ("finished",) if entry.target is None else ("target",)
+    scores = [line["score"] for line in lines if line["status"] in outcomes and line["score"] is not None]
     if not lines or len(scores) < len(lines):
         return math.nan, len(scores)
     mean = fmean(scores)
@@ -39,7 +39,8 @@ def error(entry: Entry, lines: list[Line]) -> tuple[float, int]:
 
 def table(group: str, method: str, base: str) -> str:
     """The ratios of a group as Markdown, and their means."""
-    rows, ratios = [f"| {group} | {base} | {method} | ratio |", "|---|---|---|---|"], []
+    rows = [f"| {group} | {base} | {method} | ratio |", "|---|---|---|---|"]
+    ratios = []
     for name, entry in FEDERATIONS.items():
         if entry.group == group:
             (a, seeds), (b, others) = (error(entry, finals(FOLDERS, name, label)) for label in (base, method))
@@ -57,9 +58,9 @@ def main() -> None:
     parser.add_argument("groups", nargs="+", choices=sorted({e.group for e in FEDERATIONS.values()}))
     parser.add_argument("--method", default="FedNorton")
     parser.add_argument("--base", default="FedNorton before")
-    given = parser.parse_args()
-    for group in given.groups:
-        print(table(group, given.method, given.base))
+    args = parser.parse_args()
+    for group in args.groups:
+        print(table(group, args.method, args.base))
 
 
 if __name__ == "__main__":

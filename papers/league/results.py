@@ -28,7 +28,8 @@ class Cell:
     """An open file of one method on one federation, locked against other processes."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.lines = path, read(path)
+        self.path = path
+        self.lines = read(path)
 
     def add(self, line: Line) -> None:
         """Append a run; it is on disk when this returns."""
@@ -44,9 +45,9 @@ class Cell:
 def locked(path: Path) -> Iterator[Cell | None]:
     """The cell of ``path``, or None where another process has it. A killed process loses its lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as held:
+    with path.open("a+", encoding="utf-8") as file:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield None
             return

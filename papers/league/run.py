@@ -49,7 +49,8 @@ def federation(name: str) -> md.Federation:
 
 def identity(name: str, entrant: Entrant) -> str:
     """A digest of all that decides a method's runs on a federation, but for the library's code and defaults."""
-    entry, method = FEDERATIONS[name], entrant.method
+    entry = FEDERATIONS[name]
+    method = entrant.method
     usual = {f.name: f.default for f in dataclasses.fields(method)}
     parts = [
         federation(name).identity()[f"{PREFIX}data"],
@@ -71,7 +72,9 @@ def rounds_of(name: str, entrant: Entrant) -> int:
 
 def once(name: str, entrant: Entrant, point: Point, seed: int, on: str) -> Line:
     """One run, as a line of its file. An error of the method is a failed run."""
-    entry, began, wall = FEDERATIONS[name], time.process_time(), time.perf_counter()
+    entry = FEDERATIONS[name]
+    began = time.process_time()
+    wall = time.perf_counter()
     clock = entry.target is not None
     policy = md.ReplyPolicy(replies=entry.replies) if entrant.asynchronous else None
     line: Line = {"kind": "tuning" if on == "validation" else "final", "seed": seed, "point": list(point)}
@@ -134,13 +137,13 @@ def fill(name: str, entrant: Entrant, cell: Cell, digest: str) -> None:
 
     def line(point: Point, seed: int, on: str) -> Line:
         kind = "tuning" if on == "validation" else "final"
-        found = cell.find(kind=kind, point=list(point), seed=seed)
-        if found is None:
+        run = cell.find(kind=kind, point=list(point), seed=seed)
+        if run is None:
             if os.getppid() == 1 and ORPHAN:
                 raise KeyboardInterrupt
-            found = once(name, entrant, point, seed, on) | {"identity": digest}
-            cell.add(found)
-        return found
+            run = once(name, entrant, point, seed, on) | {"identity": digest}
+            cell.add(run)
+        return run
 
     best = search(entrant, lambda point: merit(entry, line(point, TUNING_SEED, "validation")))
     for seed in SEEDS:
@@ -158,26 +161,28 @@ def work(cells: Sequence[tuple[str, str, Entrant]], out: Path, orphan: bool) -> 
     torch.set_num_threads(1)
     logging.getLogger("medley").setLevel(logging.ERROR)
     for name, label, entrant in cells:
-        path, digest = file_of(out, name, label), identity(name, entrant)
-        if (known := read(path)) and known[0]["identity"] != digest:
+        path = file_of(out, name, label)
+        digest = identity(name, entrant)
+        if (lines := read(path)) and lines[0]["identity"] != digest:
             raise SystemExit(
                 f"{path} has runs of other settings: move it away (`packed.py unfold` makes files of the table), or "
                 "give --label or --out"
             )
-        if sum(x["kind"] == "final" for x in known) == len(SEEDS):
+        if sum(x["kind"] == "final" for x in lines) == len(SEEDS):
             continue
         with locked(path) as cell:
             if cell is None:
                 continue
-            began, before = time.process_time(), len(cell.lines)
+            began = time.process_time()
+            before = len(cell.lines)
             fill(name, entrant, cell, digest)
             finals = [x.get("score") for x in cell.lines if x["kind"] == "final"]
-            known = [s for s in finals if s is not None]
+            lines = [s for s in finals if s is not None]
             tried = [tuple(x["point"]) for x in cell.lines if x["kind"] == "tuning"]
             edge = at_edge(entrant, tuple(cell.lines[-1]["point"]), tried)
-            said = f"{fmean(known):.4f}" if known else "no score"
+            score = f"{fmean(lines):.4f}" if lines else "no score"
             print(
-                f"{name} {label}: {said}, {len(cell.lines) - before} runs, {time.process_time() - began:.0f} s"
+                f"{name} {label}: {score}, {len(cell.lines) - before} runs, {time.process_time() - began:.0f} s"
                 f"{', at the edge of ' + ' and '.join(edge) if edge else ''}",
                 flush=True,
             )
@@ -223,23 +228,23 @@ def value_of(text: str) -> Any:
 
 
 def main() -> int:
-    given = parsed()
-    os.nice(given.nice)
+    args = parsed()
+    os.nice(args.nice)
     try:
-        settings = {k: value_of(v) for k, _, v in (pair.partition("=") for pair in given.set)}
-        entrants = entrants_of(given.group, given.methods, given.label, settings)
-        names = [n for n, e in FEDERATIONS.items() if e.group == given.group]
-        for name in given.federations.split(",") if given.federations else []:
+        settings = {k: value_of(v) for k, _, v in (pair.partition("=") for pair in args.set)}
+        entrants = entrants_of(args.group, args.methods, args.label, settings)
+        names = [n for n, e in FEDERATIONS.items() if e.group == args.group]
+        for name in args.federations.split(",") if args.federations else []:
             if name not in names:
                 raise md.RecipeError.unknown(name, names, "papers/league/run.py --federations")
     except md.MedleyError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    wanted = given.federations.split(",") if given.federations else names
-    cells = [(name, label, entrant) for name in wanted for label, entrant in entrants.items()]
+    selected = args.federations.split(",") if args.federations else names
+    cells = [(name, label, entrant) for name in selected for label, entrant in entrants.items()]
     try:
-        with used(given.out):
-            return filled(cells, given.out, given.jobs)
+        with used(args.out):
+            return filled(cells, args.out, args.jobs)
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return 130

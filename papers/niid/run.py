@@ -72,7 +72,8 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-labels, dirichlet = md.scenarios.Labels, md.scenarios.Dirichlet
+labels = md.scenarios.Labels
+dirichlet = md.scenarios.Dirichlet
 CELLS = {
     "fashion-2": Cell("fashion_mnist", labels(10, 2), ("78.1 ± 2.5", "33.8 ± 41.2", "78.1 ± 1.0", "71.7 ± 2.3")),
     "mnist-1": Cell("mnist", labels(10, 1), ("19.3 ± 11.8", "9.9 ± .1", "51.8 ± 26.8", "52.6 ± 14.1")),
@@ -93,19 +94,19 @@ class FromWeights(md.SCAFFOLD):
     """
 
     def start(self, x: torch.Tensor) -> Server:
-        return Server(x, drawn(len(x)).to(x))
+        return Server(x, drawn_model(len(x)).to(x))
 
     def remember(self, x: torch.Tensor) -> Memory:
-        return Memory(drawn(len(x)).to(x))
+        return Memory(drawn_model(len(x)).to(x))
 
 
-def drawn(d: int) -> torch.Tensor:
+def drawn_model(d: int) -> torch.Tensor:
     """A tenth of the weights [d] of a network of a seed of its own."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         networks = (network(cell.side, cell.channels) for cell in CELLS.values())
-        found = next(n for n in networks if sum(p.numel() for p in n.parameters()) == d)
-    return nn.utils.parameters_to_vector(found.parameters()).detach() / 10
+        fitting = next(n for n in networks if sum(p.numel() for p in n.parameters()) == d)
+    return nn.utils.parameters_to_vector(fitting.parameters()).detach() / 10
 
 
 METHODS: dict[str, Algorithm[Any, Any]] = {
@@ -154,20 +155,20 @@ def file_of(out: Path, cell: str, method: str, seed: int) -> Path:
 
 def fill(work: Work) -> str:
     """A run from where it stands to the wanted round: on the same device, and on a CPU, to the same bits."""
-    out, kept, cell, method, seed, wanted, device = work
+    out, checkpoints, cell, method, seed, last, device = work
     spec = CELLS[cell]
-    rounds = wanted or spec.rounds
+    rounds = last or spec.rounds
     torch.set_num_threads(1)
     logging.getLogger("medley").setLevel(logging.ERROR)
     path = file_of(out, cell, method, seed)
-    folder = kept / path.stem
-    known = curve(path)
-    if rounds <= max(known, default=0):
-        return f"{path.stem}: has {max(known)} rounds"
+    folder = checkpoints / path.stem
+    accuracies = curve(path)
+    if rounds <= max(accuracies, default=0):
+        return f"{path.stem}: has {max(accuracies)} rounds"
 
     def add(row: Any) -> None:
-        known[int(row["round"])] = float(row["accuracy"])
-        lines = [json.dumps({"round": r, "accuracy": a}) + "\n" for r, a in sorted(known.items())]
+        accuracies[int(row["round"])] = float(row["accuracy"])
+        lines = [json.dumps({"round": r, "accuracy": a}) + "\n" for r, a in sorted(accuracies.items())]
         path.write_text("".join(lines), encoding="utf-8")
 
     where: dict[str, Any] = {"resume": folder} if folder.exists() else {"checkpoint": folder}
@@ -204,18 +205,18 @@ def table(out: Path) -> str:
         for method in METHODS:
             stem = file_of(out, name, method, 0).stem[:-1]
             for path in (p for p in packed.files(out) if p.stem.removeprefix(stem).isdigit()):
-                found = curve(path)
-                figures = [f"{100 * found[r]:.1f}" if r in found else "" for r in shown]
-                told = [name, method, published.get(method, ""), path.stem.rsplit("_", 1)[1]]
-                lines.append(f"| {' | '.join([*told, f'{100 * max(found.values()):.1f}', *figures])} |")
+                accuracies = curve(path)
+                figures = [f"{100 * accuracies[r]:.1f}" if r in accuracies else "" for r in shown]
+                cells = [name, method, published.get(method, ""), path.stem.rsplit("_", 1)[1]]
+                lines.append(f"| {' | '.join([*cells, f'{100 * max(accuracies.values()):.1f}', *figures])} |")
     return "\n".join(lines)
 
 
 def runs(work: list[Work], jobs: int) -> None:
     """The runs, each in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
-        for said in pool.imap_unordered(fill, work):
-            print(said, flush=True)
+        for line in pool.imap_unordered(fill, work):
+            print(line, flush=True)
 
 
 def main() -> int:
@@ -229,32 +230,30 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--kept", type=Path, default=Path("runs/niid"), help="the folder of the checkpoints")
     parser.add_argument("--table", action="store_true", help="print the table and end")
-    given = parser.parse_args()
-    if given.table:
-        print(table(given.out))
+    args = parser.parse_args()
+    if args.table:
+        print(table(args.out))
         return 0
-    unknown = [c for c in given.cells if c not in CELLS] + [m for m in given.methods.split(";") if m not in METHODS]
+    unknown = [c for c in args.cells if c not in CELLS] + [m for m in args.methods.split(";") if m not in METHODS]
     if unknown:
         print(f"Error: unknown: {', '.join(unknown)}", file=sys.stderr)
         return 2
-    given.kept.mkdir(parents=True, exist_ok=True)
-    methods, seeds = given.methods.split(";"), [int(s) for s in given.seeds.split(",")]
+    args.kept.mkdir(parents=True, exist_ok=True)
+    methods = args.methods.split(";")
+    seeds = [int(s) for s in args.seeds.split(",")]
     work = [
-        (given.out, given.kept, c, m, s, given.rounds, given.device)
-        for c in given.cells
-        for m in methods
-        for s in seeds
+        (args.out, args.kept, c, m, s, args.rounds, args.device) for c in args.cells for m in methods for s in seeds
     ]
     try:
-        with packed.used(given.out):
-            runs(work, given.jobs)
+        with packed.used(args.out):
+            runs(work, args.jobs)
     except KeyboardInterrupt:
         print("stopped by Ctrl-C; the same command goes on", file=sys.stderr)
         return 130
     except md.MedleyError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    print(table(given.out))
+    print(table(args.out))
     return 0
 
 

@@ -32,7 +32,11 @@ import medley as md
 from medley.storage.atomic import replacing
 
 HERE = Path(__file__).parent
-CLIENTS, ROUNDS, LR, BATCH, ROWS = 20, 50, 0.005, 10, 6000
+CLIENTS = 20
+ROUNDS = 50
+LR = 0.005
+BATCH = 10
+ROWS = 6000
 T = 2.776
 """Quantile of Student's t for 95 % intervals of 5 seeds."""
 
@@ -97,14 +101,15 @@ def theirs(pfllib: Path, python: Path, method: str, seed: int) -> dict[str, Any]
     done = subprocess.run([str(python), "-c", READ, str(file)], capture_output=True, text=True, check=True)
     over = json.loads(done.stdout)
     # Its Ditto lists the server's model and the clients' own ones in turn; both count for its best accuracy.
-    own = over[1::2] if method == "Ditto" else over
-    assert len(own) == ROUNDS + 1
-    return {"last": own[-1], "best": max(over)}
+    personal = over[1::2] if method == "Ditto" else over
+    assert len(personal) == ROUNDS + 1
+    return {"last": personal[-1], "best": max(over)}
 
 
 def ours(pfllib: Path, python: Path, method: str, seed: int) -> dict[str, Any]:
     """Medley's accuracy over all own test rows after the last round."""
-    folder, clients = split(pfllib, python, seed), []
+    folder = split(pfllib, python, seed)
+    clients = []
     for i in range(CLIENTS):
         parts = [np.load(folder / part / f"{i}.npz", allow_pickle=True)["data"].item() for part in ("train", "test")]
         rows = [(torch.as_tensor(p["x"]).float().flatten(1), torch.as_tensor(p["y"]).long()) for p in parts]

@@ -55,9 +55,10 @@ def fashion(lr: float, validation: float, seed: int) -> tuple[md.Federation, int
     """Twenty clients with two labels each, dealt by the seed, and the rounds."""
     data = md.datasets.fashion_mnist().take(6000, 4000).flatten()
     problem = md.problems.Network(md.models.mlp(784, 10, (64, 32)))
-    dealt = md.Federation(problem, data=data, partition=md.scenarios.Labels(20, 2), own_test=True).draw(seed)
-    (X, y), owner = dealt.tasks[0].held, dealt.tasks[0].owner  # type: ignore[misc]
-    clients = [(*dealt.clients.rows.of(0, i)[:2], X[owner == i], y[owner == i]) for i in range(20)]
+    simulation = md.Federation(problem, data=data, partition=md.scenarios.Labels(20, 2), own_test=True).draw(seed)
+    X, y = simulation.tasks[0].held  # type: ignore[misc]
+    owner = simulation.tasks[0].owner
+    clients = [(*simulation.clients.rows.of(0, i)[:2], X[owner == i], y[owner == i]) for i in range(20)]
     pace = md.scenarios.Pace(lr=lr, epochs=1, batch=32)
     return md.Federation(problem, clients=clients, classes=10, pace=pace, validation=validation), 40
 
@@ -78,16 +79,18 @@ def heart(lr: float, validation: float, seed: int) -> tuple[md.Federation, int]:
 
 def scanners(lr: float, validation: float, seed: int) -> tuple[md.Federation, int]:
     """Digits dealt at random to eight clients, which differ in contrast, brightness and sign, and the rounds."""
-    data, g = md.datasets.digits(), torch.Generator().manual_seed(seed)
+    data = md.datasets.digits()
+    g = torch.Generator().manual_seed(seed)
     assert data.X_test is not None
     assert data.y_test is not None
     problem = md.problems.Network(nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)))
     clients = []
     parts = [torch.randperm(len(y), generator=g).chunk(8) for y in (data.y, data.y_test)]
     for i, (rows, tests) in enumerate(zip(*parts, strict=True)):
-        contrast, brightness = 0.3 + 1.4 * i / 7, float(torch.randn((), generator=g))
-        seen = [(contrast * (-1) ** i) * X + brightness for X in (data.X[rows], data.X_test[tests])]
-        clients.append((seen[0], data.y[rows], seen[1], data.y_test[tests]))
+        contrast = 0.3 + 1.4 * i / 7
+        brightness = float(torch.randn((), generator=g))
+        shifted = [(contrast * (-1) ** i) * X + brightness for X in (data.X[rows], data.X_test[tests])]
+        clients.append((shifted[0], data.y[rows], shifted[1], data.y_test[tests]))
     pace = md.scenarios.Pace(lr=lr, epochs=1, batch=16)
     return md.Federation(problem, clients=clients, classes=10, pace=pace, validation=validation), 30
 
@@ -113,9 +116,14 @@ def measured(name: str, method: str, lr: float, seed: int) -> dict[str, Any]:
     r = md.run(METHODS[method], fed, rounds, seed=seed, evaluate_on=on, eval_every=rounds, throw=False, progress=False)
     if r.status.outcome == "interrupted":
         raise KeyboardInterrupt
-    own = [row["accuracy"] for row in r.clients if "accuracy" in row]
-    worst = fmean(sorted(own)[: max(1, round(len(own) / 10))])
-    return {"mean": fmean(own), "worst": worst, "clients": [round(a, 4) for a in own], "status": r.status.outcome}
+    accuracies = [row["accuracy"] for row in r.clients if "accuracy" in row]
+    worst = fmean(sorted(accuracies)[: max(1, round(len(accuracies) / 10))])
+    return {
+        "mean": fmean(accuracies),
+        "worst": worst,
+        "clients": [round(a, 4) for a in accuracies],
+        "status": r.status.outcome,
+    }
 
 
 def main() -> None:

@@ -41,9 +41,10 @@ EPSILONS = (None, 10.0, 5.0, 1.0, 0.5, 0.1)
 
 def accuracy(x: torch.Tensor) -> float:
     """The mean over centres of the accuracy on the centre's own test rows."""
-    whole, how = flamby.data("heart"), flamby.SETS["heart"]
-    z = whole.X_test @ x[: how.features, None].float() + x[how.features].float()
-    parts = zip(z.split(how.tests), whole.y_test.split(how.tests), strict=True)
+    pooled = flamby.data("heart")
+    how = flamby.SETS["heart"]
+    z = pooled.X_test @ x[: how.features, None].float() + x[how.features].float()
+    parts = zip(z.split(how.tests), pooled.y_test.split(how.tests), strict=True)
     return fmean(float(((z > 0) == (y > 0.5)).double().mean()) for z, y in parts)
 
 
@@ -79,28 +80,30 @@ def published() -> dict[float | None, list[float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("papers/privacy/heart.jsonl"))
-    given = parser.parse_args()
-    found = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    done = {(r["epsilon"], r["seed"]) for r in found}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    args = parser.parse_args()
+    runs = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    done = {(r["epsilon"], r["seed"]) for r in runs}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     try:
         for epsilon in EPSILONS:
             for seed in range(42, 47):
                 if (epsilon, seed) not in done:
-                    found.append(once(epsilon, seed))
-                    with given.out.open("a") as f:
-                        f.write(json.dumps(found[-1]) + "\n")
+                    runs.append(once(epsilon, seed))
+                    with args.out.open("a") as f:
+                        f.write(json.dumps(runs[-1]) + "\n")
     except md.MedleyError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    theirs, lines = published(), ["| ε | here | published | here − published |", "|---|---|---|---|"]
+    theirs = published()
+    lines = ["| ε | here | published | here − published |", "|---|---|---|---|"]
     for epsilon in EPSILONS:
-        ours, other = [r["accuracy"] for r in found if r["epsilon"] == epsilon], theirs.get(epsilon, [])
+        ours = [r["accuracy"] for r in runs if r["epsilon"] == epsilon]
+        other = theirs.get(epsilon, [])
         cells = [f"{fmean(v):.3f} ± {stdev(v):.3f}" if v else "" for v in (ours, other)]
         difference = f"{fmean(ours) - fmean(other):+.3f}" if other else ""
         lines.append(f"| {'none' if epsilon is None else f'{epsilon:g}'} | {cells[0]} | {cells[1]} | {difference} |")
     text = "\n".join([*lines, ""])
-    with replacing(given.out.with_suffix(".md")) as tmp:
+    with replacing(args.out.with_suffix(".md")) as tmp:
         tmp.write_text(text, encoding="utf-8")
     print(text)
     return 0

@@ -102,21 +102,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="methods, with commas; default: all")
     parser.add_argument("--out", type=Path, default=Path("papers/privacy/results.jsonl"))
-    given = parser.parse_args()
-    names = given.only.split(",") if given.only else list(METHODS)
-    found = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    known = {(r["method"], r["epsilon"], Setting(*r["setting"]), r["seed"]): r for r in found}
+    args = parser.parse_args()
+    names = args.only.split(",") if args.only else list(METHODS)
+    runs = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    by_key = {(r["method"], r["epsilon"], Setting(*r["setting"]), r["seed"]): r for r in runs}
 
     def once(label: str, epsilon: float | None, s: Setting, seed: int, on: str) -> float:
         key = label, epsilon, s, seed
-        if key not in known:
-            known[key] = {"method": label, "epsilon": epsilon, "setting": s, "seed": seed, "on": on}
-            known[key] |= accuracy(label, epsilon, s, seed, on)
-            with given.out.open("a") as f:
-                f.write(json.dumps(known[key]) + "\n")
-        return float(known[key]["accuracy"])
+        if key not in by_key:
+            by_key[key] = {"method": label, "epsilon": epsilon, "setting": s, "seed": seed, "on": on}
+            by_key[key] |= accuracy(label, epsilon, s, seed, on)
+            with args.out.open("a") as f:
+                f.write(json.dumps(by_key[key]) + "\n")
+        return float(by_key[key]["accuracy"])
 
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     best: dict[tuple[str, float | None], Setting] = {}
     figures: dict[tuple[str, float | None], list[float]] = {}
     try:
@@ -130,7 +130,7 @@ def main() -> int:
         return 2
     text = table(best, figures)
     for suffix, written in ((".md", text), (".svg", picture(figures))):
-        with replacing(given.out.with_suffix(suffix)) as tmp:
+        with replacing(args.out.with_suffix(suffix)) as tmp:
             tmp.write_text(written, encoding="utf-8")
     print(text)
     return 0
@@ -141,26 +141,27 @@ def table(best: dict[tuple[str, float | None], Setting], figures: dict[tuple[str
     lines = ["| method | ε | accuracy | lr | bound | rounds |", "|---|---|---|---|---|---|"]
     for (label, epsilon), values in figures.items():
         s = best[label, epsilon]
-        said = f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}"
+        cell = f"{100 * fmean(values):.1f} ± {100 * stdev(values):.1f}"
         name, bound = (label, "none") if epsilon is None else (f"DP-{label}", f"{s.bound:g}")
         lines.append(
-            f"| {name} | {'none' if epsilon is None else f'{epsilon:g}'} | {said} | {s.lr:g} | {bound} | {s.rounds} |"
+            f"| {name} | {'none' if epsilon is None else f'{epsilon:g}'} | {cell} | {s.lr:g} | {bound} | {s.rounds} |"
         )
     return "\n".join([*lines, ""])
 
 
 def picture(figures: dict[tuple[str, float | None], list[float]]) -> str:
     """Accuracy over log₂ ε, mean and least to most of the seeds; plain runs are flat lines."""
-    at, series = np.log2(EPSILONS), []
+    at = np.log2(EPSILONS)
+    series = []
     for label in dict.fromkeys(name for name, _ in figures):
         values = 100 * np.array([figures[label, e] for e in EPSILONS])
         series.append(Line(f"DP-{label}", len(series), at, values.mean(1), values.min(1), values.max(1)))
     for label in dict.fromkeys(name for name, _ in figures):
         flat = np.full(len(at), 100 * fmean(figures[label, None]))
         series.append(Line(f"{label}, no DP", len(series), at, flat))
-    drawn = str(lines(series, title="Accuracy over ε", xlabel="log₂ ε", ylabel="test accuracy, %", x="number"))
-    size = " ".join(f'{k}="{drawn.split(k + chr(61) + chr(34))[1].split(chr(34))[0]}"' for k in ("width", "height"))
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><rect {size} fill="#fff"/>{drawn}</svg>\n'
+    svg = str(lines(series, title="Accuracy over ε", xlabel="log₂ ε", ylabel="test accuracy, %", x="number"))
+    size = " ".join(f'{k}="{svg.split(k + chr(61) + chr(34))[1].split(chr(34))[0]}"' for k in ("width", "height"))
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><rect {size} fill="#fff"/>{svg}</svg>\n'
 
 
 if __name__ == "__main__":

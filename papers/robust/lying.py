@@ -94,9 +94,9 @@ def shares(of: Iterable[Point]) -> list[float]:
 
 def values(of: Sequence[Point], method: str, attack: str, share: float, what: str = "accuracy") -> list[float]:
     """The figures of one method under one attack, seed by seed; those without liars belong to every attack."""
-    wanted = NOBODY if share == 0 else attack
-    found = [getattr(p, what) for p in of if (p.method, p.attack, p.share) == (method, wanted, share)]
-    return [float(v) for v in found if v is not None and math.isfinite(v)]
+    kind = NOBODY if share == 0 else attack
+    numbers = [getattr(p, what) for p in of if (p.method, p.attack, p.share) == (method, kind, share)]
+    return [float(v) for v in numbers if v is not None and math.isfinite(v)]
 
 
 def _measured(of: Sequence[Point], attack: str) -> bool:
@@ -106,25 +106,27 @@ def _measured(of: Sequence[Point], attack: str) -> bool:
 def _bound(of: Sequence[Point], method: str, attack: str, share: float) -> float:
     """The accuracy below which a method breaks: from the first method's without liars, on the seeds of this cell."""
     kind = NOBODY if share == 0 else attack
-    first, seeds = methods(of)[0], {p.seed for p in of if (p.method, p.attack, p.share) == (method, kind, share)}
+    first = methods(of)[0]
+    seeds = {p.seed for p in of if (p.method, p.attack, p.share) == (method, kind, share)}
     same = [p for p in of if p.method != first or p.seed in seeds]
-    whole = values(same, first, NOBODY, 0.0) or values(of, first, NOBODY, 0.0)
-    return float(np.mean(whole)) - BREAKS if whole else -math.inf
+    without = values(same, first, NOBODY, 0.0) or values(of, first, NOBODY, 0.0)
+    return float(np.mean(without)) - BREAKS if without else -math.inf
 
 
 def seeds_broken(of: Sequence[Point], method: str, attack: str, share: float) -> tuple[int, int]:
     """Of one method under one attack, the seeds that break by themselves, and all seeds."""
     kind = NOBODY if share == 0 else attack
-    found = [p for p in of if (p.method, p.attack, p.share) == (method, kind, share)]
+    cell = [p for p in of if (p.method, p.attack, p.share) == (method, kind, share)]
     bound = _bound(of, method, attack, share)
-    return sum(p.accuracy < bound or (share > 0 and (p.success or 0) > SUCCEEDS) for p in found), len(found)
+    return sum(p.accuracy < bound or (share > 0 and (p.success or 0) > SUCCEEDS) for p in cell), len(cell)
 
 
 def broken_at(of: Sequence[Point], method: str, attack: str) -> float | None:
     """The least share of liars at which a method breaks: by `BREAKS`, or by `SUCCEEDS` of a backdoor; None for none."""
     for share in shares(of):
-        got, success = values(of, method, attack, share), values(of, method, attack, share, "success")
-        lost = bool(got) and float(np.mean(got)) < _bound(of, method, attack, share)
+        accuracies = values(of, method, attack, share)
+        success = values(of, method, attack, share, "success")
+        lost = bool(accuracies) and float(np.mean(accuracies)) < _bound(of, method, attack, share)
         if lost or (_measured(of, attack) and share > 0 and success and float(np.mean(success)) > SUCCEEDS):
             return share
     return None
@@ -136,7 +138,10 @@ def is_open(of: Sequence[Point], method: str, attack: str) -> bool:
     for share in shares(of):
         pairs = [(values(of, method, attack, share), _bound(of, method, attack, share))]
         pairs += [(values(of, method, attack, share, "success"), SUCCEEDS)] if share > 0 else []
-        if any(len(got) >= MANY and abs(float(np.mean(got)) - at) < interval(got) for got, at in pairs):
+        if any(
+            len(accuracies) >= MANY and abs(float(np.mean(accuracies)) - at) < interval(accuracies)
+            for accuracies, at in pairs
+        ):
             return True
         if share == last:
             break
@@ -169,9 +174,9 @@ def figure(of: Sequence[Point], attack: str, what: str = "accuracy", legend: boo
     )
 
 
-def interval(got: Sequence[float]) -> float:
+def interval(sample: Sequence[float]) -> float:
     """Half of the 95 % confidence interval of the mean, by Student's t."""
-    return float(t.ppf(0.975, len(got) - 1)) * float(np.std(got, ddof=1)) / math.sqrt(len(got))
+    return float(t.ppf(0.975, len(sample) - 1)) * float(np.std(sample, ddof=1)) / math.sqrt(len(sample))
 
 
 def _rows(of: Sequence[Point], attack: str, what: str) -> list[list[str]]:
@@ -179,9 +184,9 @@ def _rows(of: Sequence[Point], attack: str, what: str) -> list[list[str]]:
     for method in methods(of):
         row = [method]
         for share in shares(of):
-            got = values(of, method, attack, share, what)
-            half = 100 * interval(got) if len(got) >= MANY else 0.0
-            row.append(f"{100 * np.mean(got):.1f}" + (f" ± {half:.1f}" if half else "") if got else DASH)
+            accuracies = values(of, method, attack, share, what)
+            half = 100 * interval(accuracies) if len(accuracies) >= MANY else 0.0
+            row.append(f"{100 * np.mean(accuracies):.1f}" + (f" ± {half:.1f}" if half else "") if accuracies else DASH)
         out.append(row)
     return out
 
@@ -191,7 +196,7 @@ def _summary(of: Sequence[Point]) -> list[list[str]]:
     out = []
     for method in methods(of):
         plain = values(of, method, NOBODY, 0.0)
-        at = [_said(broken_at(of, method, k)) + (" ?" if is_open(of, method, k) else "") for k in attacks(of)]
+        at = [_share(broken_at(of, method, k)) + (" ?" if is_open(of, method, k) else "") for k in attacks(of)]
         out.append([method, percent(float(np.mean(plain))) if plain else DASH, *at])
     return out
 
@@ -200,8 +205,8 @@ def _seeds(of: Sequence[Point]) -> list[list[str]]:
     """A row of each method: the seeds that break by themselves at each share, without liars and under each attack."""
     out = []
     for method in methods(of):
-        alone, every = seeds_broken(of, method, NOBODY, 0.0)
-        row = [method, f"{alone} of {every}" if every else DASH]
+        broken, every = seeds_broken(of, method, NOBODY, 0.0)
+        row = [method, f"{broken} of {every}" if every else DASH]
         for kind in attacks(of):
             counts = [seeds_broken(of, method, kind, s) for s in shares(of) if s > 0]
             every = {n for _, n in counts if n}
@@ -212,7 +217,7 @@ def _seeds(of: Sequence[Point]) -> list[list[str]]:
     return out
 
 
-def _said(share: float | None) -> str:
+def _share(share: float | None) -> str:
     return "holds" if share is None else f"{100 * share:.0f} %"
 
 
@@ -266,8 +271,8 @@ def page(of: Sequence[Point], *, title: str = "Clients that lie", command: str |
     ]
     for kind in attacks(of):
         both = ("accuracy", "success") if _measured(of, kind) else ("accuracy",)
-        drawn = [document.figure(figure(of, kind, what, legend=False)) for what in both]
-        blocks = [document.figures(drawn, "two")]
+        figures = [document.figure(figure(of, kind, what, legend=False)) for what in both]
+        blocks = [document.figures(figures, "two")]
         for what in both:
             label = "accuracy" if what == "accuracy" else "attack success"
             note = f"Mean {label} over seeds, in per cent."
@@ -285,9 +290,9 @@ def page(of: Sequence[Point], *, title: str = "Clients that lie", command: str |
 
 def picture(of: Sequence[Point]) -> str:
     """All figures in one SVG file, two in a row, which follows the reader's choice of light or dark."""
-    wanted = [(kind, "accuracy") for kind in attacks(of)]
-    wanted += [(kind, "success") for kind in attacks(of) if _measured(of, kind)]
-    panels = [figure(of, kind, what, legend=k == len(wanted) - 1) for k, (kind, what) in enumerate(wanted)]
+    pairs = [(kind, "accuracy") for kind in attacks(of)]
+    pairs += [(kind, "success") for kind in attacks(of) if _measured(of, kind)]
+    panels = [figure(of, kind, what, legend=k == len(pairs) - 1) for k, (kind, what) in enumerate(pairs)]
     body = "".join(
         panel.replace("<svg ", f'<svg x="{390 * (k % 2)}" y="{260 * (k // 2)}" ', 1) for k, panel in enumerate(panels)
     )
@@ -305,11 +310,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("-o", "--out", type=Path, default=Path("lying.html"))
-    given = parser.parse_args()
-    found = points(r for folder in given.runs for r in md.Board.load(folder).results)
-    print(table(found))
-    with replacing(given.out) as tmp:
-        tmp.write_text(page(found, command=shlex.join(["python", *sys.argv])), encoding="utf-8")
+    args = parser.parse_args()
+    measured = points(r for folder in args.runs for r in md.Board.load(folder).results)
+    print(table(measured))
+    with replacing(args.out) as tmp:
+        tmp.write_text(page(measured, command=shlex.join(["python", *sys.argv])), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -44,8 +44,10 @@ FOLDS = (
     "mean", "TrimmedMean", "Median", "GeometricMedian", "Krum", "MultiKrum", "CentredClipping", "FLTrust",
     "NNM-TrimmedMean",
 )  # fmt: skip
-SEEDS, MORE = 10, 30
-NEAR, SUCCESSES = 0.05, (lying.SUCCEEDS, 0.1)
+SEEDS = 10
+MORE = 30
+NEAR = 0.05
+SUCCESSES = (lying.SUCCEEDS, 0.1)
 """How near is near, and the backdoor's successes that the page speaks of."""
 
 
@@ -70,7 +72,8 @@ def clients(seed: int) -> list[tuple[Any, Any]]:
     """The root set, and the other rows by Dirichlet's law."""
     data = md.datasets.digits()
     order = streams.rng(seed, "root").permutation(len(data.X))
-    root, rest = order[:ROOT_ROWS], np.sort(order[ROOT_ROWS:])
+    root = order[:ROOT_ROWS]
+    rest = np.sort(order[ROOT_ROWS:])
     parts = Dirichlet(20, 0.3, minimum=10).split(data.y[rest].numpy(), len(rest), seed, {})
     return [(data.X[rows], data.y[rows]) for rows in (root, *(rest[p] for p in parts))]
 
@@ -106,9 +109,11 @@ def cells(kinds: Sequence[str]) -> list[tuple[str, str, float]]:
     return [(fold, kind, share) for kind, share in at for fold in FOLDS]
 
 
-def near(found: Sequence[dict[str, Any]], cell: tuple[str, str, float]) -> bool:
+def near(results: Sequence[dict[str, Any]], cell: tuple[str, str, float]) -> bool:
     """Whether the mean of this cell over the first seeds is near a bound."""
-    mean = lambda of, key: float(np.mean([r.get(key, np.nan) for r in found if cell_of(r) == of and r["seed"] < SEEDS]))
+    mean = lambda of, key: float(
+        np.mean([r.get(key, np.nan) for r in results if cell_of(r) == of and r["seed"] < SEEDS])
+    )
     bounds = [("accuracy", mean((FOLDS[0], "none", 0.0), "accuracy") - lying.BREAKS)]
     bounds += [("attack_success", success) for success in SUCCESSES if cell[1] == "backdoor"]
     return cell[1] == "none" or any(abs(mean(cell, key) - bound) <= NEAR for key, bound in bounds)
@@ -123,30 +128,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="attacks, with commas; default: all")
     parser.add_argument("--out", type=Path, default=Path("papers/robust/results.jsonl"))
-    given = parser.parse_args()
-    kinds = given.only.split(",") if given.only else KINDS
-    found = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    known = {(*cell_of(r), r["seed"]) for r in found}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    with given.out.open("a") as file:
+    args = parser.parse_args()
+    kinds = args.only.split(",") if args.only else KINDS
+    results = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    done = {(*cell_of(r), r["seed"]) for r in results}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with args.out.open("a") as file:
         for seeds in (range(SEEDS), range(SEEDS, MORE)):
-            wanted = [cell for cell in cells(kinds) if seeds.start == 0 or near(found, cell)]
-            for case in ((*cell, seed) for seed in seeds for cell in wanted):
-                if case not in known:
-                    found.append(once(*case))
-                    file.write(json.dumps(found[-1]) + "\n")
+            to_do = [cell for cell in cells(kinds) if seeds.start == 0 or near(results, cell)]
+            for case in ((*cell, seed) for seed in seeds for cell in to_do):
+                if case not in done:
+                    results.append(once(*case))
+                    file.write(json.dumps(results[-1]) + "\n")
                     file.flush()
     keys = ("fold", "attack", "share", "seed", "accuracy", "attack_success")
-    points = [lying.Point(*(r.get(k) for k in keys)) for r in found]
+    points = [lying.Point(*(r.get(k) for k in keys)) for r in results]
     written = {
         ".md": lying.table(points),
         ".html": lying.page(
-            points, title="Folds against liars", command=f"python papers/robust/run.py --out {given.out}"
+            points, title="Folds against liars", command=f"python papers/robust/run.py --out {args.out}"
         ),
         ".svg": lying.picture(points),
     }
     for suffix, text in written.items():
-        with replacing(given.out.with_suffix(suffix)) as tmp:
+        with replacing(args.out.with_suffix(suffix)) as tmp:
             tmp.write_text(text, encoding="utf-8")
     return 0
 

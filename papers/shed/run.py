@@ -44,7 +44,8 @@ class Trial(NamedTuple):
 
 
 EIGHT = Delta(Quantise(8))
-SIXTEEN, THIRTY_TWO = TwoWay(EIGHT, Cast("float16")), TwoWay(EIGHT, Cast("float32"))
+SIXTEEN = TwoWay(EIGHT, Cast("float16"))
+THIRTY_TWO = TwoWay(EIGHT, Cast("float32"))
 """Replies in 8 bits, requests in 16 or 32: the bits of SHED.fast's own wire, and twice as many down."""
 METHODS = {
     "Fib-SHED": Trial(md.SHED(), 1000),
@@ -88,31 +89,31 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="of CPU time, after which a run is given up")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--table", action="store_true", help="only write the table of what is there")
-    given = parser.parse_args()
-    found = json.loads(given.out.read_text()) if given.out.exists() else []
-    done = {(r["problem"], r["mu"], r["method"], r["seed"]) for r in found}
+    args = parser.parse_args()
+    runs = json.loads(args.out.read_text()) if args.out.exists() else []
+    done = {(r["problem"], r["mu"], r["method"], r["seed"]) for r in runs}
     try:
-        for seed in range(0 if given.table else given.seeds):
-            for name in given.names:
+        for seed in range(0 if args.table else args.seeds):
+            for name in args.names:
                 problem, _, mu = name.partition("@")
-                for method in given.methods.split(","):
+                for method in args.methods.split(","):
                     if (problem, float(mu), method, seed) in done:
                         continue
-                    found.append(once(problem, float(mu), method, seed, given.seconds))
-                    given.out.parent.mkdir(parents=True, exist_ok=True)
-                    with replacing(given.out) as tmp:
-                        tmp.write_text(json.dumps(found))
+                    runs.append(once(problem, float(mu), method, seed, args.seconds))
+                    args.out.parent.mkdir(parents=True, exist_ok=True)
+                    with replacing(args.out) as tmp:
+                        tmp.write_text(json.dumps(runs))
     except md.MedleyError as e:
         print(f"Error: {e}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped by Ctrl-C; the same command goes on", file=sys.stderr)
         return 130
-    with replacing(given.out.with_suffix(".md")) as tmp:
-        tmp.write_text(table(found), encoding="utf-8")
-    with replacing(given.out.with_suffix(".svg")) as tmp:
-        tmp.write_text(picture(found, given.names, given.methods.split(",")), encoding="utf-8")
-    print(table(found))
+    with replacing(args.out.with_suffix(".md")) as tmp:
+        tmp.write_text(table(runs), encoding="utf-8")
+    with replacing(args.out.with_suffix(".svg")) as tmp:
+        tmp.write_text(picture(runs, args.names, args.methods.split(",")), encoding="utf-8")
+    print(table(runs))
     return 0
 
 
@@ -141,7 +142,8 @@ def once(problem: str, mu: float, method: str, seed: int, limit: float) -> dict:
     seconds = time.process_time() - began
     if result.status.outcome == "interrupted" and seconds <= limit:
         raise KeyboardInterrupt
-    d, agents = len(result.x), len(fed.sizes)
+    d = len(result.x)
+    agents = len(fed.sizes)
     rows = [row | {"vectors": row["bytes_up"] / (8 * d * agents)} for row in result.history]
     if trial.fresh:
         rows = [row | {"hessians": row["round"]} for row in rows]
@@ -163,10 +165,10 @@ def once(problem: str, mu: float, method: str, seed: int, limit: float) -> dict:
     }
 
 
-def table(found: list[dict]) -> str:
+def table(results: list[dict]) -> str:
     """Medians over partitions, (least–most); times fewer than Fib-SHED where that ran on the same partitions."""
-    known = [list(settings.SETTINGS), list(METHODS)]
-    found = sorted(found, key=lambda r: (known[0].index(r["problem"]), -r["mu"], known[1].index(r["method"])))
+    order = [list(settings.SETTINGS), list(METHODS)]
+    results = sorted(results, key=lambda r: (order[0].index(r["problem"]), -r["mu"], order[1].index(r["method"])))
     lines = [
         f"To f − f* < {GOAL:g}; medians over partitions (least–most). Vectors are a client's, up, of 8 d bytes; bytes "
         "are all clients', both ways.",
@@ -175,8 +177,8 @@ def table(found: list[dict]) -> str:
         "| CPU s |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for problem, mu, method in dict.fromkeys((r["problem"], r["mu"], r["method"]) for r in found):
-        runs = [r for r in found if (r["problem"], r["mu"], r["method"]) == (problem, mu, method)]
+    for problem, mu, method in dict.fromkeys((r["problem"], r["mu"], r["method"]) for r in results):
+        runs = [r for r in results if (r["problem"], r["mu"], r["method"]) == (problem, mu, method)]
         last = [dict(zip(COLUMNS, r["curve"][-1], strict=True)) for r in runs]
 
         def spread(values: list[float]) -> str:
@@ -190,15 +192,17 @@ def table(found: list[dict]) -> str:
             f"{median(total):.1f} | {median(row['gap'] for row in last):.1e} | "
             f"{median(r['seconds'] for r in runs):.1f} |"
         )
-    return "\n".join([*lines, "", *ratios(found), ""])
+    return "\n".join([*lines, "", *ratios(results), ""])
 
 
-def picture(found: list[dict], names: list[str], methods: list[str]) -> str:
+def picture(results: list[dict], names: list[str], methods: list[str]) -> str:
     """f − f* over exchanges, vectors and bytes, a row a problem, of partition 0."""
-    wide, high, panels = 380, 250, []
+    wide = 380
+    high = 250
+    panels = []
     for at, name in enumerate(names):
         problem, _, mu = name.partition("@")
-        runs = {r["method"]: r for r in found if (r["problem"], r["mu"], r["seed"]) == (problem, float(mu), 0)}
+        runs = {r["method"]: r for r in results if (r["problem"], r["mu"], r["seed"]) == (problem, float(mu), 0)}
         curves = {m: dict(zip(COLUMNS, thinned(runs[m]["curve"]).T, strict=True)) for m in methods if m in runs}
         for column, (label, kind, of) in enumerate(
             [
@@ -211,14 +215,14 @@ def picture(found: list[dict], names: list[str], methods: list[str]) -> str:
                 figures.Line(m, slot, of(c), np.maximum(c["gap"], GOAL / 10), broken=runs[m]["status"] != "target")
                 for slot, (m, c) in enumerate(curves.items())
             ]
-            drawn = figures.lines(
+            svg = figures.lines(
                 series, title=f"{name}, {label}", xlabel=label, ylabel=f"{name}: f − f*", x=kind, log=True
             )
             # The legend makes figures taller, by as much for all of a row.
-            high = max(high, int(drawn.split('height="')[1].split('"')[0]))
-            panels.append((column * wide, at, drawn))
+            high = max(high, int(svg.split('height="')[1].split('"')[0]))
+            panels.append((column * wide, at, svg))
     size = f'width="{3 * wide}" height="{high * len(names)}"'
-    body = "".join(f'<g transform="translate({x},{at * high})">{drawn}</g>' for x, at, drawn in panels)
+    body = "".join(f'<g transform="translate({x},{at * high})">{svg}</g>' for x, at, svg in panels)
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><rect {size} fill="#fff"/>{body}</svg>\n'
 
 
@@ -226,9 +230,9 @@ def thinned(curve: list[list[float]]) -> np.ndarray:
     return np.array(curve)[np.unique(np.linspace(0, len(curve) - 1, 100).round().astype(int))]
 
 
-def ratios(found: list[dict]) -> list[str]:
+def ratios(runs: list[dict]) -> list[str]:
     """The ratios of Fib-SHED's exchanges and bytes to SHED.fast's, partition by partition."""
-    ends = {(r["problem"], r["mu"], r["seed"], r["method"]): r["curve"][-1] for r in found if r["status"] == "target"}
+    ends = {(r["problem"], r["mu"], r["seed"], r["method"]): r["curve"][-1] for r in runs if r["status"] == "target"}
     lines = []
     for problem, mu in dict.fromkeys((p, m) for p, m, _, _ in ends):
         pairs = [
@@ -240,11 +244,11 @@ def ratios(found: list[dict]) -> list[str]:
             exchanges = sorted(a["exchanges"] / b["exchanges"] for a, b in pairs)
             up = sorted(a["bytes_up"] / b["bytes_up"] for a, b in pairs)
             both = sorted((a["bytes_up"] + a["bytes_down"]) / (b["bytes_up"] + b["bytes_down"]) for a, b in pairs)
-            said = [f"{fmean(v):.1f}{f' ({v[0]:.1f}–{v[-1]:.1f})' * (len(v) > 1)}" for v in (exchanges, up, both)]
+            cells = [f"{fmean(v):.1f}{f' ({v[0]:.1f}–{v[-1]:.1f})' * (len(v) > 1)}" for v in (exchanges, up, both)]
             parts = f"{len(pairs)} partition{'s' * (len(pairs) > 1)}"
             lines.append(
-                f"- {problem}, μ = {mu:g}, {parts}: SHED.fast takes {said[0]} times fewer exchanges than Fib-SHED, "
-                f"{said[1]} times fewer bytes up, {said[2]} both ways."
+                f"- {problem}, μ = {mu:g}, {parts}: SHED.fast takes {cells[0]} times fewer exchanges than Fib-SHED, "
+                f"{cells[1]} times fewer bytes up, {cells[2]} both ways."
             )
     return lines
 

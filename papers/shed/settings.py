@@ -18,7 +18,9 @@ from sklearn.datasets import load_breast_cancer, load_digits
 import medley as md
 from medley.runtime import streams
 
-TARGET, AGENTS, COMPONENTS = 1, 28, 300
+TARGET = 1
+AGENTS = 28
+COMPONENTS = 300
 Part = tuple[np.ndarray, np.ndarray]
 
 
@@ -85,14 +87,16 @@ def w8a(seed: int) -> list[Part]:
     parts = []
     for n, k in zip(sizes, counts, strict=True):
         rows = np.concatenate([positive[:k], negative[: n - k]])
-        positive, negative = positive[k:], negative[n - k :]
+        positive = positive[k:]
+        negative = negative[n - k :]
         parts.append((X[rows], y[rows].astype(float)))
     return parts
 
 
 def table(data: md.datasets.Dataset, agents: int, seed: int, iid: bool) -> list[Part]:
     """A regression, features and targets in [0, 1]; equal parts at random, or every value of y a part of its own."""
-    X, y = data.X.double().numpy(), data.y.double().numpy()
+    X = data.X.double().numpy()
+    y = data.y.double().numpy()
     X = (X - X.min(0)) / np.maximum(np.ptp(X, 0), 1e-300)
     y = (y - y.min()) / np.ptp(y)
     if iid:
@@ -142,13 +146,16 @@ def federation(name: str, mu: float, seed: int, **means: object) -> md.Federatio
 
 
 def minimum(f) -> torch.Tensor:
-    x, g = torch.zeros(f.d, dtype=torch.float64), None
+    x = torch.zeros(f.d, dtype=torch.float64)
+    g = None
     for _ in range(100):
         g = f.grad(x)
         if float(g.norm()) <= 1e-13:
             break
-        step, eta, here = torch.linalg.solve(f.hessian(x), g), 1.0, f.loss(x)
-        while eta > 1e-8 and f.loss(x - eta * step) > here - 0.1 * eta * float(step @ g) + 1e-15:
+        step = torch.linalg.solve(f.hessian(x), g)
+        eta = 1.0
+        loss = f.loss(x)
+        while eta > 1e-8 and f.loss(x - eta * step) > loss - 0.1 * eta * float(step @ g) + 1e-15:
             eta /= 2
         x = x - eta * step
     return x

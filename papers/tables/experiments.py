@@ -24,7 +24,8 @@ LRS = (0.3, 1.0, 3.0)
 BEYOND = (0.03, 0.1, 10.0, 30.0)
 """Further factors, each tried where the best so far lies next to it."""
 
-SEEDS, TUNING_SEED = (0, 1, 2), 100
+SEEDS = (0, 1, 2)
+TUNING_SEED = 100
 
 
 @dataclass(frozen=True)
@@ -239,13 +240,15 @@ EXPERIMENTS["fedecado-7"] = Experiment(
 def tweets() -> Dataset:
     """Token ids of 4,000 words; the hand-labelled test rows are few, so 2,000 of the others are the test."""
     data = md.datasets.sentiment140_tokens(4000)
-    whole = Dataset(data.X, data.y, classes=2, name=data.name)
-    return whole.take(22_000).split(2000 / 22_000)
+    dataset = Dataset(data.X, data.y, classes=2, name=data.name)
+    return dataset.take(22_000).split(2000 / 22_000)
 
 
 # C-FLAG.
 
-CIFAR10, CIFAR100, TINY = ("cifar10", 2, 5), ("cifar100", 2, 5), ("tiny_imagenet50", 4, 10)
+CIFAR10 = ("cifar10", 2, 5)
+CIFAR100 = ("cifar100", 2, 5)
+TINY = ("tiny_imagenet50", 4, 10)
 """Reader, pooling to 16×16, number of tasks."""
 
 TASK: dict[str, Method] = {

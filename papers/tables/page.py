@@ -27,18 +27,19 @@ def main() -> None:
 
 def page(out: Path) -> list[str]:
     """All experiments, those without runs by name."""
-    lines, missing = ["# The papers' tables, and ours", "", LEGEND, ""], []
+    lines = ["# The papers' tables, and ours", "", LEGEND, ""]
+    missing = []
     for name, e in EXPERIMENTS.items():
-        found = {m: read(file_of(out, name, m)) for m in e.methods}
-        finals = {m: at_the_best(runs) for m, runs in found.items()}
+        by_method = {m: read(file_of(out, name, m)) for m in e.methods}
+        finals = {m: at_the_best(runs) for m, runs in by_method.items()}
         if not any(finals.values()):
             missing.append(name)
             continue
-        lines += [f"## {name}", "", f"Here: {e.title}.", f"The paper: {e.paper}.", "", *table(e, found, finals), ""]
+        lines += [f"## {name}", "", f"Here: {e.title}.", f"The paper: {e.paper}.", "", *table(e, by_method, finals), ""]
         lines += [
             summary(e, finals),
             "",
-            f"{sum(x['cpu'] for runs in found.values() for x in runs) / 3600:.1f} CPU hours.",
+            f"{sum(x['cpu'] for runs in by_method.values() for x in runs) / 3600:.1f} CPU hours.",
             "",
         ]
     lines += runtime(out)
@@ -75,13 +76,13 @@ def runtime(out: Path) -> list[str]:
     path = out / "runtime.json"
     if not path.exists():
         return []
-    found = json.loads(path.read_text(encoding="utf-8"))
-    rows = [f"| {m} | {RUNTIME.get(m, '–')} | {v:.2f} |" for m, v in found["of FedProx"].items()]
-    said = f"CPU time of a round with its ten clients over FedProx's, least of {found['repeats']} repeats in turn."
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    rows = [f"| {m} | {RUNTIME.get(m, '–')} | {v:.2f} |" for m, v in figures["of FedProx"].items()]
+    caption = f"CPU time of a round with its ten clients over FedProx's, least of {figures['repeats']} repeats in turn."
     return [
         "## fedecado-6",
         "",
-        said,
+        caption,
         "",
         "| method | paper, server's step | here, whole round |",
         "|---|---|---|",
@@ -90,7 +91,7 @@ def runtime(out: Path) -> list[str]:
     ]
 
 
-def table(e: Experiment, found: dict[str, list[Line]], finals: dict[str, list[Line]]) -> list[str]:
+def table(e: Experiment, by_method: dict[str, list[Line]], finals: dict[str, list[Line]]) -> list[str]:
     """A row for every method, in per cent."""
     heads = ["method", "paper", "here", "lr ×", f"{e.ours} − it", "seeds", "CPU s a round"]
     if e.tasks:
@@ -103,16 +104,16 @@ def table(e: Experiment, found: dict[str, list[Line]], finals: dict[str, list[Li
         cells = [method]
         if e.tasks:
             cells += [f"{v:.1f}" for v in paper[:2]] or ["–", "–"]
-            cells += [said(runs, "score"), said(runs, "fgt")]
+            cells += [mean_and_deviation(runs, "score"), mean_and_deviation(runs, "fgt")]
         else:
             cells += [" ".join(f"{v:.1f}" if k == 0 else f"({v:.1f})" for k, v in enumerate(paper)) or "–"]
-            cells += [said(runs, "score")]
+            cells += [mean_and_deviation(runs, "score")]
         good = [r for r in runs if r["status"] == "finished"]
         bad = "" if len(good) == len(runs) else f", {len(runs) - len(good)} diverged"
         rounds = sum(r["rounds"] for r in good) or 1
         cpu = sum(r["cpu"] for r in good) / rounds
         difference = "" if method == e.ours else against(finals[e.ours], runs)
-        cells += [rate(found[method], runs[0]), difference, f"{len(good)}{bad}", f"{cpu:.2f}"]
+        cells += [rate(by_method[method], runs[0]), difference, f"{len(good)}{bad}", f"{cpu:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -122,7 +123,7 @@ def values(runs: list[Line], key: str = "score") -> dict[int, float]:
     return {r["seed"]: 100 * r[key] for r in runs if r["status"] == "finished" and r[key] is not None}
 
 
-def said(runs: list[Line], key: str) -> str:
+def mean_and_deviation(runs: list[Line], key: str) -> str:
     """Mean (standard deviation)."""
     v = list(values(runs, key).values())
     return "–" if not v else f"{fmean(v):.1f}" + (f" ({stdev(v):.1f})" if len(v) > 1 else "")
@@ -130,7 +131,8 @@ def said(runs: list[Line], key: str) -> str:
 
 def against(ours: list[Line], theirs: list[Line]) -> str:
     """The mean paired difference ± half of its 95 % t-interval."""
-    a, b = values(ours), values(theirs)
+    a = values(ours)
+    b = values(theirs)
     off = [a[s] - b[s] for s in SEEDS if s in a and s in b]
     if len(off) < 2:
         return "–"

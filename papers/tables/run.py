@@ -37,7 +37,8 @@ import packed
 from packed import Line
 
 HERE = Path(__file__).parent / "results"
-TAIL, EVERY = 3, 5
+TAIL = 3
+EVERY = 5
 """A run's accuracy is the mean of its last three evaluations, one in five rounds; with tasks it is the last."""
 
 Settings = dict[str, float]
@@ -45,10 +46,13 @@ Settings = dict[str, float]
 
 def once(name: str, method: str, lr: float, settings: Settings, seed: int, on: str) -> Line:
     """One run, as a line of its file. An error of the method is a failed run."""
-    e, began, wall = EXPERIMENTS[name], time.process_time(), time.perf_counter()
+    e = EXPERIMENTS[name]
+    began = time.process_time()
+    wall = time.perf_counter()
     line: Line = {"kind": "tuning" if on == "validation" else "final", "lr": lr, "seed": seed}
     line |= {"settings": settings} if settings else {}
-    fed, set_ = e.build(), dataclasses.replace(e.methods[method], **settings)  # type: ignore[arg-type]
+    fed = e.build()  # type: ignore[arg-type]
+    set_ = dataclasses.replace(e.methods[method], **settings)
     more: dict[str, Any] = {}
     folder: Path | None = None
     if e.device != "cpu":
@@ -108,21 +112,24 @@ def fill(work: tuple[Path, str, str]) -> str:
     torch.set_num_threads(1)
     logging.getLogger("medley").setLevel(logging.ERROR)
     path = file_of(out, name, method)
-    lines, made = read(path), 0
+    lines = read(path)
+    count = 0
 
     def line(lr: float, settings: Settings, seed: int, on: str) -> Line:
-        nonlocal made
-        kind, usual = "tuning" if on == "validation" else "final", EXPERIMENTS[name].methods[method]
+        nonlocal count
+        kind = "tuning" if on == "validation" else "final"
+        usual = EXPERIMENTS[name].methods[method]
         settings = {k: v for k, v in settings.items() if v != getattr(usual, k)}
-        wanted = kind, *point({"lr": lr, "settings": settings}), seed
-        found = next((x for x in lines if (x["kind"], *point(x), x["seed"]) == wanted), None)
-        if found is None:
+        key = kind, *point({"lr": lr, "settings": settings}), seed
+        run = next((x for x in lines if (x["kind"], *point(x), x["seed"]) == key), None)
+        if run is None:
             if os.getppid() == 1:
                 raise KeyboardInterrupt
-            found, made = once(name, method, lr, settings, seed, on), made + 1
-            lines.append(found)
-            packed.append(path, found)
-        return found
+            run = once(name, method, lr, settings, seed, on)
+            count = count + 1
+            lines.append(run)
+            packed.append(path, run)
+        return run
 
     best = tuned(lambda lr: merit(line(lr, {}, TUNING_SEED, "validation")))
     settings: Settings = {}
@@ -130,7 +137,7 @@ def fill(work: tuple[Path, str, str]) -> str:
         tried = [settings, *(settings | {knob: v} for v in ladder)]  # of equal ones the first stays
         settings = max(tried, key=lambda s: merit(line(best, s, TUNING_SEED, "validation")))
     scores = [merit(line(best, settings, seed, "test")) for seed in SEEDS]
-    return f"{name} {method}: lr × {words(best, settings)}, {fmean(scores):.4f}, {made} runs"
+    return f"{name} {method}: lr × {words(best, settings)}, {fmean(scores):.4f}, {count} runs"
 
 
 def words(lr: float, settings: Settings) -> str:
@@ -140,15 +147,15 @@ def words(lr: float, settings: Settings) -> str:
 
 def tuned(score: Any) -> float:
     """The best factor of LRS by ``score``, and beyond its ends for as long as that is better."""
-    known = {lr: score(lr) for lr in LRS}
+    scores = {lr: score(lr) for lr in LRS}
     while True:
-        best = max(known, key=lambda lr: known[lr])
+        best = max(scores, key=lambda lr: scores[lr])
         ladder = sorted({*LRS, *BEYOND})
         at = ladder.index(best)
-        beside = [lr for lr in ladder[max(0, at - 1) : at + 2] if lr not in known]
-        if not beside:
+        neighbours = [lr for lr in ladder[max(0, at - 1) : at + 2] if lr not in scores]
+        if not neighbours:
             return best
-        known |= {lr: score(lr) for lr in beside}
+        scores |= {lr: score(lr) for lr in neighbours}
 
 
 def file_of(out: Path, name: str, method: str) -> Path:
@@ -156,14 +163,14 @@ def file_of(out: Path, name: str, method: str) -> Path:
     return out / name / f"{method.replace(',', '').replace(' ', '_')}.jsonl"
 
 
-def asked(experiments: Sequence[str], methods: str) -> list[tuple[str, str]]:
+def requested(experiments: Sequence[str], methods: str) -> list[tuple[str, str]]:
     """Names of experiments and methods. Raises ValueError where one is unknown."""
-    found = [[n for n in EXPERIMENTS if n == start or n.startswith(f"{start}-")] for start in experiments]
-    names = list(dict.fromkeys(n for group in found for n in group))
+    groups = [[n for n in EXPERIMENTS if n == start or n.startswith(f"{start}-")] for start in experiments]
+    names = list(dict.fromkeys(n for group in groups for n in group))
     only = methods.split(";") if methods else None
-    known = {m for n in names for m in EXPERIMENTS[n].methods}
-    unknown = [start for start, group in zip(experiments, found, strict=True) if not group]
-    unknown += [m for m in only or () if m not in known]
+    available = {m for n in names for m in EXPERIMENTS[n].methods}
+    unknown = [start for start, group in zip(experiments, groups, strict=True) if not group]
+    unknown += [m for m in only or () if m not in available]
     if unknown:
         raise ValueError(f"unknown: {', '.join(unknown)}; --list has the experiments, experiments.py the methods")
     return [(n, m) for n in names for m in EXPERIMENTS[n].methods if only is None or m in only]
@@ -176,27 +183,27 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes; default 1")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--list", action="store_true", help="the experiments, and how many runs each has")
-    given = parser.parse_args()
-    if given.list or not given.experiments:
+    args = parser.parse_args()
+    if args.list or not args.experiments:
         for name, e in EXPERIMENTS.items():
-            done = sum(len(read(file_of(given.out, name, m))) for m in e.methods)
+            done = sum(len(read(file_of(args.out, name, m))) for m in e.methods)
             print(f"{name}: {e.title}. {len(e.methods)} methods, {done} runs so far")
-        return 0 if given.list else 2
+        return 0 if args.list else 2
     try:
-        work = [(given.out, *names) for names in asked(given.experiments, given.methods)]
+        work = [(args.out, *names) for names in requested(args.experiments, args.methods)]
     except ValueError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    given.out.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     try:
         with (
-            FileLock(given.out / ".lock", timeout=0),
-            multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=4) as pool,
+            FileLock(args.out / ".lock", timeout=0),
+            multiprocessing.get_context("spawn").Pool(args.jobs, maxtasksperchild=4) as pool,
         ):
-            for said in pool.imap_unordered(fill, work):
-                print(said, flush=True)
+            for line in pool.imap_unordered(fill, work):
+                print(line, flush=True)
     except Timeout:
-        print(f"{given.out} is in use by another process", file=sys.stderr)
+        print(f"{args.out} is in use by another process", file=sys.stderr)
         return 2
     except md.MedleyError as error:
         print(f"Error: {error}", file=sys.stderr)

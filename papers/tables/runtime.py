@@ -19,16 +19,18 @@ from run import HERE
 import medley as md
 from experiments import EXPERIMENTS, FIRST_ORDER
 
-REPEATS, SHORT, LONG = 5, 2, 6
+REPEATS = 5
+SHORT = 2
+LONG = 6
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=";".join(FIRST_ORDER), help="separated by ;, default all")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     fed = EXPERIMENTS["fedecado-1"].build()
-    best = dict.fromkeys(["FedProx", *given.methods.split(";")], float("inf"))
+    best = dict.fromkeys(["FedProx", *args.methods.split(";")], float("inf"))
     for repeat in range(REPEATS):
         for name in best:
             best[name] = min(best[name], seconds(fed, name, LONG) - seconds(fed, name, SHORT))

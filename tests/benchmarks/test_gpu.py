@@ -42,7 +42,7 @@ def test_every_job_and_way_has_a_line_and_the_numbers_of_the_cpu(
 
 
 def test_other_numbers_end_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "apart", lambda fed, engine, device: 1e-6)
+    monkeypatch.setattr(gpu, "difference", lambda fed, engine, device: 1e-6)
     with pytest.raises(SystemExit, match=r"CNN, seq: 1\.0e-06 apart from the CPU"):
         gpu.measured(gpu.jobs(small=True)[0], "cpu", 2, 20, 1)
 

@@ -52,7 +52,7 @@ def test_sixty_random_studies_are_equal_or_refused_truly(studies: Any, tmp_path:
 def test_a_wrong_fit_is_wrong(studies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison itself can fail: a coefficient that is off by 1e-7 of itself."""
     seed = next(
-        s for s in range(40) if (d := studies.drawn(s)).family == "poisson" and not d.secure and "a" in d.formula
+        s for s in range(40) if (d := studies.sample(s)).family == "poisson" and not d.secure and "a" in d.formula
     )
     assert studies.outcome(seed)["outcome"] == "equal"
     glm = studies.Study.glm

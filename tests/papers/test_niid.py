@@ -61,16 +61,16 @@ def test_scaffold_learns_under_momentum_with_two_labels_a_client(niid: Any) -> N
 def test_where_the_variates_begin_matters_to_a_part_of_the_clients_only(
     niid: Any, monkeypatch: pytest.MonkeyPatch, share: float | None, same: bool
 ) -> None:
-    monkeypatch.setattr(niid, "drawn", lambda d: torch.linspace(-0.1, 0.1, d))
+    monkeypatch.setattr(niid, "drawn_model", lambda d: torch.linspace(-0.1, 0.1, d))
     runs = (md.run(m, digits(share), 4, throw=False, progress=False) for m in (md.SCAFFOLD(), niid.FromWeights()))
     a, b = (r.history[-1]["loss"] for r in runs)
     assert (a == pytest.approx(b, rel=1e-4)) == same
 
 
 def test_weights_are_drawn_for_the_network_of_that_size(niid: Any) -> None:
-    assert [len(niid.drawn(d)) for d in (44_426, 62_006)] == [44_426, 62_006]
-    assert torch.equal(niid.drawn(44_426), niid.drawn(44_426))
-    assert 0.001 < float(niid.drawn(62_006).std()) < 0.02
+    assert [len(niid.drawn_model(d)) for d in (44_426, 62_006)] == [44_426, 62_006]
+    assert torch.equal(niid.drawn_model(44_426), niid.drawn_model(44_426))
+    assert 0.001 < float(niid.drawn_model(62_006).std()) < 0.02
 
 
 def test_a_stop_and_an_error_have_exit_codes(
@@ -95,7 +95,7 @@ def test_a_stop_and_an_error_have_exit_codes(
 
 @pytest.mark.slow
 def test_every_entrant_runs_on_a_gpu(niid: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(niid, "drawn", lambda d: torch.linspace(-0.1, 0.1, d))
+    monkeypatch.setattr(niid, "drawn_model", lambda d: torch.linspace(-0.1, 0.1, d))
     rows = torch.eye(4).repeat(4, 1), torch.arange(16) % 4
     few = md.Federation(md.problems.Softmax(), clients=[rows] * 3, classes=4, test=rows, pace=digits().scenario.pace)
     monkeypatch.setattr(niid, "federation", lambda cell: few)
