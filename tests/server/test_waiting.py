@@ -31,13 +31,13 @@ def test_an_exchange_ends_with_enough_replies_or_all_or_at_the_deadline(
     policy: ReplyPolicy, arrivals: list[float], silent: bool, want: float
 ):
     asked = len(arrivals) + silent
-    assert exchange_end(policy, arrivals, asked, sent=10.0, silent=silent, now=10.0, first_free=12.5) == want
+    assert exchange_end(policy, arrivals, asked, sent=10.0, silent=silent, start=10.0, first_free=12.5) == want
 
 
 def test_a_second_attempt_has_a_deadline_of_its_own():
     policy = ReplyPolicy(deadline=5.0, retries=1)
-    assert exchange_end(policy, [11.0], 2, sent=15.0, silent=True, now=10.0, first_free=10.0) == 20.0
-    assert exchange_end(policy, [11.0, 17.0], 2, sent=15.0, silent=False, now=10.0, first_free=10.0) == 17.0
+    assert exchange_end(policy, [11.0], 2, sent=15.0, silent=True, start=10.0, first_free=10.0) == 20.0
+    assert exchange_end(policy, [11.0, 17.0], 2, sent=15.0, silent=False, start=10.0, first_free=10.0) == 17.0
 
 
 def test_blocks_come_in_order_and_those_that_never_come_are_skipped():

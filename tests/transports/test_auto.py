@@ -51,13 +51,13 @@ def test_workers_take_over_in_the_middle_of_an_exchange(monkeypatch: pytest.Monk
     fed = digits(40, buffers=True)
     monkeypatch.setattr(auto, "LEAST", 0.0)
     served: list[int] = []
-    before = AutoConnection.served
+    before = AutoConnection.serve_from
 
     def counted(self: AutoConnection, exchange: Any, first: int = 0) -> Any:
         served.append(first)
         return before(self, exchange, first)
 
-    monkeypatch.setattr(AutoConnection, "served", counted)
+    monkeypatch.setattr(AutoConnection, "serve_from", counted)
     monkeypatch.setattr(auto, "SPENT", 1e-9)  # the first block is served here, the second in a worker
     assert run(Auto(2), md.FedAvg(), fed).digest == run(Local(), md.FedAvg(), fed).digest
     assert served == [0, 0]  # of the first round's two blocks one is left, which a worker would not serve sooner

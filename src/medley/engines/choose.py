@@ -45,7 +45,8 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
     if name == "seq":
         return Seq()
     cuda = device.startswith("cuda")
-    pays, least = cuda or problem.d <= SMALL, 2 if cuda or name == "stacked" else FEW
+    pays = cuda or problem.d <= SMALL
+    least = 2 if cuda or name == "stacked" else FEW
     if name != "stacked" and (quick := fused(problem)) is not None:
         if name == "auto" and pays and isinstance(problem, LinearProblem | NetworkProblem):
             rest = Stacked(problem, True, least)
@@ -57,11 +58,11 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
             "Tanh that end in a Linear and are trained on cross_entropy or mse; leave engine= out",
             "engine",
         )
-    found = stacked(problem, least) if pays or name == "stacked" else "it is too large"
-    if isinstance(found, Stacked):
-        return found
+    engine = stacked(problem, least) if pays or name == "stacked" else "it is too large"
+    if isinstance(engine, Stacked):
+        return engine
     if name == "stacked":
-        raise RecipeError(f"run(engine='stacked'): {found}; leave engine= out", "engine")
+        raise RecipeError(f"run(engine='stacked'): {engine}; leave engine= out", "engine")
     return Seq()
 
 

@@ -60,7 +60,8 @@ class Schedule(NamedTuple):
     @classmethod
     def of(cls, me: Client[Any]) -> Schedule:
         """The schedule that the client's pace sets for this round."""
-        n, full = me.problem.n, me.full_batch
+        n = me.problem.n
+        full = me.full_batch
         return cls(me, n, n if full else me.pace.batch or 1, me.steps, full)
 
 
@@ -81,12 +82,12 @@ def supports(me: Client[Any], how: Descent) -> bool:
     weighed = any(getattr(f, "w", None) is not None or getattr(f, "also", None) is not None for f in objectives)
     sparse = any(isinstance(getattr(f, "X", None), Sparse) for f in objectives)
     dropping = any(c.pace.drop_last and c.cuts[-1].stop < c.problem.n for c in me.members)
-    own = not isinstance(how.optimizer, str)
-    drawn = any(read_from_files(getattr(f, "X", None)) or getattr(f, "transform", None) for f in objectives)
+    has_factory = not isinstance(how.optimizer, str)
+    lazy = any(read_from_files(getattr(f, "X", None)) or getattr(f, "transform", None) for f in objectives)
     # A batched gradient is 0 for a parameter without one; weight decay and moments would move it.
     moving = how.optimizer == "adam" or any(c.pace.weight_decay or c.pace.momentum for c in me.members)
     skipping = moving and any(getattr(f, "partial", False) for f in objectives)
-    return not (how.loss or how.correct or weighed or sparse or drawn or dropping or own or skipping)
+    return not (how.loss or how.correct or weighed or sparse or lazy or dropping or has_factory or skipping)
 
 
 def read_from_files(X: Any) -> bool:
@@ -114,11 +115,14 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
         X: any tensor with the run's dtype and device; shares are made like it.
         table: a row of w numbers for each client's row, gathered instead of its inputs; None for the inputs.
     """
-    k, most, full = len(group), group[0].steps, group[0].full
+    k = len(group)
+    most = group[0].steps
+    full = group[0].full
     for s in group:
         passes, rest = divmod(s.steps, -(-s.n // s.size))
         s.me.problem.work += passes * s.n + rest * s.size
-    b, alike = max(s.size for s in group), len({s[1:] for s in group}) == 1
+    b = max(s.size for s in group)
+    alike = len({s[1:] for s in group}) == 1
     equal = alike and group[0].n % b == 0
     index, shares = _equal_batches(group) if equal else _padded_batches(group, b, X)
     objectives: list[Any] = [s.me.problem for s in group]
@@ -126,13 +130,16 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
     if table is None:
         rows, at_rows, places = _source_of_rows([f.X for f in objectives])
     else:
-        rows, at_rows = table.flatten(0, 1), [*range(0, k * table.shape[1], table.shape[1])]
+        rows = table.flatten(0, 1)
+        at_rows = [*range(0, k * table.shape[1], table.shape[1])]
     labels, at_labels = _one_source([f.y for f in objectives])
     begins, lagging = (torch.tensor(at)[:, None, None] for at in (at_rows, at_labels))
     index += begins
     lagging -= begins
-    index, lagging = index.to(rows.device), lagging.to(rows.device)
-    row, apart = rows.shape[1:], at_rows != at_labels
+    index = index.to(rows.device)
+    lagging = lagging.to(rows.device)
+    row = rows.shape[1:]
+    misaligned = at_rows != at_labels
     kind = rows.dtype if places is None else objectives[0].X.dtype
     # Steps gathered at a time. A table is in the cache already.
     count = 1 if full or table is not None else max(1, min(most, GATHER_LIMIT // (k * b * row.numel())))
@@ -146,16 +153,17 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
             some = index[:active, t : t + count]
             places_of = some if places is None else places[some]
             hs = rows.index_select(0, places_of.reshape(-1)).to(kind).view(*some.shape, *row).unbind(1)
-            some = some + lagging[:active] if apart else some
+            some = some + lagging[:active] if misaligned else some
             ys = labels.index_select(0, some.reshape(-1)).view(*some.shape, *labels.shape[1:]).unbind(1)
-        now = 0 if full else t
-        share = 1 / b if shares is None else shares[:active, now]
-        yield active, hs[at][:active], ys[at][:active], share, positions[now][:active]
+        step = 0 if full else t
+        share = 1 / b if shares is None else shares[:active, step]
+        yield active, hs[at][:active], ys[at][:active], share, positions[step][:active]
 
 
 def simulated_times(schedules: Sequence[Schedule], how: Descent) -> list[float]:
     """The `simulated_time` of each client. With a pull by a vector mu it is the time without pull."""
-    k, mu = len(schedules), how.pull[0] if how.pull is not None else 0.0
+    k = len(schedules)
+    mu = how.pull[0] if how.pull is not None else 0.0
     if not isinstance(mu, Tensor):
         pulls = [float(mu)] * k
     else:
@@ -197,29 +205,29 @@ def _padded_batches(group: Group, b: int, X: ClientVecs) -> tuple[Tensor, Tensor
     index = torch.zeros(len(group), steps, b, dtype=torch.int64)
     shares = torch.zeros(index.shape, dtype=X.dtype)
     for i, (me, n, size, _, full) in enumerate(group):
-        whole, rest = divmod(n, size)
+        full_batches, rest = divmod(n, size)
         mine, weights = (v[i, : passes[i] * per_pass[i]].view(passes[i], per_pass[i], b) for v in (index, shares))
         orders = iter([torch.arange(n)]) if full else me.orders()
         for pass_, order in zip(mine, orders, strict=False):
             if size == b:
                 pass_.view(-1)[:n] = order
             else:
-                pass_[:whole, :size] = order[: whole * size].view(whole, size)
-                pass_[whole:, :rest] = order[whole * size :]
-        weights[:, :whole, :size] = 1 / size
+                pass_[:full_batches, :size] = order[: full_batches * size].view(full_batches, size)
+                pass_[full_batches:, :rest] = order[full_batches * size :]
+        weights[:, :full_batches, :size] = 1 / size
         if rest:
-            weights[:, whole, :rest] = 1 / rest
+            weights[:, full_batches, :rest] = 1 / rest
     return index, shares.to(X.device)
 
 
 def _source_of_rows(parts: list[Tensor]) -> tuple[Tensor, list[int], Tensor | None]:
     """Like `_one_source`, plus the places in the tensor if ``parts`` name rows of one tensor by number; else None."""
     lazies = [part for part in parts if isinstance(part, Lazy)]
-    whole = lazies[0].held if lazies else None
-    if whole is None or len(lazies) < len(parts) or any(part.held is not whole for part in lazies):
+    source = lazies[0].held if lazies else None
+    if source is None or len(lazies) < len(parts) or any(part.held is not source for part in lazies):
         return *_one_source([in_memory(part) for part in parts]), None
     begins = [*itertools.accumulate(map(len, parts[:-1]), initial=0)]
-    return whole, begins, torch.from_numpy(np.concatenate([part.rows for part in lazies]))
+    return source, begins, torch.from_numpy(np.concatenate([part.rows for part in lazies]))
 
 
 def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
@@ -228,18 +236,20 @@ def _one_source(parts: list[Tensor]) -> tuple[Tensor, list[int]]:
     If the parts are slices of one tensor, that tensor is returned, without a copy. One gather then serves a whole
     group.
     """
-    first, whole = parts[0], parts[0]._base
+    first = parts[0]
+    base = parts[0]._base
     if (
         len(parts) > 1
-        and type(whole) is Tensor  # views of any other class do not share storage
-        and whole is not None
-        and whole.is_contiguous()
-        and whole.shape[1:] == first.shape[1:]
+        and type(base) is Tensor  # views of any other class do not share storage
+        and base is not None
+        and base.is_contiguous()
+        and base.shape[1:] == first.shape[1:]
         # Not every second row, nor a transposed matrix.
-        and all(part._base is whole and part.stride() == whole.stride() for part in parts)
+        and all(part._base is base and part.stride() == base.stride() for part in parts)
     ):
-        size, begin = whole.shape[1:].numel(), whole.storage_offset()
-        return whole, [(part.storage_offset() - begin) // size for part in parts]
+        size = base.shape[1:].numel()
+        begin = base.storage_offset()
+        return base, [(part.storage_offset() - begin) // size for part in parts]
     return in_memory(torch.cat(parts) if len(parts) > 1 else first), [
         *itertools.accumulate(map(len, parts[:-1]), initial=0)
     ]

@@ -26,9 +26,11 @@ class PersonalDescent:
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
         """See `medley.contract.client.Client.descend`; the own part of the problem moves along."""
-        view, how = me.problem, how._replace(first=False)
+        view = me.problem
+        how = how._replace(first=False)
         assert isinstance(view, PartObjective)
-        own, d = view.problem.part, view.problem.d
+        part = view.problem.part
+        d = view.problem.d
         if how.train == "shared":
             return self._part(me, view, x, how)
         if how.train == "own":
@@ -36,13 +38,13 @@ class PersonalDescent:
                 raise MedleyError(
                     "descend(train='own'): pull, shift and correct are vectors of the shared parameters; leave them out"
                 )
-            update = self._part(me, view.others(x), own.x, how)
-            own.x = own.x + update.step
+            update = self._part(me, view.others(x), part.x, how)
+            part.x = part.x + update.step
             return replace(update, step=torch.zeros_like(x))
         start = view.problem.full(x)
         joint = replace(me, problem=view.joint)
         update = self.inner.descend(joint, start, _joint(how, view, d))
-        own.x = (start + update.step)[d:]
+        part.x = (start + update.step)[d:]
         me.optimizer_state = joint.optimizer_state
         mu = 0.0 if how.pull is None else how.pull[0]
         T = (
@@ -62,7 +64,9 @@ class PersonalDescent:
 
 def _joint(how: Descent, view: PartObjective, d: int) -> Descent:
     """The update rule on all parameters: the own ones have neither pull, shift nor correction."""
-    pull, shift, correct = how.pull, how.shift, how.correct
+    pull = how.pull
+    shift = how.shift
+    correct = how.correct
     if pull is not None:
         mu, anchor = pull
         column = mu if isinstance(mu, torch.Tensor) and mu.ndim else anchor.new_full((d,), float(mu))

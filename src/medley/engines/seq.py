@@ -30,11 +30,17 @@ def one_by_one(engine: Engine, clients: Client[Any], x: Vec, how: Descent) -> Lo
     updates = []
     for i, me in enumerate(clients.members):
         pull = None if how.pull is None else (number(how.pull[0], i), of(how.pull[1], i))
-        own = how._replace(scale=number(how.scale, i), pull=pull, shift=of(how.shift, i))
-        updates.append(engine.descend(me, of(x, i), own))
+        settings = how._replace(scale=number(how.scale, i), pull=pull, shift=of(how.shift, i))
+        updates.append(engine.descend(me, of(x, i), settings))
     columns = x.new_tensor([[w.T, w.steps] for w in updates])
-    step, firsts = torch.stack([w.step for w in updates]), [w.first for w in updates if w.first is not None]
+    step = torch.stack([w.step for w in updates])
+    firsts = [w.first for w in updates if w.first is not None]
     return LocalUpdate(step, columns[:, :1], columns[:, 1:], updates[0].engine, torch.stack(firsts) if firsts else None)
+
+
+def pulled(u: Vec, w: Vec, pull: tuple[Any, Any] | None) -> Vec:
+    """A direction, with the pull mu·(w − anchor) of ``pull`` = (mu, anchor); None for none."""
+    return u if pull is None else u + pull[0] * (w - pull[1])
 
 
 def bounded(u: Vec, w: Vec, pace: Pace, idle: Tensor | None = None) -> Vec:
@@ -70,7 +76,8 @@ class Seq:
         if len(me.members) > 1:
             return one_by_one(self, me, x, how)
         scale, pull, shift, loss, correct, optimizer, *_ = how
-        pace, lr = me.pace, me.pace.lr
+        pace = me.pace
+        lr = me.pace.lr
         rho = pace.momentum if optimizer == "sgd" else 0.0
         mu = pull[0] if pull is not None and isinstance(pull[0], float | int) else 0.0
         # A correction may compute gradients of the problem elsewhere, which use its workspace.
@@ -78,26 +85,26 @@ class Seq:
         moving: Tensor | None = None
         m = v = torch.zeros_like(w) if optimizer == "adam" else w
         skips, optimizer = self._skipping(me, how)
-        own = None if isinstance(optimizer, str) else TorchOptimizer(optimizer, me, w)
+        factory_optimizer = None if isinstance(optimizer, str) else TorchOptimizer(optimizer, me, w)
         steps = 0
         first: Vec | None = None
         for objective, rows, names in self.batches(me, want_names=correct is not None):
             steps += 1
             u = objective.grad(w, rows, loss, copy=correct is not None)
-            u = bounded(u, w, pace, idle := getattr(objective, "idle", None))
+            idle = getattr(objective, "idle", None)
+            u = bounded(u, w, pace, idle)
             if correct is not None:
                 u = correct(w, u, names).clone()  # it may belong to the method; from here on it is changed in place
             if scale != 1.0:
                 u = u.mul_(scale)
             if shift is not None:
                 u = u.add_(shift)
-            if own is not None:
-                own.step(u if pull is None else u + pull[0] * (w - pull[1]), idle if skips else None)
+            if factory_optimizer is not None:
+                factory_optimizer.step(pulled(u, w, pull), idle if skips else None)
                 first = u * -lr if how.first and rho and steps == 1 else first
                 continue
             if optimizer == "adam":
-                if pull is not None:
-                    u = u + pull[0] * (w - pull[1])
+                u = pulled(u, w, pull)
                 b1, b2 = self.betas
                 m = m * b1 + u * (1 - b1)
                 v = v * b2 + u * u * (1 - b2)
@@ -107,13 +114,12 @@ class Seq:
                 # The shift passes through the momentum buffer with the gradient, so that a shift of −∇f does not move.
                 moving = u.clone() if moving is None else moving.mul_(rho).add_(u)
                 u = moving
-            if pull is not None:
-                u = u + pull[0] * (w - pull[1])
+            u = pulled(u, w, pull)
             w.add_(u, alpha=-lr)
             if how.first and steps == 1:
                 first = u * -lr
-        if own is not None and pace.optimizer_state == "kept":
-            me.optimizer_state = own.state()
+        if factory_optimizer is not None and pace.optimizer_state == "kept":
+            me.optimizer_state = factory_optimizer.state()
         return LocalUpdate(w - x, simulated_time(pace, steps, mu, how), steps, self.name, first)
 
     def _skipping(self, me: Client[Any], how: Descent) -> tuple[bool, Optimizer]:
@@ -137,7 +143,8 @@ class Seq:
             for _ in range(left):
                 yield me.problem, None, None
             return
-        size, cuts = me.pace.batch or 1, me.cuts
+        size = me.pace.batch or 1
+        cuts = me.cuts
         for order in me.orders():
             shuffled = me.problem.take(order[: left * size])  # only as many as there are steps for
             for rows in cuts:

@@ -89,7 +89,8 @@ class Stacked:
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
         """See `medley.contract.client.Client.descend`; momentum, clipping and Adam as in `Seq.descend`."""
-        paces, k = [c.pace for c in me.members], len(me.members)
+        paces = [c.pace for c in me.members]
+        k = len(me.members)
         if k < self.least or not supports(me, how):
             return (self.few if k < self.least else Seq()).descend(me, x, how)
         if isinstance(self.problem, NetworkProblem):
@@ -111,20 +112,23 @@ class Stacked:
         )
         first = torch.zeros_like(X) if how.first else None
         for some in groups(schedules):
-            group, adam = [schedules[i] for i in some], how.optimizer == "adam"
+            group = [schedules[i] for i in some]
+            adam = how.optimizer == "adam"
             if some == [*range(k)]:
                 self.train(group, X, terms, adam, first)
                 continue
             at = torch.tensor(some).to(X.device)
-            part, begun = X[at], None if first is None else first[at]
+            part = X[at]
+            begun = None if first is None else first[at]
             self.train(group, part, terms.rows(at), adam, begun)
             X[at] = part
             if first is not None and begun is not None:
                 first[at] = begun
-        T, steps = simulated_times(schedules, how), [s.steps for s in schedules]
+        T = simulated_times(schedules, how)
+        steps = [s.steps for s in schedules]
         return LocalUpdate(X.sub_(x), column(T), column(steps), self.name, first)
 
-    def train(self, group: Group, X: ClientVecs, whole: Terms, adam: bool, first: Tensor | None = None) -> None:
+    def train(self, group: Group, X: ClientVecs, all_terms: Terms, adam: bool, first: Tensor | None = None) -> None:
         """All steps of a group, in place on its parameters X [k, d].
 
         Args:
@@ -134,15 +138,16 @@ class Stacked:
         """
         objective: Any = group[0].me.problem
         if objective.problem is not self.problem:  # the problem of a task, which allows only some outputs
-            replace(self, problem=objective.problem).train(group, X, whole, adam, first)
+            replace(self, problem=objective.problem).train(group, X, all_terms, adam, first)
             return
         b1, b2 = Seq.betas
-        kept = [torch.zeros_like(X) for _ in range(2 if adam else whole.momentum is not None)]
+        buffers = [torch.zeros_like(X) for _ in range(2 if adam else all_terms.momentum is not None)]
         ridge = isinstance(self.problem, LinearProblem) and bool(self.problem.family.mu)
-        decays, terms = ridge or any(s.me.pace.weight_decay for s in group), whole
+        decays = ridge or any(s.me.pace.weight_decay for s in group)
+        terms = all_terms
         for t, (active, h, y, share, _) in enumerate(minibatches(group, X), 1):
             if active < len(terms.lr):
-                terms = whole.rows(slice(active))
+                terms = all_terms.rows(slice(active))
             at = X[:active]
             u = self.gradients(at, h, y, share)
             if decays:
@@ -156,14 +161,14 @@ class Stacked:
             pulled = 0.0 if terms.pull is None else terms.pull[0] * (at - terms.pull[1])
             if adam:
                 u += pulled
-                m, v = (moments[:active] for moments in kept)
+                m, v = (moments[:active] for moments in buffers)
                 m.mul_(b1).add_(u, alpha=1 - b1)
                 v.mul_(b2).addcmul_(u, u, value=1 - b2)
                 scaled = (v / (1 - b2**t)).sqrt_().add_(Seq.eps)
                 at.addcdiv_(m * (terms.lr / (1 - b1**t)), scaled, value=-1)
                 continue
             if terms.momentum is not None:
-                u = kept[0][:active].mul_(terms.momentum).add_(u)
+                u = buffers[0][:active].mul_(terms.momentum).add_(u)
             u = u + pulled
             at.addcmul_(terms.lr.expand_as(at), u, value=-1)
             if first is not None and t == 1:
@@ -178,7 +183,8 @@ class Stacked:
         """
         if isinstance(share, float) or self.by_row:
             return self.mapped(X, h, y, share if isinstance(share, Tensor) else None)
-        G, rows = torch.empty_like(X), (share > 0).sum(1)
+        G = torch.empty_like(X)
+        rows = (share > 0).sum(1)
         for b in sorted(set(rows.tolist())):
             some = (rows == b).nonzero()[:, 0]
             G[some] = self.mapped(X[some], h[some, :b], y[some, :b], None)
@@ -203,8 +209,8 @@ class Stacked:
     def losses(self, X: ClientVecs, h: Data, y: Data, share: Float[Tensor, "k b"] | None) -> Float[Tensor, " k"]:
         """Every client's loss on its batch, with its graph."""
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the only attention kernel with a vmap rule
-            found: Tensor = vmap(self.loss, (0, 0, 0, None if share is None else 0))(X, h, y, share)
-        return found
+            values: Tensor = vmap(self.loss, (0, 0, 0, None if share is None else 0))(X, h, y, share)
+        return values
 
     def loss(self, x: Vec, h: Data, y: Data, share: Float[Tensor, " b"] | None) -> Float[Tensor, ""]:
         """One client's loss on its batch."""
@@ -234,17 +240,19 @@ class Optional(OperationMode):  # type: ignore[no-untyped-call]
 
 def graph_bytes(loss: Tensor) -> int:
     """Bytes that the loss's graph keeps for the backward pass, each tensor counted once; at least 1."""
-    kept, nodes, seen = {0: 1}, [loss.grad_fn], set[Any]()
+    sizes = {0: 1}
+    nodes = [loss.grad_fn]
+    visited = set[Any]()
     while nodes:
         node = nodes.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
         for v in saved:
-            kept |= {t.data_ptr(): t.nbytes for t in (v if isinstance(v, tuple) else (v,)) if isinstance(t, Tensor)}
+            sizes |= {t.data_ptr(): t.nbytes for t in (v if isinstance(v, tuple) else (v,)) if isinstance(t, Tensor)}
         nodes += [n for n, _ in node.next_functions]
-    return sum(kept.values())
+    return sum(sizes.values())
 
 
 def memory_limit(device: torch.device) -> int:
@@ -272,31 +280,33 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
         return "the network draws random numbers (dropout), every client its own"
     if problem.counting:
         return "the network changes numbers that are no buffers from pass to pass"
-    (X, y), kept = problem.sample, problem.flat.clone()
+    (X, y), point = problem.sample, problem.flat.clone()
     if isinstance(X, Fields):
         return "rows have several inputs"
     torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
     problem.mode(True)
     try:
         g = torch.Generator().manual_seed(0)
-        some: Callable[..., Tensor] = lambda *shape: torch.randn(*shape, generator=g).to(kept)
+        some: Callable[..., Tensor] = lambda *shape: torch.randn(*shape, generator=g).to(point)
         # Not the point itself, where gates may be closed and outputs 0.
-        at, h, labels = kept + some(2, problem.d) / 10, torch.stack([X, X.flip(0)]), torch.stack([y, y.flip(0)])
-        found = Stacked(problem, not callable(problem.family.loss) and _by_row(problem, at[0], X, some), least)
-        slopes = found.gradients(at, h, labels, 1 / len(X))
+        at = point + some(2, problem.d) / 10
+        h = torch.stack([X, X.flip(0)])
+        labels = torch.stack([y, y.flip(0)])
+        engine = Stacked(problem, not callable(problem.family.loss) and _by_row(problem, at[0], X, some), least)
+        slopes = engine.gradients(at, h, labels, 1 / len(X))
         with (optional := Optional()):  # type: ignore[no-untyped-call]
-            wanted = torch.stack([problem.bind(*rows).grad(x) for x, *rows in zip(at, h, labels, strict=True)])
+            expected = torch.stack([problem.bind(*rows).grad(x) for x, *rows in zip(at, h, labels, strict=True)])
     except Exception as e:
-        said = next(iter(str(e).strip().splitlines()), "")
-        return f"vmap cannot map the network or its loss ({type(e).__name__}: {said})"
+        first_line = next(iter(str(e).strip().splitlines()), "")
+        return f"vmap cannot map the network or its loss ({type(e).__name__}: {first_line})"
     finally:
         torch._C._functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
-        problem.load(kept)
+        problem.load(point)
     if optional.used:
         return "the gradient of an embedding depends on its ids (padding_idx, scale_grad_by_freq, max_norm, sparse)"
-    if not _close(slopes, wanted):
+    if not _close(slopes, expected):
         return "mapped by vmap, the network's gradients differ from its own"
-    return found
+    return engine
 
 
 def _by_row(problem: NetworkProblem, x: Vec, X: Data, some: Callable[..., Tensor]) -> bool:
@@ -307,9 +317,9 @@ def _by_row(problem: NetworkProblem, x: Vec, X: Data, some: Callable[..., Tensor
     elif X.numel():  # other ids, if the rows are alike
         others = (others + some(*X.shape).mul(100).long().abs()) % (int(X.max()) + 1)
     with torch.no_grad():
-        together = problem.call(x, torch.cat([X, others]))[: len(X)]
+        both = problem.call(x, torch.cat([X, others]))[: len(X)]
         try:
-            return _close(together, torch.cat([problem.call(x, row) for row in torch.split(X, 1)]))
+            return _close(both, torch.cat([problem.call(x, row) for row in torch.split(X, 1)]))
         except ValueError:  # from BatchNorm, for one row
             return False
 

@@ -22,16 +22,17 @@ class TorchOptimizer:
         shapes = getattr(me.problem, "shapes", None)
         self.shapes = [w.shape] if shapes is None else shapes
         self.params = [nn.Parameter(v) for v in self.views(w)]
-        self.optimizers = made(make, self.params, me.pace.lr)
-        self.phase, kept = f"{me.phase}/" if me.phase else "", me.optimizer_state or {}
+        self.optimizers = built(make, self.params, me.pace.lr)
+        self.phase = f"{me.phase}/" if me.phase else ""
+        saved = me.optimizer_state or {}
         """Each phase of a client's work has its own state."""
-        self.others = {place: v for place, v in kept.items() if place.rpartition("/")[0] != me.phase}
-        for place, value in kept.items():
+        self.others = {place: v for place, v in saved.items() if place.rpartition("/")[0] != me.phase}
+        for place, value in saved.items():
             if place in self.others:
                 continue
             number, _, name = place.rpartition("/")[2].partition(".")
-            own = value.clone() if isinstance(value, Tensor) else value
-            self.optimizer(self.params[int(number)]).state[self.params[int(number)]][name] = own
+            copied = value.clone() if isinstance(value, Tensor) else value
+            self.optimizer(self.params[int(number)]).state[self.params[int(number)]][name] = copied
 
     def optimizer(self, p: nn.Parameter) -> torch.optim.Optimizer:
         """The optimizer of this parameter."""
@@ -66,23 +67,23 @@ class TorchOptimizer:
         return out
 
 
-def made(make: OptimizerFactory, params: list[nn.Parameter], lr: float) -> list[torch.optim.Optimizer]:
+def built(make: OptimizerFactory, params: list[nn.Parameter], lr: float) -> list[torch.optim.Optimizer]:
     """The optimizers of these parameters: the factory's, and AdamW in addition to Muon, which takes only matrices.
 
     Raises RecipeError for Muon without a matrix, and if one learning rate does not suit both.
     """
     rest = [p for p in params if p.ndim != 2]
-    given = getattr(make, "keywords", {})
+    keywords = getattr(make, "keywords", {})
     if not rest or getattr(make, "func", make) is not getattr(torch.optim, "Muon", None):
         return [make(params, lr=lr)]
     if len(rest) == len(params):
         raise RecipeError("Pace(optimizer=Muon): it takes only matrices, but this model has none", "optimizer")
-    if given.get("adjust_lr_fn") != "match_rms_adamw":
+    if keywords.get("adjust_lr_fn") != "match_rms_adamw":
         raise RecipeError(
             f"Pace(optimizer=Muon): it takes only matrices, but this model has a parameter {list(rest[0].shape)}; use "
             "functools.partial(torch.optim.Muon, adjust_lr_fn='match_rms_adamw'): AdamW then trains the others, at the "
             "same learning rate",
             "optimizer",
         )
-    others = torch.optim.AdamW(rest, lr=lr, weight_decay=given.get("weight_decay", 0.1))
+    others = torch.optim.AdamW(rest, lr=lr, weight_decay=keywords.get("weight_decay", 0.1))
     return [make([p for p in params if p.ndim == 2], lr=lr), others]

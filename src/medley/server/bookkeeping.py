@@ -60,7 +60,8 @@ class Bookkeeping:
 
 def joined(measured: Mapping[str, float], noted: Mapping[str, float], method: str) -> dict[str, float]:
     """Merge the evaluator's figures with the method's and the reply counts. Raises RecipeError if both use a name."""
-    if taken := measured.keys() & noted.keys():
+    taken = measured.keys() & noted.keys()
+    if taken:
         raise RecipeError(
             f"run(metrics=...): {min(taken)!r} is a column of {method}'s already; choose another name", "metrics"
         )

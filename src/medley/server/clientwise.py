@@ -63,23 +63,24 @@ class Clientwise:
 
     def rows(self, state: RunState, last: bool = False) -> list[Row]:
         """A row for each client after this round, as in `Result.clients`. The last call keeps their models."""
-        b, x = state.bookkeeping, self.algorithm.model(state.s)
+        b = state.bookkeeping
+        x = self.algorithm.model(state.s)
         self.models = {}
         if not self.personal:
             rows = self.evaluator.by_client(*(state.result(x) if last else (x, b.buffers)), state.round)
         else:
 
             def models(ids: Sequence[int]) -> Mapping[int, PersonalModel]:
-                found = self._ask(state, x, ids)
+                models_of_clients = self._ask(state, x, ids)
                 if last and self.keep is not False:
-                    self._keep(found)
-                return found
+                    self._keep(models_of_clients)
+                return models_of_clients
 
             rows = self.evaluator.by_client(x, b.buffers, state.round, OwnModels(models, b.acked))
         replied = b.acked.keys() | b.earlier
-        own: Mapping[Any, dict[str, float]] = self.algorithm.by_client(state.s)
+        figures: Mapping[Any, dict[str, float]] = self.algorithm.by_client(state.s)
         return [
-            {"round": state.round, **row, "took_part": int(row["client"] in replied), **own.get(row["client"], {})}
+            {"round": state.round, **row, "took_part": int(row["client"] in replied), **figures.get(row["client"], {})}
             for row in rows
         ]
 
@@ -88,10 +89,11 @@ class Clientwise:
 
         If the clients cannot give their models, the log says why, and the rows are from earlier rounds.
         """
-        there = bool(state.clients) and state.clients[-1]["round"] == state.round
-        if there and state.best is not None:
-            there, state.clients = False, [row for row in state.clients if row["round"] != state.round]
-        if there and (not self.personal or self.keep is False):
+        measured = bool(state.clients) and state.clients[-1]["round"] == state.round
+        if measured and state.best is not None:
+            measured = False
+            state.clients = [row for row in state.clients if row["round"] != state.round]
+        if measured and (not self.personal or self.keep is False):
             return state.clients
         try:
             rows = self.rows(state, last=True)
@@ -100,17 +102,18 @@ class Clientwise:
                 raise
             log.warning("the clients' own models are not measured after round %d: %s", state.round, e)
             return state.clients
-        return state.clients if there else [*state.clients, *rows]
+        return state.clients if measured else [*state.clients, *rows]
 
-    def _keep(self, found: Mapping[int, PersonalModel]) -> None:
-        there = {*self.models, *found}
-        size = sum(t.numel() * t.element_size() for m in list(found.values())[:1] for t in _tensors(m))
-        if self.keep is None and size * len(there) > MOST_KEPT:
+    def _keep(self, models: Mapping[int, PersonalModel]) -> None:
+        ids = {*self.models, *models}
+        size = sum(t.numel() * t.element_size() for m in list(models.values())[:1] for t in _tensors(m))
+        if self.keep is None and size * len(ids) > MOST_KEPT:
             if self.models:
                 log.info("clients' models take more than 256 MiB and are not kept; run(client_models=True) keeps them")
-            self.models, self.keep = {}, False
+            self.models = {}
+            self.keep = False
             return
-        self.models |= found
+        self.models |= models
 
     def _ask(self, state: RunState, x: Tensor, ids: Sequence[int]) -> dict[int, PersonalModel]:
         """The models of these clients; one that fails is left out, and the log says why."""
@@ -135,16 +138,17 @@ class Clientwise:
                 out[i] = model_of(packed)
         for i, why in sorted(failed.items()):
             log.warning("round %d: client %d's own model is not measured: %s", state.round, i, why)
-        if missing := sorted(set(ids) - out.keys() - failed.keys()):
+        missing = sorted(set(ids) - out.keys() - failed.keys())
+        if missing:
             raise MedleyError(f"round {state.round}: clients {missing} gave no model of their own")
         return out
 
 
 def model_of(packed: Mapping[str, Any]) -> PersonalModel:
     """The model in a client's answer to a request out of band, see `medley.clients.personal`."""
-    own = {name.removeprefix("own."): t for name, t in packed.items() if name.startswith("own.")}
+    parts = {name.removeprefix("own."): t for name, t in packed.items() if name.startswith("own.")}
     buffers = (packed["floats"], packed["ints"]) if "floats" in packed else None
-    return PersonalModel(packed["x"], buffers, own or None)
+    return PersonalModel(packed["x"], buffers, parts or None)
 
 
 def _tensors(model: PersonalModel) -> list[Tensor]:

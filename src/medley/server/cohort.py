@@ -97,7 +97,8 @@ class LiveCohort:
         self.settle()
         ids = self.ids if ids is None else chosen(method, ids)
         name, types = checked(method, common, each, ids)
-        if strangers := sorted(set(ids) - self.p.keys()):
+        strangers = sorted(set(ids) - self.p.keys())
+        if strangers:
             raise MedleyError(f"ask({name}): clients {strangers} are not members of round {self.round}")
         self._unread = name
         return LiveReplies(self, name, partial(self._exchange, name, ids, common, each, late), types.up)
@@ -123,17 +124,17 @@ class LiveCohort:
         self._unread, books = None, self.bookkeeping
         busy = books.at_work
         books.late = {i: w for i, w in books.late.items() if i in busy}
-        asked = tuple(i for i in ids if i not in busy)
-        body, own = self._encoded(common, each, asked)
+        clients_asked = tuple(i for i in ids if i not in busy)
+        body, bodies = self._encoded(common, each, clients_asked)
         exchange = Exchange(
             self.round,
             self._exchanges,
             name,
-            in_blocks(asked, self.stack_size),
+            in_blocks(clients_asked, self.stack_size),
             body,
-            own,
-            {i: books.acked[i] for i in asked if i in books.acked},
-            {i: self.p[i] for i in asked},
+            bodies,
+            {i: books.acked[i] for i in clients_asked if i in books.acked},
+            {i: self.p[i] for i in clients_asked},
             None if self.lies else weights,
             books.buffers,
             self.reply_policy.faulty == "drop",
@@ -141,19 +142,20 @@ class LiveCohort:
         )
         self._exchanges += 1
         every = nbytes(body) + (sum(t.numel() * t.element_size() for t in books.buffers) if books.buffers else 0)
-        down = {i: every + (nbytes(own[i]) if own else 0) for i in asked}
-        delivery, began = Delivery(exchange, down, self.connection, books, self.device), time.perf_counter()
+        down = {i: every + (nbytes(bodies[i]) if bodies else 0) for i in clients_asked}
+        delivery = Delivery(exchange, down, self.connection, books, self.device)
+        began = time.perf_counter()
 
         if isinstance(self.connection, SecureSums):
-            outcome = wait_for_sum(delivery, self.reply_policy, len(asked))
+            outcome = wait_for_sum(delivery, self.reply_policy, len(clients_asked))
         elif self.reply_policy.endless:
             outcome = wait_for_all(delivery)
         else:
             outcome = wait_by_policy(delivery, self.reply_policy, ids, late, self.stack_size)
 
         if self.lies is not None:
-            there = self.lies(exchange.tag, dict(sorted(outcome.fold.replies.items())))
-            outcome.fold.refold(replace(exchange, weights=weights, clip=clip), there)
+            replies = self.lies(exchange.tag, dict(sorted(outcome.fold.replies.items())))
+            outcome.fold.refold(replace(exchange, weights=weights, clip=clip), replies)
         # The same noise whether or not clients of this process drew from the global streams.
         streams.name_globals("cpu", self.seed, "server", *exchange.tag, "noise")
         came = outcome.fold.ids
@@ -164,25 +166,27 @@ class LiveCohort:
         if outcome.fold.buffers is not None and books.buffers is not None:
             change, integers = outcome.fold.buffers
             books.buffers = books.buffers[0] + change / sum(self.p[i] for i in came), integers
-        self._tell(exchange, asked, outcome, time.perf_counter() - began)
+        self._tell(exchange, clients_asked, outcome, time.perf_counter() - began)
         return outcome
 
-    def _tell(self, exchange: Exchange, asked: tuple[int, ...], outcome: ExchangeEnd, took: float) -> None:
+    def _tell(self, exchange: Exchange, clients_asked: tuple[int, ...], outcome: ExchangeEnd, seconds: float) -> None:
         """Hand the exchange to ``observe``: who was asked, who is lost, who is late, and the seconds that it took."""
         if self.observe is not None:
-            silent, late = sorted({*asked} - {*outcome.fold.ids}), self.bookkeeping.late
-            waiting, lost = [i for i in silent if i in late], [i for i in silent if i not in late]
-            event = (*exchange.tag, exchange.method, len(asked), lost, waiting, outcome.failed, took)
+            silent = sorted({*clients_asked} - {*outcome.fold.ids})
+            late = self.bookkeeping.late
+            waiting = [i for i in silent if i in late]
+            lost = [i for i in silent if i not in late]
+            event = (*exchange.tag, exchange.method, len(clients_asked), lost, waiting, outcome.failed, seconds)
             self.observe(ExchangeEvent(*event))
 
     def _encoded(
-        self, common: Message, each: Mapping[int, Message] | None, asked: tuple[int, ...]
+        self, common: Message, each: Mapping[int, Message] | None, clients_asked: tuple[int, ...]
     ) -> tuple[Packed, dict[int, Packed]]:
         """The request to all, and each client's own, as the codec of requests encodes them."""
         codec = downlink(self.codec)
         rng = lambda *client: streams.generator(self.seed, "server", self.round, self._exchanges, *client, "codec")
-        own = {} if each is None else {i: codec.encode(each[i].pack(), {}, partial(rng, i)) for i in asked}
-        return codec.encode(common.pack(), {}, rng), own
+        bodies = {} if each is None else {i: codec.encode(each[i].pack(), {}, partial(rng, i)) for i in clients_asked}
+        return codec.encode(common.pack(), {}, rng), bodies
 
 
 def chosen(method: Any, ids: Iterable[Any]) -> tuple[int, ...]:
@@ -192,12 +196,13 @@ def chosen(method: Any, ids: Iterable[Any]) -> tuple[int, ...]:
     """
     call = f"ask({getattr(method, '__name__', method)})"
     try:
-        found = tuple(sorted(map(operator.index, ids)))
+        chosen_ids = tuple(sorted(map(operator.index, ids)))
     except TypeError:
         raise MedleyError(f"{call}: ids={ids!r}: give clients' ids, whole numbers") from None
-    if twice := [i for i, j in pairwise(found) if i == j]:
+    twice = [i for i, j in pairwise(chosen_ids) if i == j]
+    if twice:
         raise MedleyError(f"{call}: client {twice[0]} is in ids= twice; give each client once")
-    return found
+    return chosen_ids
 
 
 def checked(
@@ -208,15 +213,18 @@ def checked(
     Raises MedleyError if the method is not a client method, if it does not take these messages, or if a client's own
     message is missing.
     """
-    algorithm, name = getattr(method, "__self__", None), getattr(method, "__name__", str(method))
+    algorithm = getattr(method, "__self__", None)
+    name = getattr(method, "__name__", str(method))
     types: MessageTypes | None = getattr(algorithm, "message_types", {}).get(name)
     if types is None:
         raise MedleyError(f"ask({name}): mark it with @on_client and call it as clients.ask(self.{name}, ...)")
-    given = [("the message to all", common, types.common)]
-    given += [(f"the message of client {i}", m, types.each) for i, m in (each or {}).items() if types.each is not None]
-    for what, got, wanted in given:
-        if type(got) is not wanted:
-            raise MedleyError(f"ask({name}): {what} is {type(got).__name__}, not {wanted.__name__}")
+    messages = [("the message to all", common, types.common)]
+    messages += [
+        (f"the message of client {i}", m, types.each) for i, m in (each or {}).items() if types.each is not None
+    ]
+    for what, message, message_class in messages:
+        if type(message) is not message_class:
+            raise MedleyError(f"ask({name}): {what} is {type(message).__name__}, not {message_class.__name__}")
     if types.each is None and each is not None:
         raise MedleyError(f"ask({name}): it takes no messages for single clients; leave each= out")
     lacking = sorted(set(ids) - (each or {}).keys())

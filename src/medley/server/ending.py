@@ -43,7 +43,8 @@ SMALL = 1e-3
 KEPT = 0.5
 """If a loss still has this share of its fall at the end, the run has converged, whatever its accuracy."""
 
-LEARNT, LOST = 0.2, 0.05
+LEARNT = 0.2
+LOST = 0.05
 """A run has learnt if it gained at least LEARNT of the accuracy that it lacked at its start. It has lost everything if
 at most LOST of that gain is left."""
 
@@ -67,7 +68,8 @@ def judged(
     why = exploded(history) or ("" if isinstance(problem, PartlyShared) else diverged(history))
     if why:
         return Status("diverged", f"{why}; {remedy(SMALLER)}")
-    if nothing := undefined(history, [] if options is None else options.aims):
+    nothing = undefined(history, [] if options is None else options.aims)
+    if nothing:
         log.warning("run: %s", nothing)
     return Status("finished", nothing)
 
@@ -79,8 +81,8 @@ def judged_by(e: Diverged, begun: bool, remedy: Callable[[str], str] = str) -> S
         begun: whether the first model has been evaluated
         remedy: turns an advice into the remedy; default: leaves it as it is
     """
-    said = f"{e}; {remedy(SMALLER if begun else BEFORE)}" if e.unexplained else str(e)
-    return Status("stalled" if isinstance(e, Stalled) else "diverged", said)
+    sentence = f"{e}; {remedy(SMALLER if begun else BEFORE)}" if e.unexplained else str(e)
+    return Status("stalled" if isinstance(e, Stalled) else "diverged", sentence)
 
 
 def check_loss(loss: float, round: int, begun: bool) -> None:
@@ -129,9 +131,11 @@ def diverged(history: Sequence[Row]) -> str:
             f"the accuracy fell to {accuracy[-1]:.3g} after it had been {best:.3g}; it was {first:.3g} at the start: "
             "the run diverges"
         )
-    scale, far = max(abs(start), start - lowest), FAR
+    scale = max(abs(start), start - lowest)
+    far = FAR
     if scale > 0 and len(loss) <= LAST:
-        scale, far = max(scale, 1.0), BEYOND
+        scale = max(scale, 1.0)
+        far = BEYOND
     excused = LOST if least <= start + (WILD - 1) * scale else LEARNT
     if scale > 0 and least > start + (far - 1) * scale and not end - first > excused * (1 - first):
         return f"the loss ends at {loss[-1]:.4g}, and began at {start:.4g}: the run diverges"

@@ -33,7 +33,7 @@ from .bookkeeping import Bookkeeping, joined
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
 from .ending import check_loss, exhausted, judged, judged_by, reached
-from .members import known, regrouped
+from .members import clients_ever, regrouped
 from .options import RunOptions
 from .protocols import ClientSource, Evaluator
 from .round import check_model, refuse_return, started
@@ -75,7 +75,7 @@ class Loop:
     _readmit: tuple[int, ...] = field(init=False)
     """Clients that lost their memory and start again in the next round."""
     _events: Events | None = field(init=False, default=None)
-    _seen: list[ExchangeEvent] = field(init=False, default_factory=list)
+    _exchanges: list[ExchangeEvent] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         o = self.options
@@ -93,9 +93,9 @@ class Loop:
     @property
     def _waits_as(self) -> str:
         """The equivalent method, if this one is made for late replies but the run waits for all replies; else empty."""
-        asked = (len(self.clients.cohort(t)) for t in range(1, self.rounds + 1))
+        cohort_sizes = (len(self.clients.cohort(t)) for t in range(1, self.rounds + 1))
         name = self.algorithm.waits_as
-        return name if name and self.options.policy.waits(asked) else ""
+        return name if name and self.options.policy.waits(cohort_sizes) else ""
 
     def start(self) -> RunState:
         """The run before its first round. Warns if the method is made for late replies and this run has none."""
@@ -110,28 +110,29 @@ class Loop:
     def resume(self, folder: Path) -> RunState:
         """The run from its checkpoint. Raises WireError if there is no checkpoint, or if it belongs to another run."""
         classes = pytree.dataclasses_in(self.algorithm.start(torch.zeros_like(self.x0)), self.algorithm.memory)
-        there = run_folder.load(folder, classes, self.settings)
-        if there is None:
+        checkpoint = run_folder.load(folder, classes, self.settings)
+        if checkpoint is None:
             return self.start()
-        kept, history, ledger = there
-        if kept["round"] > self.rounds:
+        saved, history, ledger = checkpoint
+        if saved["round"] > self.rounds:
             raise RecipeError(
-                f"the run in {folder} has done {kept['round']} rounds, more than rounds={self.rounds}: give the "
+                f"the run in {folder} has done {saved['round']} rounds, more than rounds={self.rounds}: give the "
                 "number that it was started with, or more",
                 "rounds",
             )
-        kept = pytree.map_tensors(kept, to := lambda t: t.to(self.x0.device))
-        bookkeeping = Bookkeeping(ledger, kept["seconds"], kept["acked"], kept["buffers"], late=kept["late"])
-        bookkeeping.engines = frozenset(kept["engines"])
-        bookkeeping.notes = kept["notes"]
-        bookkeeping.earlier = frozenset(kept.get("earlier", ()))
-        history += history_of(kept.get("last", "")) if kept["round"] == self.rounds else []
-        memories: LazyMapping = kept["memories"]
+        to = lambda t: t.to(self.x0.device)
+        saved = pytree.map_tensors(saved, to)
+        bookkeeping = Bookkeeping(ledger, saved["seconds"], saved["acked"], saved["buffers"], late=saved["late"])
+        bookkeeping.engines = frozenset(saved["engines"])
+        bookkeeping.notes = saved["notes"]
+        bookkeeping.earlier = frozenset(saved.get("earlier", ()))
+        history += history_of(saved.get("last", "")) if saved["round"] == self.rounds else []
+        memories: LazyMapping = saved["memories"]
         moved = LazyMapping(lambda: ((i, pytree.map_tensors(m, to)) for i, m in memories.items()))
-        self.connection.load(kept.get("begun with", {}), bookkeeping.begun_with)  # the older versions first
+        self.connection.load(saved.get("begun with", {}), bookkeeping.begun_with)  # the older versions first
         self.connection.load(moved, bookkeeping.remembered)
-        more = (kept["wall"], kept["matrix"], kept["clients"], kept.get("best"))
-        return RunState(kept["round"], kept["server"], bookkeeping, history, *more)
+        more = (saved["wall"], saved["matrix"], saved["clients"], saved.get("best"))
+        return RunState(saved["round"], saved["server"], bookkeeping, history, *more)
 
     def __call__(self, resume: Path | None = None) -> Result:
         """Run to the end, to the target, to Ctrl-C or to a divergence. The status of the result says which.
@@ -145,8 +146,8 @@ class Loop:
             return self._run(self.start() if resume is None else self.resume(resume), None)
         with contextlib.closing(RunFolder(self.options.folder)) as folder:
             state = self.start() if resume is None else self.resume(resume)
-            anew = resume is None or resume.resolve() != self.options.folder.resolve()
-            folder.begin(self._open(state).grown, self.settings, state.round, anew, self.options.recipe)
+            begins = resume is None or resume.resolve() != self.options.folder.resolve()
+            folder.begin(self._open(state).grown, self.settings, state.round, begins, self.options.recipe)
             with contextlib.closing(Events(self.options.folder)) as self._events:
                 result = self._watched(state, folder)
             try:
@@ -160,21 +161,23 @@ class Loop:
         """`_run`, which also writes its start and its end to the folder's events."""
         assert self._events is not None
         about = {"method": self.algorithm.name, "seed": self._seed, "pid": os.getpid(), "born": birth(os.getpid())}
-        n, every = len(self.clients.view(max(state.round, 1)).p), self.options.checkpoint_every
+        n = len(self.clients.view(max(state.round, 1)).p)
+        every = self.options.checkpoint_every
         self._events.add("start", **about, round=state.round, of=self.rounds, clients=n, every=every)
         try:
             result = self._run(state, folder)
         except Exception as e:
-            said = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
-            said = with_names(said, self.settings.get("client_names", ()))
-            self._events.add("end", outcome="failed", message=said[:2000])
+            text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
+            text = with_names(text, self.settings.get("client_names", ()))
+            self._events.add("end", outcome="failed", message=text[:2000])
             raise
         self._events.add("end", outcome=result.status.outcome, message=result.status.message)
         return result
 
     def _run(self, state: RunState, folder: RunFolder | None) -> Result:
         """The loop. ``state`` is replaced when a round is whole, so that every exit leaves the last whole round."""
-        saved, began = -1, time.perf_counter() - state.wall
+        saved = -1
+        began = time.perf_counter() - state.wall
         try:
             try:
                 if not state.history:
@@ -211,7 +214,8 @@ class Loop:
     def _over(self, state: RunState) -> Status | None:
         """The status of a run that ends here, at its target or out of patience; None if it goes on."""
         o = self.options
-        if why := reached(state.history, o.target or {}, o.at_least, o.target_over):
+        why = reached(state.history, o.target or {}, o.at_least, o.target_over)
+        if why:
             return Status("target", why)
         if state.best is not None and (why := exhausted(state.history, str(o.best), state.best["round"], o.patience)):
             return Status("finished", why)
@@ -249,7 +253,8 @@ class Loop:
 
     def _round(self, state: RunState) -> None:
         """One round of the method; after the last round of a task, also the end of the task."""
-        t, b = state.round, state.bookkeeping
+        t = state.round
+        b = state.bookkeeping
         view = self.clients.view(t)
         before = self.clients.view(max(t - 1, 1)).p
         cohort = LiveCohort(
@@ -313,31 +318,44 @@ class Loop:
         }
         check_loss(row.get("loss", 0.0), state.round, bool(state.history))
         state.history = [*state.history, row]  # not in place: a round that is undone takes its row with it
-        if (name := self.options.best) is not None:
+        name = self.options.best
+        if name is not None:
             higher = higher_is_better(name, self.options.directions)
             state.choose(row.get(name, math.nan), higher, self.algorithm.model(state.s))
         return row
 
     def _observe(self, event: ExchangeEvent) -> None:
-        self._seen.append(event)
+        self._exchanges.append(event)
         if self._events is not None:
             self._events.exchanged(event)
 
     def _tell_round(self, state: RunState) -> None:
         """Log a round with its answers, and with its row if it has one."""
-        seen, self._seen = self._seen, []
-        counts = {name: sum(map(len, (getattr(e, name) for e in seen))) for name in ("lost", "late", "refused")}
-        asked, took = sum(e.asked for e in seen), sum(e.took for e in seen)
-        row = state.history[-1] if (evaluated := self._evaluated(state.round)) else {}
+        exchanges = self._exchanges
+        self._exchanges = []
+        counts = {name: sum(map(len, (getattr(e, name) for e in exchanges))) for name in ("lost", "late", "refused")}
+        requests = sum(e.asked for e in exchanges)
+        exchange_seconds = sum(e.took for e in exchanges)
+        evaluated = self._evaluated(state.round)
+        row = state.history[-1] if evaluated else {}
         shown = {k: row[k] for k in ("loss", "test_loss", "accuracy", "gap", "evaluated") if k in row}
         if self._events is not None:
-            self._events.add("round", round=state.round, asked=asked, **counts, took=round(took, 3), figures=shown)
+            self._events.add(
+                "round", round=state.round, asked=requests, **counts, took=round(exchange_seconds, 3), figures=shown
+            )
         if evaluated:
             self._tell(state.history[-1])
             return
-        figures = {"round": state.round, "asked": asked, **counts, "exchange_seconds": took, "wall": state.wall}
-        lost, late = counts["lost"], counts["late"]
-        answers = f"{asked - lost - late} of {asked} answers, {lost} lost, {late} late"
+        figures = {
+            "round": state.round,
+            "asked": requests,
+            **counts,
+            "exchange_seconds": exchange_seconds,
+            "wall": state.wall,
+        }
+        lost = counts["lost"]
+        late = counts["late"]
+        answers = f"{requests - lost - late} of {requests} answers, {lost} lost, {late} late"
         log.info(
             "%s, seed %s, round %d of %d: %s; not evaluated; %.3g s",
             *(self.algorithm.name, self._seed, state.round, self.rounds, answers, state.wall),
@@ -346,24 +364,25 @@ class Loop:
 
     def _tell(self, row: Row) -> None:
         """Log a row, and hand it to ``on_round``."""
-        name, seed = self.algorithm.name, self._seed
+        name = self.algorithm.name
+        seed = self._seed
         figures = ", ".join(shown(row, k, 6) for k in ("loss", "test_loss", "accuracy", "gap") if k in row)
         traffic = f"{row['bytes_down'] / 1e6:.4g} MB down, {row['bytes_up'] / 1e6:.4g} MB up, {row['wall']:.3g} s"
-        said = {"row": {"method": name, "seed": seed, **row}}
+        extra = {"row": {"method": name, "seed": seed, **row}}
         log.info(
-            "%s, seed %s, round %d of %d: %s; %s", name, seed, row["round"], self.rounds, figures, traffic, extra=said
+            "%s, seed %s, round %d of %d: %s; %s", name, seed, row["round"], self.rounds, figures, traffic, extra=extra
         )
-        for told in filter(None, (self.tick, self.options.on_round)):
+        for listener in filter(None, (self.tick, self.options.on_round)):
             with turns.alone().calling_back():
-                told(dict(row))
+                listener(dict(row))
 
     def _open(self, state: RunState) -> RunState:
         return state.open_ended(self.rounds, self.options.eval_every)
 
     def _save(self, state: RunState, folder: RunFolder) -> None:
-        held = self._open(state).state(self.connection.save)
+        saved = self._open(state).state(self.connection.save)
         with stopwatch.doing("files"):
-            folder.save(held, self._open(state).grown, self.settings)
+            folder.save(saved, self._open(state).grown, self.settings)
 
     def _interrupted(self, state: RunState) -> Status:
         where = f"; resume={str(self.options.folder)!r} goes on from there" if self.options.folder is not None else ""
@@ -379,19 +398,20 @@ class Loop:
         if self.options.clients_every is not None or self.evaluator.own_tests or self.clientwise.personal:
             with contextlib.suppress(lesser):
                 state.clients = self.clientwise.last(state)
-        engines, waits = state.bookkeeping.engines, self._waits_as
-        own = [row for row in state.clients if row["round"] == state.round]
+        engines = state.bookkeeping.engines
+        waits = self._waits_as
+        client_rows = [row for row in state.clients if row["round"] == state.round]
         x, buffers = state.result(self.algorithm.model(state.s))
         return Result(
             self.algorithm.name,
             self.options.seed,
             x.detach().cpu().clone(),
             state.history,
-            state.summary(self.clients.first_steps) | summary(own),
+            state.summary(self.clients.first_steps) | summary(client_rows),
             state.bookkeeping.ledger,
             status.naming(self.settings.get("client_names", ())),
             self.settings
-            | {"clients": known(self.clients, state)}
+            | {"clients": clients_ever(self.clients, state)}
             | ({"engine": " and ".join(sorted(engines))} if engines else {})
             | ({"waits as": waits} if waits else {}),
             buffers=pytree.map_tensors(buffers, lambda t: t.cpu()),

@@ -16,7 +16,7 @@ from .run_state import RunState
 log = logging.getLogger("medley")
 
 
-def known(clients: ClientSource, state: RunState) -> int:
+def clients_ever(clients: ClientSource, state: RunState) -> int:
     """The number of clients that were ever members: the largest id, plus one because ids begin at 0."""
     rounds = {1, max(1, state.round)}
     return 1 + max(max(max(clients.view(t).p) for t in rounds), max(state.bookkeeping.earlier, default=0))
@@ -25,7 +25,7 @@ def known(clients: ClientSource, state: RunState) -> int:
 def regrouped(
     algorithm: Algorithm[Any, Any],
     state: RunState,
-    now: tuple[LiveCohort, TaskView],
+    current: tuple[LiveCohort, TaskView],
     before: Collection[int],
     readmitted: Sequence[int],
     events: Events | None,
@@ -34,19 +34,22 @@ def regrouped(
 
     Args:
         state: the run at the start of the round; changed in place
-        now: the round's cohort, and its task and members
+        current: the round's cohort, and its task and members
         before: ids of the members of the round before
         readmitted: clients that lost their memory and start again
 
     Raises RecipeError if a readmitted client is not a member.
     """
-    cohort, view = now
-    if unknown := sorted(set(readmitted) - view.p.keys()):
+    cohort, view = current
+    unknown = sorted(set(readmitted) - view.p.keys())
+    if unknown:
         raise RecipeError(
             f"readmit: there is no client {unknown[0]}; there are {min(view.p)} to {max(view.p)}", "readmit"
         )
-    joined, left = sorted(view.p.keys() - set(before)), sorted(set(before) - view.p.keys())
-    who, b = sorted({*joined, *left, *readmitted}), state.bookkeeping
+    joined = sorted(view.p.keys() - set(before))
+    left = sorted(set(before) - view.p.keys())
+    who = sorted({*joined, *left, *readmitted})
+    b = state.bookkeeping
     b.earlier |= b.acked.keys() & set(who)
     for i in who:
         b.acked.pop(i, None)
@@ -54,8 +57,12 @@ def regrouped(
     everyone = replace(cohort, ids=view.present)
     algorithm.readmit(state.s, everyone, who)
     everyone.settle()
-    said = {"joined": joined, "left": left, "start again without their memory": sorted(set(readmitted) - set(joined))}
-    for what, ids in said.items():
+    changes = {
+        "joined": joined,
+        "left": left,
+        "start again without their memory": sorted(set(readmitted) - set(joined)),
+    }
+    for what, ids in changes.items():
         if ids:
             log.warning("round %d: clients %s %s; there are %d now", state.round, ids, what, len(view.p))
     if events is not None and (joined or left):

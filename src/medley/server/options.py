@@ -159,8 +159,8 @@ class RunOptions(Checked):
         functions: dict[str, object] = {"on_round": self.on_round or print, **self.functions}
         for name, f in functions.items():
             if not callable(f) or isinstance(f, type):
-                made = f"an object of it, {f.__name__}()" if isinstance(f, type) else "a function"
-                raise RecipeError(f"run(): {name} is {f!r}; give {made}", name)
+                remedy = f"an object of it, {f.__name__}()" if isinstance(f, type) else "a function"
+                raise RecipeError(f"run(): {name} is {f!r}; give {remedy}", name)
         if self.readmit and self.resume is None:
             raise RecipeError("run(readmit=...): needs resume=, the folder of the run that should go on", "readmit")
         self._check_figures()
@@ -174,8 +174,9 @@ class RunOptions(Checked):
                 raise RecipeError(
                     f"run(target={{{name!r}: {goal!r}}}): accuracies are 0 to 1; write 0.9 for 90 %", "target"
                 )
-            if name not in (known := (*GOALS, *(self.metrics or {}))):
-                raise RecipeError.unknown(name, known, "run(target=...)")
+            goals = (*GOALS, *(self.metrics or {}))
+            if name not in goals:
+                raise RecipeError.unknown(name, goals, "run(target=...)")
             higher_is_better(name, self.directions)
         self._check_best()
         if self.target_over != 1 and not self.target:
@@ -190,8 +191,9 @@ class RunOptions(Checked):
                 "figure, and eval_rows= only estimates it; leave one of them out",
                 "eval_rows",
             )
-        beside = {f"{m}_{end}" for m in self.metrics or {} for end in ("error", "within", "sd", "half", "n")}
-        if taken := (COLUMNS | TABLE | beside) & (self.metrics or {}).keys():
+        derived = {f"{m}_{end}" for m in self.metrics or {} for end in ("error", "within", "sd", "half", "n")}
+        taken = (COLUMNS | TABLE | derived) & (self.metrics or {}).keys()
+        if taken:
             raise RecipeError(f"run(metrics=...): {min(taken)!r} is a column already; choose another name", "metrics")
 
     def _check_best(self) -> None:
@@ -199,14 +201,14 @@ class RunOptions(Checked):
             if self.patience is not None:
                 raise RecipeError("run(patience=...): name its figure, best='accuracy' or best='test_loss'", "patience")
             return
-        known = ("accuracy", "test_loss", *(self.metrics or {}))
+        figures = ("accuracy", "test_loss", *(self.metrics or {}))
         if self.best == "loss":
             raise RecipeError(
                 "run(best='loss'): this is the loss of training rows; best='test_loss' is the loss of held-out rows",
                 "best",
             )
-        if self.best not in known:
-            raise RecipeError.unknown(self.best, known, "run(best=...)")
+        if self.best not in figures:
+            raise RecipeError.unknown(self.best, figures, "run(best=...)")
         higher_is_better(self.best, self.directions)
         if self.evaluate_on != "validation":
             raise RecipeError(
@@ -216,16 +218,16 @@ class RunOptions(Checked):
             )
 
     def _check_torch(self) -> None:
-        found = self.float_type
-        if found in (torch.float16, torch.bfloat16):
-            kind = str(found).removeprefix("torch.")
+        dtype = self.float_type
+        if dtype in (torch.float16, torch.bfloat16):
+            kind = str(dtype).removeprefix("torch.")
             raise RecipeError(
                 f"run(dtype={self.dtype!r}): choose float32 or float64. The model itself would be {kind}, whose "
                 "rounding loses small steps, and a step on the CPU takes twice as long as in float32; "
                 f"codec=wire.codecs.Cast({kind!r}) halves the bytes on the wire",
                 "dtype",
             )
-        if self.dtype is not None and found not in (torch.float32, torch.float64):
+        if self.dtype is not None and dtype not in (torch.float32, torch.float64):
             raise RecipeError(f"run(dtype={self.dtype!r}): choose float32 or float64", "dtype")
         try:
             torch.zeros(1, device=self.device_name).item()  # the device "meta" has no values

@@ -25,7 +25,9 @@ class LiveReplies(Generic[U]):
     """
 
     def __init__(self, cohort: Cohort, method: str, send: Send, up: type[U]) -> None:
-        self._cohort, self._method, self._up = cohort, method, up
+        self._cohort = cohort
+        self._method = method
+        self._up = up
         self._send: Send | None = send
         self.ids: tuple[int, ...] = ()
         self.share = 0.0
@@ -50,26 +52,27 @@ class LiveReplies(Generic[U]):
 
     def each(self) -> dict[int, U]:
         """The replies by client id, ascending; possibly none."""
-        got = self._read(None)
-        return {i: self._make(packed) for i, packed in sorted(got.replies.items())}
+        fold = self._read(None)
+        return {i: self._make(packed) for i, packed in sorted(fold.replies.items())}
 
     def bounded(self, weight: float, scales: Mapping[str, float] | float, noise: float = 0.0) -> BoundedSum:
         """See `medley.contract.cohort.Replies.bounded`."""
-        got = self._read(dict.fromkeys(self._cohort.p, weight), Clip(scales, noise))
-        return BoundedSum(got.total, got.within, len(got.ids))
+        fold = self._read(dict.fromkeys(self._cohort.p, weight), Clip(scales, noise))
+        return BoundedSum(fold.total, fold.within, len(fold.ids))
 
-    def _total(self, got: Fold) -> Packed:
-        if got.total is None:
+    def _total(self, fold: Fold) -> Packed:
+        if fold.total is None:
             raise TooFewReplies(
                 f"none of the {len(self._cohort)} clients asked in round {self._cohort.round} answered; check "
                 "that they are reachable, or raise the participation"
             )
-        return got.total
+        return fold.total
 
     def _read(self, weights: Mapping[int, float] | None, clip: Clip | None = None) -> Fold:
         if self._send is None:
             raise MedleyError(f"ask({self._method}): its replies have been read already")
-        send, self._send = self._send, None
+        send = self._send
+        self._send = None
         with stopwatch.doing("exchanges"):
             outcome = send(weights, clip)
         self.ids = outcome.fold.ids

@@ -41,7 +41,8 @@ class ReplyPolicy(Settings):
     def __post_init__(self) -> None:
         take(self, real, "deadline", "replies", "quorum")
         take(self, integer, "retries")
-        quorum, retries = real(self.quorum), integer(self.retries)
+        quorum = real(self.quorum)
+        retries = integer(self.retries)
         for name, value, ok, wants in (
             ("deadline", self.deadline, _above_0(self.deadline), "above 0 and finite, or None"),
             ("replies", self.replies, _above_0(self.replies), "a share below 1 or a whole number, above 0, or None"),
@@ -61,27 +62,27 @@ class ReplyPolicy(Settings):
     @property
     def gives(self) -> frozenset[Need]:
         """INDEPENDENT if a client's reply counts whatever the others do, PROMPT if no reply is late."""
-        met = {
+        guarantees = {
             Need.INDEPENDENT: self.replies is None and not self.quorum,
             Need.PROMPT: self.replies is None and self.deadline is None,
         }
-        return frozenset(need for need, there in met.items() if there)
+        return frozenset(need for need, holds in guarantees.items() if holds)
 
-    def waits(self, asked: Iterable[int]) -> bool:
+    def waits(self, cohort_sizes: Iterable[int]) -> bool:
         """True if exchanges with these numbers of clients end with their last reply, so that none is late."""
         if self.deadline is not None or self.replies is None:
             return self.deadline is None
-        return all((self.enough(n) or n) >= n for n in asked)
+        return all((self.enough(n) or n) >= n for n in cohort_sizes)
 
-    def lacks(self, replied: int, asked: int) -> bool:
+    def lacks(self, replied: int, requests: int) -> bool:
         """True if the run ends because too few of the clients that were asked replied."""
-        return replied < least_of(self.quorum, asked)
+        return replied < least_of(self.quorum, requests)
 
-    def enough(self, asked: int) -> int | None:
-        """The number of replies that ends an exchange with ``asked`` clients; None waits for all."""
+    def enough(self, requests: int) -> int | None:
+        """The number of replies that ends an exchange with ``requests`` clients; None waits for all."""
         if self.replies is None:
             return None
-        return max(1, least_of(self.replies, asked) if self.replies < 1 else int(self.replies))
+        return max(1, least_of(self.replies, requests) if self.replies < 1 else int(self.replies))
 
 
 def _above_0(value: Any) -> bool:

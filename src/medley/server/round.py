@@ -16,16 +16,17 @@ def check_model(name: str, x: Vec, d: int, round: int) -> None:
     Raises MedleyError if the model is not a tensor [d].
     """
     if not isinstance(x, torch.Tensor) or x.shape != (d,):
-        found = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+        form = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
         raise MedleyError(
-            f"{name}'s model after round {round} is {found}, but must be a tensor [{d}]: look at what start() "
+            f"{name}'s model after round {round} is {form}, but must be a tensor [{d}]: look at what start() "
             "and round() put into s.x, and what model(s) returns"
         )
 
     def fail(_: int) -> NoReturn:
         raise Diverged(f"{name}'s model is not finite after round {round}: the run diverges", unexplained=True)
 
-    if (checks := deferred.gathering(x)) is not None:
+    checks = deferred.gathering(x)
+    if checks is not None:
         checks.put(~x.isfinite().all(), fail)
     elif not is_finite(x):
         fail(0)
@@ -36,7 +37,8 @@ def started(algorithm: Algorithm[Any, Any], x: Vec) -> Any:
 
     Raises MedleyError if ``start`` returns nothing, changes x [d] in place, or makes a model of another shape.
     """
-    version, s = x._version, algorithm.start(x)
+    version = x._version
+    s = algorithm.start(x)
     if x._version != version:
         raise MedleyError(f"{algorithm.name}.start() changed x in place: write v = torch.zeros_like(x)")
     if s is None:
@@ -45,10 +47,10 @@ def started(algorithm: Algorithm[Any, Any], x: Vec) -> Any:
     return s
 
 
-def refuse_return(name: str, made: object) -> None:
+def refuse_return(name: str, returned: object) -> None:
     """Raise MedleyError if a method's ``round`` returned something: Medley would ignore it."""
-    if made is not None:
+    if returned is not None:
         raise MedleyError(
-            f"{name}.round() returns a {type(made).__name__}, which Medley ignores: assign to the state that it "
+            f"{name}.round() returns a {type(returned).__name__}, which Medley ignores: assign to the state that it "
             "is given, s.x = s.x + ..."
         )

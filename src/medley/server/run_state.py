@@ -49,8 +49,8 @@ class RunState:
         """Keep x [d] and the buffers if this round's figure is better than the best so far; nan and ±inf never are."""
         before = math.nan if self.best is None else self.best["value"]
         if math.isfinite(value) and not (value <= before if higher else value >= before):
-            kept = x.detach().clone(), self.bookkeeping.buffers
-            self.best = {"round": self.round, "value": value, "x": kept[0], "buffers": kept[1]}
+            copies = x.detach().clone(), self.bookkeeping.buffers
+            self.best = {"round": self.round, "value": value, "x": copies[0], "buffers": copies[1]}
 
     def result(self, x: Vec) -> tuple[Vec, State | None]:
         """The model and buffers of the result: the best ones if the run keeps them, else x [d] and the last buffers."""
@@ -99,9 +99,9 @@ class RunState:
 
         ``first`` has the first step at which a client meets each task.
         """
-        kept = None if self.best is None else self.best["round"]
-        row = next((r for r in self.history if r["round"] == kept), self.history[-1] if self.history else {})
-        out: dict[str, Any] = {**row, **({} if kept is None else {"best_round": kept})}
+        best_round = None if self.best is None else self.best["round"]
+        row = next((r for r in self.history if r["round"] == best_round), self.history[-1] if self.history else {})
+        out: dict[str, Any] = {**row, **({} if best_round is None else {"best_round": best_round})}
         if self.matrix:
             out |= {**figures(self.matrix, first), "matrix": self.matrix}
         for name in ("loss", "accuracy"):

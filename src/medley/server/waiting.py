@@ -108,19 +108,20 @@ def wait_for_all(delivery: Delivery) -> ExchangeEnd:
     )
 
 
-def wait_for_sum(delivery: Delivery, policy: ReplyPolicy, asked: int) -> ExchangeEnd:
+def wait_for_sum(delivery: Delivery, policy: ReplyPolicy, requests: int) -> ExchangeEnd:
     """Wait for a secure sum, without the clients that fail or are lost. Raises TooFewReplies.
 
-    ``policy`` gives the quorum of the ``asked`` clients; it has no deadline.
+    ``policy`` gives the quorum of the ``requests`` clients; it has no deadline.
     """
     end = wait_for_all(delivery)
-    lost = asked - len(end.fold.receipts)
-    books, name = delivery.bookkeeping, COUNTS[0]
+    lost = requests - len(end.fold.receipts)
+    books = delivery.bookkeeping
+    name = COUNTS[0]
     if not policy.endless:
         books.notes[name] = books.notes.get(name, 0) + lost
-    if policy.lacks(asked - lost, asked):
+    if policy.lacks(requests - lost, requests):
         raise TooFewReplies(
-            f"{asked - lost} of {asked} clients asked in round {delivery.exchange.round} are in the secure sum, "
+            f"{requests - lost} of {requests} clients asked in round {delivery.exchange.round} are in the secure sum, "
             f"but ReplyPolicy(quorum={policy.quorum:g}) needs more"
         )
     return end
@@ -139,7 +140,8 @@ def wait_by_policy(
     Changes the bookkeeping: late replies, and notes with the numbers of lost and of late ones. Raises TooFewReplies
     below the quorum.
     """
-    books, exchange = delivery.bookkeeping, delivery.exchange
+    books = delivery.bookkeeping
+    exchange = delivery.exchange
     asking = ask_repeatedly(delivery, policy)
     coming = {i: w for i, w in books.late.items() if w.packed is not None and w.method == exchange.method}
     coming = dict(sorted((coming | asking.came).items()))
@@ -147,31 +149,31 @@ def wait_by_policy(
     end = exchange_end(
         policy,
         arrivals=sorted(w.at for w in coming.values()),
-        asked=len(ids),
+        requests=len(ids),
         sent=asking.sent,
         silent=bool(asking.missing),
-        now=books.seconds,
+        start=books.seconds,
         first_free=min((w.at for w in books.late.values()), default=books.seconds),
     )
-    there = {i: w for i, w in coming.items() if w.at <= end}
+    in_time = {i: w for i, w in coming.items() if w.at <= end}
     for i, w in coming.items():
-        if i in there:
+        if i in in_time:
             books.late.pop(i, None)
         else:
             books.late[i] = w if late == "deliver" else replace(w, packed=None, buffers=None)
     # A late reply counts as late only in the exchange that asked for it, not in later ones while it is under way.
-    for name, count in zip(COUNTS, (len(asking.missing), len(asking.came.keys() - there.keys())), strict=True):
+    for name, count in zip(COUNTS, (len(asking.missing), len(asking.came.keys() - in_time.keys())), strict=True):
         books.notes[name] = books.notes.get(name, 0) + count
-    if policy.lacks(len(there), len(ids)):
+    if policy.lacks(len(in_time), len(ids)):
         raise TooFewReplies(
-            f"{len(there)} of {len(ids)} clients asked in round {exchange.round} answered, but "
-            f"ReplyPolicy(quorum={policy.quorum:g}) needs more; no answer from {sorted(set(ids) - there.keys())}"
+            f"{len(in_time)} of {len(ids)} clients asked in round {exchange.round} answered, but "
+            f"ReplyPolicy(quorum={policy.quorum:g}) needs more; no answer from {sorted(set(ids) - in_time.keys())}"
         )
 
     entries = [delivery.entry(i, None) for i in asking.unanswered]
-    entries += [delivery.entry(i, there.get(i)) for i in sorted(asking.came | there)]
-    fold = fold_in_time(exchange, there, ids, stack_size)
-    tags = {i: w.tag for i, w in there.items()}
+    entries += [delivery.entry(i, in_time.get(i)) for i in sorted(asking.came | in_time)]
+    fold = fold_in_time(exchange, in_time, ids, stack_size)
+    tags = {i: w.tag for i, w in in_time.items()}
     entries.sort(key=lambda e: e.client)
     return ExchangeEnd(fold, end - books.seconds, tags, entries, asking.failed, asking.engines)
 
@@ -198,18 +200,20 @@ class Asking:
 
 def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
     """Send a request, and up to ``policy.retries`` times again to silent clients. Logs the ones that never reply."""
-    exchange, now = delivery.exchange, delivery.bookkeeping.seconds
-    asking = Asking(now, tuple(delivery.down))
+    exchange = delivery.exchange
+    start = delivery.bookkeeping.seconds
+    asking = Asking(start, tuple(delivery.down))
     for attempt in range(1 + policy.retries):
         if attempt and policy.deadline is not None:
-            asking.sent = now + attempt * policy.deadline
+            asking.sent = start + attempt * policy.deadline
         elif attempt:  # the silence of the others is noticed when the last reply is in
-            asking.sent = max([now, *(w.at for w in asking.came.values())])
+            asking.sent = max([start, *(w.at for w in asking.came.values())])
         for fold in delivery.connection.exchange(single_blocks(exchange, asking.missing)):
             asking.engines |= frozenset(fold.engines)
             asking.failed |= fold.failed
             for r in fold.receipts:
-                at, packed = asking.sent + delivery.seconds(r), fold.replies[r.client]
+                at = asking.sent + delivery.seconds(r)
+                packed = fold.replies[r.client]
                 asking.came[r.client] = Arrival(
                     exchange.method, exchange.tag, at, r.up, r.overhead, packed, fold.buffers
                 )
@@ -224,19 +228,25 @@ def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
 
 
 def exchange_end(
-    policy: ReplyPolicy, arrivals: list[float], asked: int, sent: float, silent: bool, now: float, first_free: float
+    policy: ReplyPolicy,
+    arrivals: list[float],
+    requests: int,
+    sent: float,
+    silent: bool,
+    start: float,
+    first_free: float,
 ) -> float:
     """The time at which an exchange is over: enough replies are in, or all, or the deadline has passed.
 
     Args:
         arrivals: times of arrival of the replies to come, ascending
-        asked: number of clients that the method asks
+        requests: number of clients that the method asks
         sent: time of the last attempt; its deadline is sent + policy.deadline
         silent: whether a client stays silent after all attempts
-        now: time of the first attempt
-        first_free: time at which the first of the clients at work is free again; ``now`` if none is at work
+        start: time of the first attempt
+        first_free: time at which the first of the clients at work is free again; ``start`` if none is at work
     """
-    enough = policy.enough(asked)
+    enough = policy.enough(requests)
     complete = enough is not None and len(arrivals) >= enough
     if enough is not None and complete:
         end = arrivals[enough - 1]
@@ -248,17 +258,17 @@ def exchange_end(
     if policy.deadline is not None:
         limit = sent + policy.deadline
         end = limit if silent and not complete else min(end, limit)
-    return max(end, now)
+    return max(end, start)
 
 
-def fold_in_time(exchange: Exchange, there: Mapping[int, Arrival], ids: Collection[int], stack_size: int) -> Fold:
+def fold_in_time(exchange: Exchange, in_time: Mapping[int, Arrival], ids: Collection[int], stack_size: int) -> Fold:
     """The replies that came in time, summed in the blocks of the cohort ``ids``, then of the clients outside it."""
-    beside = tuple(i for i in there if i not in ids)
-    blocks = (*in_blocks(tuple(ids), stack_size), *in_blocks(beside, stack_size))
+    outside = tuple(i for i in in_time if i not in ids)
+    blocks = (*in_blocks(tuple(ids), stack_size), *in_blocks(outside, stack_size))
     singles = {
         i: Fold(receipts=[Receipt(i, w.up, w.overhead, 0.0)], replies={i: w.packed}, buffers=w.buffers)
-        for i, w in there.items()
+        for i, w in in_time.items()
         if w.packed is not None
     }
-    whole = replace(exchange, blocks=blocks)
-    return merged(regroup(whole, k, singles) for k in range(len(blocks)))
+    regrouped = replace(exchange, blocks=blocks)
+    return merged(regroup(regrouped, k, singles) for k in range(len(blocks)))

@@ -35,15 +35,15 @@ class Arena:
 
         Returns JSON values for `read`: the pytree without its tensors, and the places of the tensors.
         """
-        held = [t.detach() for _, t in pytree.tensors(value)]
+        tensors = [t.detach() for _, t in pytree.tensors(value)]
         places: list[tuple[str, list[int], int]] = []
         size = 0
-        for t in held:
+        for t in tensors:
             places.append((str(t.dtype).removeprefix("torch."), list(t.shape), size))
             size += -(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT
         if size > (0 if self.map is None else len(self.map)):
             os.ftruncate(self.fd, 1 << (size - 1).bit_length())
-        for place, t in zip(places, held, strict=True):
+        for place, t in zip(places, tensors, strict=True):
             self._view(size, *place).copy_(t)
         # pack copies tensors, and numbers them in the order of pytree.tensors.
         hollow = pytree.map_tensors(value, lambda t: t.new_empty([0] * t.ndim))

@@ -65,15 +65,17 @@ class AutoConnection(ProcessesConnection):
 
     def __init__(self, host: Host, workers: int) -> None:
         super().__init__(host, workers)
-        self.spent, self.block, self.since = 0.0, 0.0, 0
+        self.spent = 0.0
+        self.block = 0.0
+        self.since = 0
 
     @property
     def place(self) -> str:
         """Where the clients' work is done, and why."""
-        took = f"{self.spent:.2g} s of work here, {1e3 * self.block:.2g} ms a block"
+        times = f"{self.spent:.2g} s of work here, {1e3 * self.block:.2g} ms a block"
         if not self.since:
-            return f"this process: {took}"
-        return f"{len(self.workers)} processes from round {self.since} on: {took}"
+            return f"this process: {times}"
+        return f"{len(self.workers)} processes from round {self.since} on: {times}"
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request. Yields blocks as they are done."""
@@ -81,11 +83,11 @@ class AutoConnection(ProcessesConnection):
         for block, ids in enumerate(exchange.blocks):
             if self._pays(len(exchange.blocks) - block):
                 self.since = self.since or exchange.round
-                yield from self.served(exchange, block)
+                yield from self.serve_from(exchange, block)
                 return
             began = time.perf_counter()
             with one_thread():
-                reply, pending = self.host.serve_block(exchange, block, self.held(exchange, ids))
+                reply, pending = self.host.serve_block(exchange, block, self.memories_of(exchange, ids))
             if several:
                 self.block = time.perf_counter() - began
                 self.spent += self.block
@@ -121,15 +123,17 @@ class LongConnection(LocalConnection):
 
     def __init__(self, host: Host, workers: int) -> None:
         super().__init__(host)
-        self.workers, self.spent, self.told = workers, 0.0, False
+        self.workers = workers
+        self.spent = 0.0
+        self.warned = False
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request. Yields the blocks in order."""
         began = time.perf_counter()
         for reply in super().exchange(exchange):
             self.spent += (time.perf_counter() - began) * (len(exchange.blocks) > 1)
-            if self.spent > LONG and not self.told:
-                self.told = True
+            if self.spent > LONG and not self.warned:
+                self.warned = True
                 log.warning(
                     "clients have taken %.0f s in this process; run(transport=medley.transports.Auto()) serves them in "
                     "%d processes, each with one thread",

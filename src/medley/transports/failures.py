@@ -18,11 +18,11 @@ def describe(e: Exception) -> dict[str, Any]:
 
     An error that is not Medley's becomes a MedleyError with the traceback in its text.
     """
-    known = [c.__name__ for c in type(e).__mro__ if getattr(errors, c.__name__, None) is c and c is not Exception]
-    if not known:
+    classes = [c.__name__ for c in type(e).__mro__ if getattr(errors, c.__name__, None) is c and c is not Exception]
+    if not classes:
         return {"error": "MedleyError", "text": f"a worker failed: {e}\n{traceback.format_exc()}", "attributes": {}}
     plain = {k: v for k, v in vars(e).items() if isinstance(v, bool | int | float | str | None)}
-    return {"error": known[0], "text": str(e), "attributes": plain}
+    return {"error": classes[0], "text": str(e), "attributes": plain}
 
 
 def revive(head: Mapping[str, Any]) -> MedleyError:

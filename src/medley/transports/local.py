@@ -27,7 +27,7 @@ class LocalConnection(MemoriesHere):
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request. Yields the blocks in order."""
         for block, ids in enumerate(exchange.blocks):
-            reply, pending = self.host.serve_block(exchange, block, self.held(exchange, ids))
+            reply, pending = self.host.serve_block(exchange, block, self.memories_of(exchange, ids))
             self.keep(exchange, pending)
             yield reply
 

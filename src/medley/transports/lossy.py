@@ -115,12 +115,13 @@ class LossyConnection:
         fates = {i: self._fate(i, rng) for i, rng in rngs.items()}
         singles = {}
         for turn in ("once", "again"):
-            served = [
+            clients = [
                 i for i in ids if fates[i] not in ("hang", "crash") and (turn == "once" or fates[i] == "duplicate")
             ]
-            for reply in self.inner.exchange(single_blocks(exchange, served)):
-                i = served[reply.block]
-                if (answer := self._arriving(exchange, i, fates[i], rngs[i], reply)) is not None:
+            for reply in self.inner.exchange(single_blocks(exchange, clients)):
+                i = clients[reply.block]
+                answer = self._arriving(exchange, i, fates[i], rngs[i], reply)
+                if answer is not None:
                     singles[i] = answer
         for i, fate in fates.items():
             if fate == "crash":

@@ -10,9 +10,9 @@ from ..wire.exchange import Exchange, Tag
 from ..wire.fold import Fold, Receipt
 
 
-def answer(host: Host, exchange: Exchange, held: Mapping[int, Any]) -> dict[str, Any]:
+def answer(host: Host, exchange: Exchange, memories: Mapping[int, Any]) -> dict[str, Any]:
     """A worker's answer to a request for one block, a pytree: the fold, and the clients' pending memories."""
-    reply, pending = host.serve_block(exchange, 0, held)
+    reply, pending = host.serve_block(exchange, 0, memories)
     receipts = [list(r) for r in reply.receipts]
     return {**vars(reply), "receipts": receipts, "pending": pending if host.remembers else {}}
 
@@ -23,7 +23,7 @@ class MemoriesHere:
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def held(self, exchange: Exchange, ids: Sequence[int]) -> dict[int, Any]:
+    def memories_of(self, exchange: Exchange, ids: Sequence[int]) -> dict[int, Any]:
         """The acknowledged memories of these clients, to send along with a request; empty if none are kept."""
         if not self.host.remembers:
             return {}

@@ -55,7 +55,8 @@ class Processes(Settings):
 
     def __post_init__(self) -> None:
         take(self, integer, "workers")
-        if (workers := integer(self.workers)) is None or not 1 <= workers <= MOST:
+        workers = integer(self.workers)
+        if workers is None or not 1 <= workers <= MOST:
             raise RecipeError(
                 f"Processes(workers={self.workers!r}): must be a whole number, at least 1 and at most {MOST}", "workers"
             )
@@ -93,7 +94,8 @@ class Worker:
     """The parent's side of one worker."""
 
     def __init__(self, host: Host, common: Arena) -> None:
-        self.host, self.common = host, common
+        self.host = host
+        self.common = common
         self.inbox, self.outbox = Arena(), Arena()
         self.job: Job | None = None
         self._fork()
@@ -163,9 +165,9 @@ class ProcessesConnection(MemoriesHere):
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request. Yields blocks as they are done."""
-        return self.served(exchange)
+        return self.serve_from(exchange)
 
-    def served(self, exchange: Exchange, first: int = 0) -> Iterator[Fold]:
+    def serve_from(self, exchange: Exchange, first: int = 0) -> Iterator[Fold]:
         """Serve the blocks from ``first`` on in workers. Yields them as they are done.
 
         If there are several errors, the earliest block's is raised, as in one process.
@@ -213,12 +215,13 @@ class ProcessesConnection(MemoriesHere):
 
     def _job(self, exchange: Exchange, block: int, common: dict[str, Any]) -> Job:
         ids = exchange.blocks[block]
-        head = vars(own := exchange.of_block(ids)) | {"common": common, "p": [*own.p.items()]}
-        if own.weights is not None:
-            head["weights"] = [*own.weights.items()]
-        if own.clip is not None:
-            head["clip"] = vars(own.clip)
-        return Job(block, ids, head, {"each": head.pop("each"), "held": self.held(exchange, ids)})
+        part = exchange.of_block(ids)
+        head = vars(part) | {"common": common, "p": [*part.p.items()]}
+        if part.weights is not None:
+            head["weights"] = [*part.weights.items()]
+        if part.clip is not None:
+            head["clip"] = vars(part.clip)
+        return Job(block, ids, head, {"each": head.pop("each"), "held": self.memories_of(exchange, ids)})
 
     def _again(self, w: Worker, job: Job, exchange: Exchange) -> None:
         """Give the job of a dead worker to a new one. Raises MedleyError if too many workers have died on it."""
@@ -262,8 +265,9 @@ def work(host: Host, pipe: pipes.Connection, common: Arena, inbox: Arena, outbox
         try:
             head = json.loads(pipe.recv_bytes())
             try:
-                every, own = common.read(head["common"], {}), inbox.read(head.pop("body"), classes)
-                layout = outbox.write(answer(host, _request({**head, **every, "each": own["each"]}), own["held"]))
+                every = common.read(head["common"], {})
+                body = inbox.read(head.pop("body"), classes)
+                layout = outbox.write(answer(host, _request({**head, **every, "each": body["each"]}), body["held"]))
             except Exception as e:
                 layout = describe(e)
             pipe.send_bytes(json.dumps(layout).encode())
@@ -271,8 +275,8 @@ def work(host: Host, pipe: pipes.Connection, common: Arena, inbox: Arena, outbox
             return
 
 
-def _request(said: dict[str, Any]) -> Exchange:
+def _request(values: dict[str, Any]) -> Exchange:
     """The request from JSON values as in `Job`."""
-    (ids,), weights, clip = said["blocks"], said["weights"], said["clip"]
-    said |= {"blocks": (tuple(ids),), "p": dict(said["p"]), "weights": None if weights is None else dict(weights)}
-    return Exchange(**{**said, "clip": None if clip is None else Clip(**clip)})
+    (ids,), weights, clip = values["blocks"], values["weights"], values["clip"]
+    values |= {"blocks": (tuple(ids),), "p": dict(values["p"]), "weights": None if weights is None else dict(weights)}
+    return Exchange(**{**values, "clip": None if clip is None else Clip(**clip)})

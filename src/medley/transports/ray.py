@@ -144,8 +144,8 @@ def _room(has: Mapping[str, float], gpus: float) -> int:
     """The number of workers that fit on a cluster, one CPU each. A share of a GPU is not split over two of them."""
     if not gpus:
         return int(has["CPU"])
-    whole = int(has.get("GPU", 0))
-    return min(int(has["CPU"]), int(whole / gpus) if gpus > 1 else whole * int(1 / gpus + 1e-9))
+    devices = int(has.get("GPU", 0))
+    return min(int(has["CPU"]), int(devices / gpus) if gpus > 1 else devices * int(1 / gpus + 1e-9))
 
 
 def _moved(tree: Any, device: str) -> Any:
@@ -161,13 +161,13 @@ class Actor:
         self.data: Any = None
         self.common: Any = None
 
-    def serve(self, data: list[Any], common: list[Any], own: list[bytes]) -> list[bytes | dict[str, Any]]:
+    def serve(self, data: list[Any], common: list[Any], bodies: list[bytes]) -> list[bytes | dict[str, Any]]:
         """The answers to some blocks, each with its clients' pending memories; an error, as JSON values, ends the list.
 
         Args:
             data: the reference of the run's host, in a list: Ray would fetch a bare reference at every call
             common: the reference of the exchange's common message, in a list
-            own: the blocks' requests
+            bodies: the blocks' requests
         """
         import ray
 
@@ -179,7 +179,7 @@ class Actor:
             self.every = _moved(pytree.from_bytes(ray.get(common[0]), {}), self.host.device)
             self.common = common
         answers: list[bytes | dict[str, Any]] = []
-        for block in own:
+        for block in bodies:
             try:
                 mine = _moved(pytree.from_bytes(block, self.classes), self.host.device)
                 request = replace(mine["exchange"], **self.every)
@@ -195,7 +195,10 @@ class RayConnection(MemoriesHere):
 
     def __init__(self, actors: Actors, host: Host, ends: bool) -> None:
         super().__init__(host)
-        self.actors, self.ends, self.ray, self.device = actors, ends, actors.ray, host.device
+        self.actors = actors
+        self.ends = ends
+        self.ray = actors.ray
+        self.device = host.device
         self.classes = pytree.dataclasses_in(host.algorithm.memory)
         self.data = [self.ray.put(host.without_memories())]
 
@@ -205,15 +208,18 @@ class RayConnection(MemoriesHere):
         If there are several errors, the first block's is raised, as in one process.
         """
         common = [self.ray.put(pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers}))]
-        at, end = 0, len(exchange.blocks)
-        free, busy = list(self.actors.actors), dict[Any, tuple[Any, range]]()
+        at = 0
+        end = len(exchange.blocks)
+        free = list(self.actors.actors)
+        busy = dict[Any, tuple[Any, range]]()
         failed: dict[int, MedleyError] = {}
         done: list[Fold] = []
         while True:
             while free and not failed and at < end:
-                actor, last = free.pop(), at + self._share(end - at)
-                own = [self._request(exchange, exchange.blocks[block]) for block in range(at, last)]
-                busy[actor.serve.remote(self.data, common, own)] = actor, range(at, last)
+                actor = free.pop()
+                last = at + self._share(end - at)
+                bodies = [self._request(exchange, exchange.blocks[block]) for block in range(at, last)]
+                busy[actor.serve.remote(self.data, common, bodies)] = actor, range(at, last)
                 at = last
             yield from done
             done = []
@@ -231,9 +237,9 @@ class RayConnection(MemoriesHere):
                 if isinstance(came, dict):
                     failed[block] = revive(came)
                 else:
-                    got = pytree.from_bytes(came, self.classes)
-                    pending = got.pop("pending")
-                    done.append(self.fold(exchange, block, {**_moved(got, self.device), "pending": pending}))
+                    answer = pytree.from_bytes(came, self.classes)
+                    pending = answer.pop("pending")
+                    done.append(self.fold(exchange, block, {**_moved(answer, self.device), "pending": pending}))
         if failed:
             raise failed[min(failed)]
 
@@ -245,7 +251,7 @@ class RayConnection(MemoriesHere):
         return -(-left // (2 * len(self.actors.actors)))
 
     def _request(self, exchange: Exchange, ids: tuple[int, ...]) -> bytes:
-        return pytree.to_bytes({"exchange": exchange.of_block(ids), "held": self.held(exchange, ids)})
+        return pytree.to_bytes({"exchange": exchange.of_block(ids), "held": self.memories_of(exchange, ids)})
 
     def _lost(self, exchange: Exchange, blocks: range, e: Exception) -> str:
         ids = [i for block in blocks for i in exchange.blocks[block]]

@@ -26,7 +26,7 @@ from ...contract import Client, Descent, Engine, LocalUpdate, Pace, Problem, Vec
 from ...problems.linear import LinearProblem
 from ..minibatches import ClientVecs, Group, Schedule, groups, minibatches, simulated_times, supports
 from ..seq import Seq
-from .layers import Back, Conv, Dense, Layer, Pool, Slope, Update, channels_last
+from .layers import Back, Conv, Dense, Forward, Layer, Pool, Slope, Update, channels_last
 from .parse import layers_of
 from .span import Span, cheaper
 
@@ -101,24 +101,28 @@ class Fused:
         """Whether there are convolutions or pooling."""
         return any(isinstance(layer, Conv | Pool) for layer in self.layers)
 
-    def alone(self, x: Vec) -> bool:
+    def one_by_one(self, x: Vec) -> bool:
         """Whether the model's clients are trained one by one, unless in the span of their rows."""
         return self.maps or (x.is_cpu and self.problem.d > ALONE)
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
         """See `medley.contract.client.Client.descend`."""
-        schedules, paces = [Schedule.of(c) for c in me.members], [c.pace for c in me.members]
+        schedules = [Schedule.of(c) for c in me.members]
+        paces = [c.pace for c in me.members]
         affine = how.optimizer == "sgd" and not any(p.momentum or p.clip is not None for p in paces)
         if not affine or not supports(me, how):
             return self.rest.descend(me, x, how)
-        k, terms = len(schedules), Terms.of(paces, self.ridge, self.ridged, x, how)
+        k = len(schedules)
+        terms = Terms.of(paces, self.ridge, self.ridged, x, how)
         spans = self.spans(schedules, x, terms)
-        alone = self.alone(x)
-        kinds = [s.n.bit_length() if spans[i] else -i if alone else 0 for i, s in enumerate(schedules)]
-        starts, step = x.expand(k, -1), x.new_empty(k, x.shape[-1])
+        one_by_one = self.one_by_one(x)
+        kinds = [s.n.bit_length() if spans[i] else -i if one_by_one else 0 for i, s in enumerate(schedules)]
+        starts = x.expand(k, -1)
+        step = x.new_empty(k, x.shape[-1])
         first = torch.empty_like(step) if how.first else None
         for some in groups(schedules, kinds):
-            group, spanned = [schedules[i] for i in some], spans[some[0]]
+            group = [schedules[i] for i in some]
+            spanned = spans[some[0]]
             if some == [*range(k)]:
                 self.train(group, starts, step, spanned, terms, first)
                 continue
@@ -129,7 +133,8 @@ class Fused:
             step[some] = part
             if first is not None and begun is not None:
                 first[some] = begun
-        T, steps = simulated_times(schedules, how), [s.steps for s in schedules]
+        T = simulated_times(schedules, how)
+        steps = [s.steps for s in schedules]
         if k == 1:
             return LocalUpdate(step[0], T[0], steps[0], self.name, None if first is None else first[0])
         return LocalUpdate(step, column(T, x), column(steps, x), self.name, first)
@@ -140,11 +145,21 @@ class Fused:
         Not for a linear model in float32: over all rows its slopes may cancel, and so do the products of rows that are
         all far off on one side, but their rounding errors do not. Fading by coordinate has no such form.
         """
-        first, fading, drift = self.layers[0], terms.fading is not None, terms.drift is not None
+        first = self.layers[0]
+        fading = terms.fading is not None
+        drift = terms.drift is not None
         plain = x.is_cpu and (terms.fading is None or terms.fading.shape[1] == 1)
         if not plain or not isinstance(first, Dense) or (len(self.layers) == 1 and x.dtype == torch.float32):
             return [False] * len(schedules)
         return [cheaper(first, s, x.dtype, fading, drift) for s in schedules]
+
+    def _as_layers_take(self, h: Tensor, y: Tensor, at: Tensor, by_row: bool) -> tuple[Tensor, Tensor]:
+        """A batch [k, b, ...] and its labels, in the form that the layers compute with."""
+        if self.maps:
+            return channels_last(h[0]), y[0]
+        if by_row:
+            return h.reshape(at.numel(), -1), y.flatten(0, 1)
+        return h.flatten(2), y
 
     def train(
         self, group: Group, x: ClientVecs, X: ClientVecs, spanned: bool, terms: Terms, first: Tensor | None = None
@@ -159,37 +174,38 @@ class Fused:
             first: receives the first steps [k, d]; default None.
         """
         rate, fading, drift = terms
-        layers, span, table, done, drifting = self.layers, None, None, 0, drift
+        layers = self.layers
+        span = None
+        table = None
+        done = 0
+        drifting = drift
         if spanned:  # the first layer has weights, and these are the first numbers of x
             span = Span.of(cast(Dense, layers[0]), group, x, drift)
-            layers, table, done = (span, *layers[1:]), span.table, span.layer.inputs * span.layer.outputs
+            layers = (span, *layers[1:])
+            table = span.table
+            done = span.layer.inputs * span.layer.outputs
             drifting = None if drift is None else drift[:, done:]
         # Parameters that are stored directly: all, or all except the spanned layer's.
         stored = X[:, done:]
         stored.copy_(x[:, done:])
-        by_row, last, weight = spanned or self.alone(X), 0, None
+        by_row = spanned or self.one_by_one(X)
+        last = 0
+        weight = None
         objective: Any = group[0].me.problem  # bound by the problem of its task; this engine's allows all outputs
         allowed: Tensor | None = objective.problem.allowed
         for active, h, y, share, at in minibatches(group, X, table):
             if active != last:
-                forwards, last = [layer(X[:active]) for layer in layers], active
+                forwards = [layer(X[:active]) for layer in layers]
+                last = active
                 fades, drifts = (None if t is None else t[:active] for t in (fading, drifting))
                 moving = stored[:active]
             if weight is None or isinstance(share, Tensor):  # lr·scale·share, the factor of every row's slope
                 weight = (share * rate[:active]).expand(at.shape)
                 weight = weight.reshape(-1, 1) if by_row else weight[:, None]
-            if self.maps:
-                h, y = channels_last(h[0]), y[0]
-            elif by_row:
-                h, y = h.reshape(at.numel(), -1), y.flatten(0, 1)
-            else:
-                h = h.flatten(2)
+            h, y = self._as_layers_take(h, y, at, by_row)
             if span is not None:
                 span.at = at
-            backs: list[Back] = []
-            for forward in forwards:
-                h, back = forward(h)
-                backs.append(back)
+            h, backs = passed(forwards, h)
             if allowed is not None:
                 mask(h, y, allowed, by_row)
             updates = backward(backs, self.slope(h, y).mul_(weight))
@@ -203,6 +219,15 @@ class Fused:
                 displace(first.copy_(X), x, done, span, drift)
                 first = None
         displace(X, x, done, span, drift)
+
+
+def passed(forwards: list[Forward], h: Tensor) -> tuple[Tensor, list[Back]]:
+    """A batch's outputs, and every layer's pass back."""
+    backs: list[Back] = []
+    for forward in forwards:
+        h, back = forward(h)
+        backs.append(back)
+    return h, backs
 
 
 def displace(X: ClientVecs, x: ClientVecs, done: int, span: Span | None, drift: ClientVecs | None) -> ClientVecs:
@@ -249,8 +274,8 @@ def mask(z: Tensor, y: Tensor, allowed: Bool[Tensor, "c c"], by_row: bool) -> No
 
 def fused(problem: Problem) -> Fused | None:
     """The engine for this problem, or None if it has none."""
-    found = layers_of(problem)
-    if found is None:
+    parsed = layers_of(problem)
+    if parsed is None:
         return None
     ridge = problem.decay if isinstance(problem, LinearProblem) else 0.0
-    return Fused(problem, tuple(found[0]), found[1], ridge if isinstance(ridge, Tensor) else float(ridge))
+    return Fused(problem, tuple(parsed[0]), parsed[1], ridge if isinstance(ridge, Tensor) else float(ridge))

@@ -65,7 +65,8 @@ class Dense:
 
     def __call__(self, X: ClientVecs) -> Forward:
         """The forward pass of rows [kb, inputs], or of [k, inputs, b]."""
-        i, o = self.inputs, self.outputs
+        i = self.inputs
+        o = self.outputs
         W = X[:, self.at : self.at + o * i].view(X.shape[0], o, i)
         b = None if self.bias is None else X[:, self.bias : self.bias + o]
         return partial(self.forward, W, b, None if b is None else b[:, :, None])
@@ -82,9 +83,9 @@ class Dense:
             z.add_(column)
         return z, partial(self.back, W, b, h)
 
-    def back(self, W: Tensor, b: ClientVecs | None, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+    def back(self, W: Tensor, b: ClientVecs | None, h: Tensor, dz: Tensor, needs_input: bool) -> tuple[Tensor, Update]:
         """Backward by client."""
-        dh = dz if not wanted else torch.bmm(dz.mT, W) if self.by_rows else torch.bmm(W.mT, dz)
+        dh = dz if not needs_input else torch.bmm(dz.mT, W) if self.by_rows else torch.bmm(W.mT, dz)
         return dh, partial(self.update, W, b, h, dz)
 
     def update(self, W: Tensor, b: ClientVecs | None, h: Tensor, dz: Tensor) -> None:
@@ -104,9 +105,11 @@ class Dense:
             z.view(k, -1, self.outputs).add_(b[:, None])
         return z
 
-    def back_rows(self, W: Tensor, b: ClientVecs | None, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+    def back_rows(
+        self, W: Tensor, b: ClientVecs | None, h: Tensor, dz: Tensor, needs_input: bool
+    ) -> tuple[Tensor, Update]:
         """Backward of [kb, inputs]."""
-        return product(dz, W.mT) if wanted else dz, partial(self.update_rows, W, b, h, dz)
+        return product(dz, W.mT) if needs_input else dz, partial(self.update_rows, W, b, h, dz)
 
     def update_rows(self, W: Tensor, b: ClientVecs | None, h: Tensor, dz: Tensor) -> None:
         """W ← W − δᵀ h, b ← b − Σ δ, with δ [kb, outputs]."""
@@ -140,13 +143,23 @@ class Conv:
         b = None if self.bias is None else X[0, self.bias : self.bias + self.shape[0]]
         return lambda h: (F.conv2d(h, W, b, *self.how), partial(self.back, W, b, h))
 
-    def back(self, W: Tensor, b: Tensor | None, h: Tensor, dz: Tensor, wanted: bool) -> tuple[Tensor, Update]:
+    def back(self, W: Tensor, b: Tensor | None, h: Tensor, dz: Tensor, needs_input: bool) -> tuple[Tensor, Update]:
         """Backward."""
         stride, padding, dilation, groups = self.how
         dh, dW, db = aten.convolution_backward(
-            dz, h, W, [self.shape[0]], stride, padding, dilation, False, [0, 0], groups, [wanted, True, b is not None]
+            dz,
+            h,
+            W,
+            [self.shape[0]],
+            stride,
+            padding,
+            dilation,
+            False,
+            [0, 0],
+            groups,
+            [needs_input, True, b is not None],
         )
-        return dh if wanted else dz, lambda: (W.sub_(dW), b is None or b.sub_(db))
+        return dh if needs_input else dz, lambda: (W.sub_(dW), b is None or b.sub_(db))
 
 
 @dataclass(frozen=True)
@@ -162,7 +175,7 @@ class Pool:
     def forward(self, h: Tensor) -> tuple[Tensor, Back]:
         """Forward of [rows, channels, height, width]."""
         out, index = aten.max_pool2d_with_indices(h, *self.how)
-        return out, lambda dz, wanted: (aten.max_pool2d_with_indices_backward(dz, h, *self.how, index), None)
+        return out, lambda dz, needs_input: (aten.max_pool2d_with_indices_backward(dz, h, *self.how, index), None)
 
 
 @dataclass(frozen=True)
@@ -179,19 +192,19 @@ class Plain:
 def relu(h: Tensor) -> tuple[Tensor, Back]:
     """max(0, h), in place: no backward pass reads the output of the layer before it."""
     out = h.relu_()
-    return out, lambda dz, wanted: (aten.threshold_backward(dz, out, 0), None)
+    return out, lambda dz, needs_input: (aten.threshold_backward(dz, out, 0), None)
 
 
 def tanh(h: Tensor) -> tuple[Tensor, Back]:
     """tanh h; the backward pass is δ (1 − tanh² h)."""
     out = h.tanh()
-    return out, lambda dz, wanted: (aten.tanh_backward(dz, out), None)
+    return out, lambda dz, needs_input: (aten.tanh_backward(dz, out), None)
 
 
 def flatten(h: Tensor) -> tuple[Tensor, Back]:
     """From [rows, channels, height, width] to [rows, features]."""
     like = h.shape
-    return h.reshape(len(h), -1), lambda dz, wanted: (
+    return h.reshape(len(h), -1), lambda dz, needs_input: (
         dz.reshape(like).contiguous(memory_format=torch.channels_last),
         None,
     )
@@ -204,7 +217,8 @@ def _minus_one(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
     """∂l/∂z = softmax(z) − e_y of the cross-entropy."""
-    p, at = torch.softmax(z, 1), y[:, None]
+    p = torch.softmax(z, 1)
+    at = y[:, None]
     return p.scatter_add_(1, at, _minus_one(p.dtype, p.device).expand(at.shape))
 
 

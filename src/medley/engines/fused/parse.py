@@ -41,7 +41,9 @@ def _network(problem: NetworkProblem) -> list[Layer] | None:
     ``maps`` is True while activations are [rows, channels, height, width], ``rows`` while they are [rows, features].
     """
     layers: list[Layer] = []
-    at, maps, rows = 0, len(problem.row or ()) == 3, len(problem.row or ()) == 1
+    at = 0
+    maps = len(problem.row or ()) == 3
+    rows = len(problem.row or ()) == 1
     for m in _modules(problem.module):
         sizes = [p.numel() for p in m.parameters()]
         bias = at + sizes[0] if len(sizes) == 2 else None
@@ -52,7 +54,8 @@ def _network(problem: NetworkProblem) -> list[Layer] | None:
             maps = False
         elif type(m) is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1):
             layers += [Plain(flatten)] if layers and maps else []
-            maps, rows = False, True
+            maps = False
+            rows = True
         elif type(m) is nn.Conv2d and maps and m.padding_mode == "zeros" and not isinstance(m.padding, str):
             layers.append(Conv(at, m.weight.shape, bias, (m.stride, m.padding, m.dilation, m.groups)))
         elif type(m) is nn.MaxPool2d and maps and not m.return_indices:

@@ -46,7 +46,9 @@ def cheaper(layer: Dense, s: Schedule, dtype: torch.dtype, fading: bool, drift: 
     Args:
         fading, drift: whether the update has these terms.
     """
-    n, i, o = s.n, layer.inputs, layer.outputs
+    n = s.n
+    i = layer.inputs
+    o = layer.outputs
     if n > i or n * i * o < products.ONEDNN or n * (n + (2 if drift else 1) * o) > TABLE_LIMIT:
         return False
     quick = dtype == torch.float32 and HAS_ONEDNN
@@ -82,7 +84,10 @@ class Span:
     @classmethod
     def of(cls, layer: Dense, group: Group, X: ClientVecs, drift: ClientVecs | None) -> Span:
         """At W = W₀: the clients' starting points are the rows of X [k, d]; ``drift`` is D of all parameters [k, d]."""
-        k, n, i, o = len(group), max(s.n for s in group), layer.inputs, layer.outputs
+        k = len(group)
+        n = max(s.n for s in group)
+        i = layer.inputs
+        o = layer.outputs
         objectives: list[Any] = [s.me.problem for s in group]
         rows = [in_memory(f.X).flatten(1) for f in objectives]
         both = [X] if drift is None else [X, drift]
@@ -97,7 +102,9 @@ class Span:
 
     def __call__(self, X: ClientVecs) -> Forward:
         """The forward pass of rows of the table; of X [k, d] only the biases are read."""
-        k, bias, o = X.shape[0], self.layer.bias, self.layer.outputs
+        k = X.shape[0]
+        bias = self.layer.bias
+        o = self.layer.outputs
         return partial(self.forward, self.C[:k], None if bias is None else X[:, bias : bias + o])
 
     def forward(self, C: Tensor, b: ClientVecs | None, h: Float[Tensor, "kb w"]) -> tuple[Tensor, Back]:
@@ -112,7 +119,7 @@ class Span:
         z = torch.baddbmm(z, parts[:, :, -n:], C)
         if b is not None:
             z.add_(b[:, None])
-        return z.flatten(0, 1), lambda dz, wanted: (dz, partial(self.update, b, dz))
+        return z.flatten(0, 1), lambda dz, needs_input: (dz, partial(self.update, b, dz))
 
     def fade(self, k: int, fading: Float[Tensor, "k 1"] | None) -> None:
         """W ← W − cW + D of the first k clients; None stands for c = 0."""
