@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import medley as md
-from medley.datasets import files
-from medley.datasets.files import called, check_delimiter, find, read_bytes, read_idx, read_npz, read_records
+from medley.datasets import formats
+from medley.datasets.files import called, find
+from medley.datasets.formats import read_bytes, read_idx, read_npz, read_records
+from medley.datasets.readers.lines import check_delimiter
 
 
 def test_a_call_shows_its_path_and_the_arguments_that_were_given() -> None:
@@ -55,8 +57,8 @@ def test_a_file_that_unpacks_to_a_thousand_times_its_size_is_refused_before_it_d
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """3 MB of gzip became 3 GB; an npz says its size before, and may lie about an array's."""
-    assert (files.unpacked_limit(1000), files.unpacked_limit(10**9)) == (1 << 28, 10**11)
-    monkeypatch.setattr(files, "unpacked_limit", lambda packed: max(1 << 20, 100 * packed))
+    assert (formats.unpacked_limit(1000), formats.unpacked_limit(10**9)) == (1 << 28, 10**11)
+    monkeypatch.setattr(formats, "unpacked_limit", lambda packed: max(1 << 20, 100 * packed))
     bomb = gzip.compress(bytes(30 << 20))
     (tmp_path / "bomb").write_bytes(bomb)
     tracemalloc.start()

@@ -42,7 +42,7 @@ def patients() -> Any:
             lambda t: md.datasets.frame(t.assign(died=t.died.where(t.age < 2)), "died", "hospital"),
             "column 'died': there is no label",
         ),
-        (lambda t: md.datasets.frame(t.iloc[:0], "died", "hospital"), "the table has no rows"),
+        (lambda t: md.datasets.frame(t.iloc[:0], "died", "hospital"), "there are 0 rows of 2 features"),
         (lambda t: md.datasets.frame(pd.concat([t, t[["age"]]], axis=1), "died", "hospital"), "two columns 'age'"),
         (lambda t: md.datasets.frame(pd.concat([t, t[["hospital"]]], axis=1), "died", "hospital"), "two .*'hospital'"),
         (

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import medley as md
 from medley import Federation, datasets
 from medley.contract.errors import BadData, RecipeError
-from medley.datasets.files import read_idx
+from medley.datasets.formats import read_idx
 from medley.problems import Logistic
 from medley.rows.sparse import Sparse
 from medley.scenarios import ByKey
@@ -494,9 +494,9 @@ def test_parquet_takes_blank_names_as_csv_does(tmp_path: Path) -> None:
             datasets.parquet(file, "kind", ["site"])
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
-def test_a_file_in_another_encoding_has_a_remedy(encoding: str, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes("größe,y\n1,0\n2,1\n".encode(encoding))
+@pytest.mark.parametrize(("encoding", "name"), [("cp1252", "größe €"), ("utf-16", "größe"), ("latin-1", "gr\x81ße")])
+def test_a_file_in_another_encoding_has_a_remedy(encoding: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(f"{name},y\n1,0\n2,1\n".encode(encoding))
     with pytest.raises(BadData, match=rf"no CSV file in UTF-8 .*Save it so, or .*encoding='{encoding}'"):
         datasets.csv(tmp_path / "a.csv", target="y")
 

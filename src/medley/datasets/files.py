@@ -1,24 +1,13 @@
-"""Places of data files, and readers of binary formats."""
+"""Places of data files."""
 
 from __future__ import annotations
 
 import difflib
-import gzip
-import io
-import logging
 import os
-import struct
-import zipfile
-import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from ..contract.errors import BadData, RecipeError
-from ..rows.numbers import SEPARATED
-
-log = logging.getLogger("medley")
+from ..contract.errors import BadData
 
 Place = str | os.PathLike[str]
 
@@ -106,149 +95,6 @@ def called(reader: str, path: Place, **given: str | None) -> str:
     return (
         f"datasets.{reader}({', '.join([repr(str(path)), *(f'{k}={v!r}' for k, v in given.items() if v is not None)])})"
     )
-
-
-def reencode(file: Path) -> str:
-    """Advice for a CSV file that is not in UTF-8: UTF-16 if it has that byte order mark, else Latin-1."""
-    with file.open("rb") as stream:
-        start = stream.read(14)
-    code = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
-    how = f"encoding={code!r}, {SEPARATED}" + (", skiprows=1" if b"sep=" in start.replace(b"\0", b"") else "")
-    return f"Save it so, or read it by datasets.frame(pandas.read_csv(path, {how}), target=...)."
-
-
-PACKED = {
-    b"\x1f\x8b": "is packed by gzip; unpack it first, gzip -d FILE, or give datasets.frame(pandas.read_csv(path), ...)",
-    b"PK": "is a zip archive, as .xlsx is; save it as CSV, or give datasets.frame(pandas.read_excel(path), ...)",
-    b"\xd0\xcf": "is a file of Excel's; save it as CSV, or give datasets.frame(pandas.read_excel(path), ...)",
-    b"BZ": "is packed by bzip2; unpack it first, or give datasets.frame(pandas.read_csv(path), ...)",
-    b"\xfd7": "is packed by xz; unpack it first, or give datasets.frame(pandas.read_csv(path), ...)",
-    b"PA": "is a Parquet file; give datasets.parquet(path, ...)",
-}
-"""The first two bytes of files that are no text, with the end of a sentence about each."""
-
-MAGIC = {b"PK": b"PK\x03\x04", b"BZ": b"BZh", b"PA": b"PAR1"}
-"""More of the first bytes, where two could begin a text."""
-
-
-def refuse_packed(file: Path, call: str) -> None:
-    """Raise BadData, naming the call, for a file whose first bytes are not those of a text."""
-    with file.open("rb") as stream:
-        first = stream.read(4)
-    if (said := PACKED.get(first[:2])) and first.startswith(MAGIC.get(first[:2], first[:2])):
-        raise BadData(f"{call}: {file} {said}")
-
-
-def check_delimiter(delimiter: str, call: str) -> None:
-    """Raise RecipeError, naming the call, unless the text can stand between the cells of a CSV file."""
-    if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise RecipeError(f"{call}: delimiter must be one character, no quote or line end", "delimiter")
-
-
-def read_bytes(path: Path, call: str) -> bytes:
-    """The content of a file, unpacked if it starts like gzip.
-
-    Raises ``BadData``, naming ``call`` and file, if the gzip stream is damaged or larger than `unpacked_limit`.
-    """
-    raw = path.read_bytes()
-    if raw[:2] != b"\x1f\x8b":
-        return raw
-    try:
-        with gzip.open(io.BytesIO(raw)) as stream:
-            content = stream.read((most := unpacked_limit(len(raw))) + 1)
-    except (EOFError, OSError, zlib.error) as error:
-        raise BadData(f"{call}: {path} is a damaged or truncated gzip file ({error}). Fetch it again.") from None
-    if len(content) > most:
-        raise too_large(f"{call}: {path}", len(raw), most)
-    return content
-
-
-def unpacked_limit(packed: int) -> int:
-    """The most bytes that this many packed ones may become: 256 MiB, or 100 for one. Images and text become 2 to 10."""
-    return max(1 << 28, 100 * packed)
-
-
-def too_large(what: str, packed: int, most: int) -> BadData:
-    """The error for a file that would fill the memory."""
-    return BadData(
-        f"{what}: {packed} packed bytes become more than {most}, as no data set's do. If it is meant, unpack it first."
-    )
-
-
-def read_idx(path: Path, dims: int, call: str) -> np.ndarray:
-    """An array of unsigned bytes from an idx file, packed with gzip or not.
-
-    Raises BadData if the file has another magic number, or a size that its header does not announce.
-    """
-    raw = read_bytes(path, call)
-    head = 4 + 4 * dims
-    if len(raw) < head or raw[:4] != bytes((0, 0, 8, dims)):
-        raise BadData(
-            f"{call}: {path} starts with {raw[:4].hex() or 'nothing'}, not with {bytes((0, 0, 8, dims)).hex()}: "
-            f"it is no idx file of bytes with {dims} dimensions."
-        )
-    shape = struct.unpack(f">{dims}I", raw[4:head])
-    size = int(np.prod(shape, dtype=object))
-    if len(raw) - head != size:
-        raise BadData(
-            f"{call}: {path} announces {'×'.join(map(str, shape))} = {size} bytes after its header "
-            f"and has {len(raw) - head}: truncated, or not what it says. Fetch it again."
-        )
-    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
-
-
-def read_records(path: Path, labels: int, pixels: int, call: str) -> tuple[np.ndarray, np.ndarray]:
-    """Records of label bytes and pixel bytes (CIFAR's binary versions), as [n, labels] and [n, pixels].
-
-    Args:
-        labels: Label bytes of a record, which come first.
-        pixels: Pixel bytes of a record.
-
-    Raises BadData if the file is empty or ends in the middle of a record.
-    """
-    raw = read_bytes(path, call)
-    size = labels + pixels
-    if not raw or len(raw) % size:
-        raise BadData(
-            f"{call}: {path} has {len(raw)} bytes, no multiple of a record's {size}: truncated, or another format. "
-            "The binary version of the data set is needed."
-        )
-    rows = np.frombuffer(raw, np.uint8).reshape(-1, size)
-    return rows[:, :labels], rows[:, labels:]
-
-
-def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarray]:
-    """Arrays of an npz file by name; nothing is unpickled.
-
-    Raises RecipeError if the file lacks a name, and BadData if the file is damaged or holds an array of objects.
-    """
-    try:
-        with path.open("rb") as stream:
-            archive = np.load(stream, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise BadData(f"{call}: {path} is a single array; an .npz archive of named arrays is needed.")
-            for name in names:
-                if name not in archive.files:
-                    raise RecipeError.unknown(name, archive.files, f"{call}: {path}")
-            wanted = {*names, *(f"{name}.npy" for name in names)}
-            size = sum(part.file_size for part in archive.zip.infolist() if part.filename in wanted)
-            if size > (most := unpacked_limit(path.stat().st_size)):
-                raise too_large(f"{call}: {path}", path.stat().st_size, most)
-            return {name: archive[name] for name in names}
-    except (BadData, RecipeError):
-        raise
-    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadData(f"{call}: {path} cannot be read as an npz file of plain arrays ({error}).") from None
-
-
-def warn_of_unread(path: Path, names: Collection[str], call: str) -> None:
-    """Say in the log which arrays of an npz file are not among these names."""
-    with np.load(path, allow_pickle=False) as archive:
-        if rest := [name for name in archive.files if name not in names]:
-            log.warning(
-                "%s does not read %s; name a test set's arrays in X_test= and y_test=, and clients in client=",
-                call, ", ".join(rest),
-            )  # fmt: skip
 
 
 def find_folder(call: str, name: str, pattern: str, folder: Place | None = None, inside: Sequence[str] = ()) -> Path:

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from ..contract import BadData, RecipeError, checked
 from .dataset import Dataset
-from .files import Place, find, read_idx, read_npz, read_records
+from .files import Place, find
+from .formats import read_idx, read_npz, read_records
 from .readers.folders import decoded
 
 FASHION = ("t-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")

@@ -17,7 +17,8 @@ from torch import Tensor
 from ..contract import BadData, checked
 from ..rows.precision import kept_apart
 from .dataset import Dataset
-from .files import Place, find, read_npz
+from .files import Place, find
+from .formats import read_npz
 
 
 @checked("datasets")

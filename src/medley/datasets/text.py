@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..contract import BadData, at_least, checked, in_range
 from .dataset import Dataset
-from .files import Place, find, read_npz, too_large, unpacked_limit
+from .files import Place, find
+from .formats import read_npz, too_large, unpacked_limit
 from .tokens import Vocabulary
 
 

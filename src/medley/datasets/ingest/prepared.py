@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ...contract import BadData, RecipeError
 from ...numerics.scaling import Scaling
@@ -51,19 +50,7 @@ def refuse_special(scaling: Scaling, special: Sequence[str], call: str) -> None:
         )
 
 
-def places(scaling: Scaling, names: Sequence[str], call: str) -> list[int]:
-    """The places of its columns among these. Raises RecipeError for a missing column."""
-    assert scaling.coding is not None
-    if missing := [name for name in scaling.coding.names if name not in names]:
-        raise RecipeError.unknown(missing[0], names, f"{call}: prepared=: the header")
-    return [names.index(name) for name in scaling.coding.names]
-
-
-def of_texts(scaling: Scaling, texts: Sequence[Sequence[str]], call: str) -> Tensor:
-    """Features of its columns, as a CSV file has them: empty cells are missing, and columns of numbers are numbers."""
-    assert scaling.coding is not None
-    found = {}
-    for name, column in zip(scaling.coding.names, texts, strict=True):
-        numeric = all(is_number(v) for v in column if v)
-        found[name] = np.array([(float(v) if numeric else v) if v else None for v in column], dtype=object)
-    return scaling(torch.from_numpy(scaling.coding(found, call)))
+def cells_of(texts: Sequence[str]) -> np.ndarray:
+    """A text file's column: empty cells are missing, and a column of numbers is numbers."""
+    numeric = all(is_number(v) for v in texts if v)
+    return np.array([(float(v) if numeric else v) if v else None for v in texts], dtype=object)

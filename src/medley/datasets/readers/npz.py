@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from ...contract import RecipeError, checked
 from ..dataset import Dataset
-from ..files import Place, called, locate, read_npz, warn_of_unread
+from ..files import Place, called, locate
+from ..formats import read_npz, warn_of_unread
 from ..ingest.keys import all_keys
 from .table import Raw
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +11,7 @@ from ...contract import BadData, RecipeError, checked
 from ...runtime.versions import install
 from ..dataset import Dataset
 from ..files import Place, locate
-from ..ingest.keys import all_keys, refuse_absent
-from .table import frame_of
+from .table import Roles
 
 
 @checked("datasets")
@@ -22,6 +22,7 @@ def parquet(
     regression: bool | None = None,
     folder: Place | None = None,
     client: str | None = None,
+    prepared: Any = None,
 ) -> Dataset:
     """A Parquet file; every column but ``target``, ``client`` and ``keys`` is a numeric feature.
 
@@ -39,12 +40,10 @@ def parquet(
         table = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
         raise BadData(f"{call}: {file} is no readable Parquet file ({error}).") from None
-    columns: dict[str, np.ndarray] = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if name.strip() in columns:
-            raise BadData(f"{call}: the file names {name!r} twice.")
-        # With a gap, Arrow makes floats of whole numbers.
-        columns[name.strip()] = np.array(column.to_pylist(), object) if column.null_count else column.to_numpy()
-    named = all_keys(target, client, keys, call)
-    refuse_absent(columns, (target, *named), client, call)
-    return frame_of(columns, call, file.stem, target, named, regression)
+    roles = Roles.of(call, target, client, keys, prepared)
+    names = [name.strip() for name in table.column_names]
+    inputs = roles.inputs(names)
+    # With a gap, Arrow makes floats of whole numbers.
+    cells: Any = lambda column: np.array(column.to_pylist(), object) if column.null_count else column.to_numpy()
+    columns = {k: cells(table.column(names.index(k))) for k in (*roles.named, *inputs)}
+    return roles.dataset(columns, inputs, file.stem, regression)

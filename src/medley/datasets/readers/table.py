@@ -19,10 +19,10 @@ from ...rows.precision import kept_apart
 from ...rows.sparse import Sparse, is_sparse
 from ...rows.tensors import as_tensor, check_finite
 from ..dataset import Dataset
-from ..ingest.keys import DROP, all_keys, key_column, refuse_index
-from ..ingest.labels import RawTargets, code
-from ..ingest.prepared import preparation, refuse_special
-from ..ingest.raw import inputs_of, target_of
+from ..ingest.keys import DROP, all_keys, key_column, names_in, refuse_absent, refuse_index
+from ..ingest.labels import Floats, RawTargets, code, of_file
+from ..ingest.prepared import cells_of, preparation, refuse_special
+from ..ingest.raw import target_of
 
 CALL = "datasets.frame(...)"
 """The call, for messages."""
@@ -109,6 +109,90 @@ def values_of(p: RawTargets) -> Tensor:
     return t
 
 
+@dataclass(frozen=True, eq=False)
+class Roles:
+    """Which columns of a table are the target, the clients and further keys; all others are inputs.
+
+    Attributes:
+        call: the reader's call, for messages
+        target: the column of targets
+        keys: the columns of keys, that of the clients first
+        client: the column of the clients, if there is one
+        scaling: a preparation, whose columns are the inputs; None: all columns without another role
+        unindexed: what to do with a frame's index
+    """
+
+    call: str
+    target: str
+    keys: tuple[str, ...]
+    client: object = None
+    scaling: Scaling | None = None
+    unindexed: str = "write the file with index=False"
+
+    @classmethod
+    def of(
+        cls, call: str, target: str, client: object, keys: Sequence[object], prepared: Any = None, **how: str
+    ) -> Roles:
+        """The roles that a user names. Raises RecipeError for a column with two of them."""
+        names = all_keys(target, client, keys, call)
+        scaling = None if prepared is None else preparation(prepared, call)
+        if scaling is not None:
+            refuse_special(scaling, [target, *names[: client is not None]], call)
+        return cls(call, target, names, client, scaling, **how)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The target and the keys."""
+        return self.target, *self.keys
+
+    def inputs(self, columns: Sequence[str]) -> list[str]:
+        """The inputs among a table's columns.
+
+        Raises RecipeError for a column that is not there, and BadData for one that is there twice, or a frame's index.
+        """
+        if len(set(columns) - {""}) != len(columns) - columns.count(""):
+            twice = next(h for h in columns if columns.count(h) > 1)
+            place = columns.index(twice, columns.index(twice) + 1)
+            raise BadData(f"{self.call}: the header names {twice!r} twice; rename one", column=place)
+        coded = () if self.scaling is None or self.scaling.coding is None else self.scaling.coding.names
+        refuse_absent(columns, self.named, self.client, self.call)
+        if coded:
+            if missing := [name for name in coded if name not in columns]:
+                raise RecipeError.unknown(missing[0], columns, f"{self.call}: prepared=: the header")
+            return [*coded]
+        inputs = [name for name in columns if name not in self.named]
+        refuse_index(inputs, Place(self.call), self.unindexed)
+        return inputs
+
+    def dataset(
+        self, columns: Mapping[str, Any], inputs: Sequence[str], name: str, regression: bool | None, X: Any = None
+    ) -> Dataset:
+        """The data set of columns by name; ``X`` has the inputs if these are numbers already."""
+        n, features, place = len(columns[self.target]), tuple(inputs), Place(self.call)
+        if not n or not inputs:
+            raise BadData(f"there are {n} rows of {len(inputs)} features; give at least one of each", place=place)
+        if self.scaling is not None and self.scaling.coding is not None:
+            features = self.scaling.coding.features
+            X = self.scaling(torch.from_numpy(self.scaling.coding(columns, self.call)))
+        elif X is None:
+            X = torch.from_numpy(kept_apart(table_of({k: columns[k] for k in inputs}, place)))
+        keyed = {k: columns[k] for k in self.keys}
+        return Raw(self.call, X, columns[self.target], self.target, keyed, features).dataset(
+            name, regression, self.scaling
+        )
+
+    def of_texts(
+        self, texts: Mapping[str, Sequence[str]], X: Any, inputs: Sequence[str], name: str, regression: bool | None
+    ) -> Dataset:
+        """As `dataset`, of a text file's columns."""
+        place = Place(self.call)
+        floats: Floats = "values" if regression else "either" if regression is None else "labels"
+        columns: dict[str, Any] = {k: cells_of(v) for k, v in texts.items() if k not in self.named}
+        columns[self.target] = of_file(texts[self.target], place.at(column=self.target), floats)
+        columns |= {k: names_in(key_column(texts[k], place.at(column=k)).tolist()) for k in self.keys}
+        return self.dataset(columns, inputs, name, regression, X)
+
+
 @checked("datasets")
 def frame(
     table: Any,
@@ -139,44 +223,22 @@ def frame(
     if not is_hugging_face(table) and not is_frame(table):
         kind = type(table).__name__
         raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, such as pandas.DataFrame(table)", "table")
-    target = str(target)
-    names = all_keys(target, client, keys, CALL)
-    columns = columns_of(table, CALL)
-    if missing := [c for c in (target, *names) if c not in columns]:
-        raise RecipeError.unknown(missing[0], columns, f"{CALL}: the table")
-    if both := [str(f) for f in features or () if str(f) in (target, *names)]:
-        role = "target" if both[0] == target else "client"
-        said = f"features= has {both[0]!r}, the column of the {role}; leave it out there"
-        raise RecipeError(f"{CALL}: {said}", "features")
-    scaling = None if prepared is None else preparation(prepared, CALL)
-    if scaling is not None and scaling.coding is not None:
-        refuse_special(scaling, [target, *([] if client is None else [str(client)])], CALL)
-        if features is not None:
+    names = columns_of(table, CALL)
+    roles = Roles.of(CALL, str(target), client, keys, prepared, unindexed=DROP)
+    if features is not None:
+        chosen = [*map(str, features)]
+        if prepared is not None:
             raise RecipeError(f"{CALL}: prepared= says which columns are inputs; leave features= out", "features")
-        inputs, X = scaling.coding.features, scaling.of_table(table, columns, CALL)
-    else:
-        inputs = (
-            tuple(n for n in columns if n not in (target, *names)) if features is None else tuple(map(str, features))
-        )
-        if features is None:
-            refuse_index(inputs, Place(CALL), DROP)
-        X = inputs_of(table, inputs, Place(CALL))
-    keyed = {k: cells(table, columns[k]) for k in names}
-    return Raw(CALL, X, cells(table, columns[target]), target, keyed, inputs).dataset(name, regression, scaling)
-
-
-def frame_of(
-    columns: Mapping[str, np.ndarray], call: str, name: str, target: str, keys: Sequence[str], regression: bool | None
-) -> Dataset:
-    """The data set of a file's columns by name; arguments and errors as of `frame`."""
-    inputs = {n: c for n, c in columns.items() if n not in (target, *keys)}
-    refuse_index(inputs, Place(call), "write the file with index=False")
-    place = Place(call)
-    if not inputs or not len(columns[target]):
-        raise BadData(f"there are {len(columns[target])} rows of {len(inputs)} features; give both", place=place)
-    X = torch.from_numpy(kept_apart(table_of(inputs, place)))
-    keyed = {k: columns[k] for k in keys}
-    return Raw(call, X, columns[target], target, keyed, tuple(inputs)).dataset(name, regression)
+        if both := [name for name in chosen if name in roles.named]:
+            role = "target" if both[0] == roles.target else "client"
+            said = f"features= has {both[0]!r}, the column of the {role}; leave it out there"
+            raise RecipeError(f"{CALL}: {said}", "features")
+        if missing := [name for name in chosen if name not in names]:
+            raise RecipeError.unknown(missing[0], names, f"{CALL}: features=: the table")
+        names = {k: v for k, v in names.items() if k in (*roles.named, *chosen)}
+    inputs = roles.inputs([*names]) if features is None else chosen
+    columns = {k: cells(table, names[k]) for k in (*roles.named, *inputs)}
+    return roles.dataset(columns, inputs, name, regression)
 
 
 def by_client(value: Any) -> Dataset:
