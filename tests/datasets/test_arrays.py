@@ -38,7 +38,7 @@ def some(dtype: Any, value: Any, row: int = 2, column: int = 1) -> np.ndarray:
         (np.zeros((8, 3), object), (0, 0), "array of objects"),
         (np.zeros((8, 3), "M8[D]"), (0, 0), "is a date"),
         (np.zeros((8, 3), "m8[s]"), (0, 0), "is a duration"),
-        (X.astype(str), (0, 0), "is text"),
+        (X.astype(str), (0, 0), "is a number as text"),
         (X.astype("S8"), (0, 0), "is text in bytes"),
         (np.zeros((8, 3), [("a", float)]), (0, 0), "named fields"),
     ],

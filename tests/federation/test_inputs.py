@@ -192,7 +192,7 @@ def test_data_sets_of_pytorch_with_several_inputs_are_read_once_a_batch(form: st
         ),
         (
             lambda: federation(lambda p: {"words": WORDS[p].astype(str), "ages": AGES[p]}),
-            "row 0.*the input .'words'. is text",
+            "row 0.*the input .'words'. is a number as text",
         ),
     ],
 )

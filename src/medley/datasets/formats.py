@@ -110,7 +110,12 @@ def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarra
             return {name: archive[name] for name in names}
     except (BadData, RecipeError):
         raise
-    except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except ValueError:
+        raise BadData(
+            f"{call}: {path} holds Python objects, or is no npz file; save arrays of numbers or text, "
+            "np.savez(path, X=X.astype(float), y=y.astype(str))"
+        ) from None
+    except (OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise BadData(f"{call}: {path} cannot be read as an npz file of plain arrays ({error}).") from None
 
 

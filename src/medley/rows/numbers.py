@@ -22,14 +22,34 @@ ROUNDED = (
 DATE = re.compile(r"(\d{1,2}[./]\d{1,2}[./]\d{4}|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4})([ T]\d.*)?")
 """Texts that are dates; the first kind may begin with the day or with the month."""
 
-CLOCK, LASTING = re.compile(r"\d{1,2}:\d\d(:\d\d.*)?"), re.compile(r"-?\d+ days?( .*)?")
-"""Texts that are times of day, and durations as pandas writes them."""
+MONTH = r"(jan|feb|mar|mär|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-zäé]*\.?"
+WORDED = re.compile(rf"\d{{1,2}}[ .-]*{MONTH}[ ,-]*\d{{2,4}}|{MONTH} \d{{1,2}},? \d{{4}}", re.IGNORECASE)
+"""Dates with the month's name, such as 5-Jan-2024."""
+
+CLOCK, LASTING = re.compile(r"\d{1,2}:\d\d(:\d\d.*)?"), re.compile(r"-?\d+ days?( .*)?|P(\d+D)?(T[\d.HMS]+)?")
+"""Texts that are times of day, and durations as pandas or ISO 8601 writes them."""
 
 MEASURED = re.compile(r"\s*[^\w\s.+-]?\s*[-+]?\d+(\.\d*)?\s*([^\w\s.+-]|[a-zA-Zµ]{1,3})?\s*")
 """Numbers with a sign or a unit, such as "12%", "$3.50" or "70 kg"."""
 
 MISSING = {"na", "n/a", "n.a.", "nan", "nat", "<na>", "null", "none", "?", "-", ".", "unknown", "missing"}
-MISSING |= {"#n/a", "#na", "#null!", "#value!", "#ref!", "#div/0!", "#num!", "#name?"}
+MISSING |= {
+    "--",
+    "---",
+    "n.d.",
+    "#n/d",
+    "#nv",
+    "#wert!",
+    "#valeur!",
+    "#n/a",
+    "#na",
+    "#null!",
+    "#value!",
+    "#ref!",
+    "#div/0!",
+    "#num!",
+    "#name?",
+}
 """Texts, in small letters, by which files say that there is no value."""
 
 TOKENS = "for sentences give token ids, datasets.tokens.Vocabulary.of(texts, size=5000).encode(texts, length=40)"
@@ -43,6 +63,7 @@ REMEDIES = {
     "c": "is complex; give real and imaginary parts in separate columns",
     "M": f"is a date; give numbers, such as {DAYS}",
     "m": "is a duration; give numbers, such as t / np.timedelta64(1, 's')",
+    "T": "is a time of day; give numbers, such as pandas.to_timedelta(t.astype(str)) / np.timedelta64(1, 'h')",
     "P": "is a period; give numbers, such as t.dt.year * 12 + t.dt.month",
     "U": "is text; code categories in frames by medley.statistics.Study(...).prepare(['sex: encode']) "
     f"and datasets.frame(..., prepared=...), or as columns of 0 and 1; {TOKENS}",
@@ -98,14 +119,14 @@ def refuse_kind(column: np.ndarray, place: Place) -> None:
         kind = next(filter(None, map(_kind_of_object, column.tolist())), "O")
     else:
         kind = column.dtype.kind
-    if kind in "cMmPV":
+    if kind in "cMmPTV":
         raise BadData(f"the column {REMEDIES[kind]}, or leave the column out", place=place)
 
 
 def _kind_of_object(value: Any) -> str:
     """The key in `REMEDIES` of an object that is never a number; empty for others."""
     if isinstance(value, date | time | timedelta) and not is_missing(value):
-        return "m" if isinstance(value, timedelta) else "M"
+        return "m" if isinstance(value, timedelta) else "T" if isinstance(value, time) else "M"
     return "c" if isinstance(value, complex) else "P" if type(value).__name__ == "Period" else ""
 
 
@@ -128,6 +149,8 @@ def inexact(value: Any) -> bool:
     """Whether a value, or a text, is a whole number that no float64 holds."""
     if isinstance(value, str):
         value = int(value) if len(value) > 15 and re.fullmatch(r"\s*[-+]?\d{1,300}\s*", value) else 0
+    elif isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        value = int(value)
     return isinstance(value, int) and abs(value) > 2**53 and (value.bit_length() > 1000 or int(float(value)) != value)
 
 
@@ -141,6 +164,8 @@ def no_number(value: Any, place: Place, others: Mapping[str, np.ndarray] | str =
         said = f"{shown}; {fill}"
     elif not isinstance(value, str | float | np.floating):
         said = f"{value!s:.60} is a {type(value).__name__}; give numbers"
+        if isinstance(value, list | tuple | np.ndarray | Mapping):
+            said += ", a column for each in it, pandas.DataFrame(column.tolist())"
     elif text.lower() in MISSING:
         said = f"{value!r} says that there is no number; make it empty, pandas.read_csv(path, na_values=[{text!r}]), "
         said += f"and {fill}"
@@ -166,13 +191,14 @@ GROUPED = re.compile(r"[-+]?\d{1,3}(?:(?:[ \u00a0\u202f'\u2019]\d{3})+(?:[.,]\d+
 def kind_of_text(value: str) -> str:
     """The end of a sentence about a text that is a time, or a number in another form; empty for other texts."""
     text = value.strip()
-    if date_of := DATE.fullmatch(text):
-        first = "; add dayfirst=True to to_datetime where days come before months" if date_of[1][-5:-4] in "./" else ""
-        return f"is a date; give numbers, such as {DAYS}{first}"
+    if (date_of := DATE.fullmatch(text)) or WORDED.fullmatch(text):
+        either = date_of and date_of[1][-5:-4] in ("/", ".")
+        order = "; add dayfirst=True to to_datetime where days come before months" if either else ""
+        return f"is a date; give numbers, such as {DAYS}{order}"
     if CLOCK.fullmatch(text):
         seconds = "" if text.count(":") > 1 else " + ':00'"
         return f"is a time of day; give numbers, such as pandas.to_timedelta(t{seconds}) / np.timedelta64(1, 'h')"
-    if LASTING.fullmatch(text):
+    if LASTING.fullmatch(text) and any(c.isdigit() for c in text):
         return "is a duration; give numbers, such as pandas.to_timedelta(t) / np.timedelta64(1, 's')"
     if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?", text):
         return (
@@ -186,6 +212,10 @@ def kind_of_text(value: str) -> str:
             "is a number with a decimal comma; write a point, or datasets.frame("
             f"pandas.read_csv(path, {SEPARATED}, decimal=','))"
         )
+    if re.fullmatch(r"[\u2010-\u2015\u2212]\s*\d[\d.,]*", text):
+        return "has another sign for minus; write '-', column.str.replace(r'[\u2010-\u2015\u2212]', '-', regex=True)"
+    if re.fullmatch(r"\(\s*\d[\d.,]*\s*\)", text):
+        return "is a number in brackets, as accounts write negative ones; write it with '-'"
     if MEASURED.fullmatch(text) and any(c.isdigit() for c in text) and not is_number(text):
         return "is a number with a sign or a unit; take that off in every row of the column"
     return ""

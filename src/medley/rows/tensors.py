@@ -15,7 +15,7 @@ from ..contract.place import Place
 from .columns import cells, columns_of, is_frame
 from .fields import Fields, fields, tensors
 from .lazy import Lazy, Mapped, in_memory
-from .numbers import REMEDIES, is_missing, kind_of_text, refuse_inexact, table
+from .numbers import REMEDIES, is_missing, is_number, kind_of_text, refuse_inexact, table
 from .sparse import Sparse, is_sparse, not_finite
 
 DEEP = ("I", "F")
@@ -192,8 +192,11 @@ def _refused(bad: np.ndarray, array: np.ndarray, place: Place, what: str, why: s
         return BadData(f"{what}, an array of {array.dtype}, {why}", place=place)
     at = [int(k) for k in np.argwhere(bad)[0]] if bad.any() else [0] * array.ndim
     value, inner = array[tuple(at)], what[1:] if what[1:2] == "[" else ""
-    why = (isinstance(value, str) and kind_of_text(value)) or why
-    why = "is text; give numbers" if why == REMEDIES["U"] and what == "weights" else why
+    if isinstance(value, str):
+        array_of = "X" if what.startswith("X") else what
+        number = f"is a number as text; give numbers, {array_of}.astype(float)"
+        why = number if is_number(value) else kind_of_text(value) or why
+        why = "is text; give numbers" if why == REMEDIES["U"] and what == "weights" else why
     shown = (str(value) if isinstance(value, np.generic) else repr(value))[:80]
     column = at[1] if len(at) > 1 else None if what.startswith("X") else what
     beyond = f" (at {at[2:]})" if at[2:] else ""

@@ -23,9 +23,12 @@ INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")
 
 def refuse_index(columns: Iterable[str], place: Place, remedy: str) -> None:
     """Raise BadData, ending in ``remedy``, for an input column that is the index of a frame."""
-    for k, name in enumerate(columns):
+    names = [*columns]
+    for k, name in enumerate(names):
         if not INDEX.fullmatch(name):
             continue
+        if k and not all(map(INDEX.fullmatch, names[k:])):
+            raise BadData(f"the column {name!r} after {names[k - 1]!r} has no name; give it one", place=place)
         if k and not name.startswith("__"):
             raise BadData(
                 f"the column {name!r} after the others has no name, as if each line ended in a "
@@ -62,6 +65,8 @@ def refuse_absent(columns: Collection[str], named: Sequence[str], client: object
 
 def key_column(cells: np.ndarray | Sequence[Any], place: Place) -> np.ndarray:
     """A column of clients or other keys, text without spaces around it. Raises BadData for a row that has none."""
+    if np.ndim(cells) != 1:
+        raise BadData(f"it has the shape {[*np.shape(cells)]}; give one name a row", place=place)
     values = cells.tolist() if isinstance(cells, np.ndarray) else [*cells]
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biufM":
         out = cells

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from ...contract import BadData, Place
 from ...rows.lazy import Lazy, in_memory
-from ...rows.numbers import REMEDIES, is_missing
+from ...rows.numbers import REMEDIES, inexact, is_missing
 from ...rows.tensors import as_tensor, plain
 
 Label = str | int | float
@@ -109,6 +110,7 @@ def _typed(array: np.ndarray, place: Place) -> np.ndarray:
     if {*map(type, given)} == {str} and all(map(str.strip, {*given})):
         return array
     values: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in given]
+    values = [float(v) if isinstance(v, Decimal) and not inexact(v) else v for v in values]
     if missing := [k for k, v in enumerate(values) if is_missing(v)]:
         drop = f"drop the row, as frame.dropna(subset=[{place.column!r}]) does"
         raise BadData(

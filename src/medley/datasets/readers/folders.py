@@ -60,7 +60,10 @@ def image_folder(
         layout = "<client>/<class>/<image>" if clients else "<class>/<image>"
         other = "without clients=True" if clients else "with clients=True, for <client>/<class>/<image>"
         found = f"the one class {names[0]!r}" if names else "no images"
-        raise BadData(f"{call}: {root} has {found} in the layout {layout}; give two classes at least, or try {other}.")
+        raise BadData(
+            f"{call}: {root} has {found} in the layout {layout}; give two classes at least, or try {other}; "
+            f"images are files that end in {', '.join(sorted(ENDINGS))}"
+        )
     empty = [kind for kind in _folders(root) if not clients and kind.name not in names]
     if empty:
         raise BadData(f"{call}: {empty[0]} has no images; remove the folder, or put some there.")
@@ -91,7 +94,7 @@ def decoded(
     Raises RecipeError if Pillow is missing, BadData, with the name and the row, for an image that cannot be read.
     """
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise RecipeError(f"{call} needs Pillow to read images: {install('images')}.") from None
     X = np.empty((len(images), channels, wanted, wanted), np.uint8)
@@ -110,7 +113,8 @@ def decoded(
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             if isinstance(error, BadData):
                 raise
-            raise BadData(f"{call}: {name} is no readable image ({error}); mend or remove it.", row=row) from None
+            why = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+            raise BadData(f"{call}: {name} is no readable image{why}; mend or remove it.", row=row) from None
         wide, high = pixels.size
         if not row and not wanted:
             X = np.empty((len(images), channels, high, wide), np.uint8)

@@ -56,7 +56,9 @@ class Lines:
                 if _lines(cells) > 1 and any("\n" in c and self.delimiter in c for c in cells):
                     line = before + sum(map(_lines, block[:k])) + 1
                     end = self.start + line + _lines(cells) - 1
-                    raise self._quoted(line, f"its cell goes on to line {end}")
+                    raise self._quoted(
+                        line, f"its cell goes on to line {end}", "; if it is meant, take out the line break"
+                    )
         if any(len(cells) != self.width for cells in block) and self.width:
             self._refuse_width(block, before)
         return block
@@ -67,14 +69,21 @@ class Lines:
         for k, cells in enumerate(block):
             if cells and len(cells) != self.width:
                 line = self.start + before + sum(map(_lines, block[: k + 1]))
-                said = f"it has {len(cells)} cells, the header {self.width} (line {line})"
+                said = f"it has {len(cells)} cells, the header {self.width} (line {line}); "
+                if len(cells) > self.width and not any(cells[self.width :]):
+                    said += f"if each row ends in {self.delimiter!r}, give the header one, too, and drop that column"
+                elif len(cells) > self.width:
+                    said += f"put cells with {self.delimiter!r} in quotes"
+                else:
+                    said += "complete the row, or drop it" if any(map(str.strip, cells)) else "drop this blank line"
                 raise BadData(said, place=Place(self.call, row=row))
             row += bool(cells)
 
-    def _quoted(self, line: int, said: str) -> BadData:
+    def _quoted(self, line: int, said: str, more: str = "") -> BadData:
         return BadData(
             f"{self.call}: line {self.start + line} of the file has a quote that is not closed there, or one within a "
-            f"cell ({said}), so that other rows would be read as part of it; remove that quote, or write it as two"
+            f"cell ({said}), so that other rows would be read as part of it; remove that quote, or write it as "
+            f"two{more}"
         )
 
     def read(
@@ -114,7 +123,7 @@ class Lines:
             try:
                 read = map(_flag if j in self.flags else float, cells)
                 out[:, k] = np.fromiter(read, np.float64, len(out))
-                if (np.abs(out[:, k]) <= 2**53).all() and "_" not in "".join(cells):
+                if (np.abs(out[:, k]) < 2**53).all() and "_" not in "".join(cells):
                     continue
             except (ValueError, KeyError):
                 pass
@@ -153,6 +162,8 @@ def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, 
     """
     if not first:
         raise BadData(f"{call}: the file is empty; its first line should name the columns")
+    if first[0].startswith("#") and len(first) == 1:
+        raise BadData(f"{call}: the first line, {first[0]!r:.60}, names no columns; remove the lines above their names")
     if len(first) == 1 and (other := next((c for c in ";\t|," if c in first[0] and c != delimiter), None)):
         raise RecipeError(f"{call}: the header is one column, {first[0]!r}; pass delimiter={other!r}", "delimiter")
     counted = [str(j) for j in range(len(first))]
@@ -181,6 +192,7 @@ def reencode(file: Path) -> str:
     start, code = content[:14], "cp1252"
     try:
         code = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else code
+        code = {b"\0": "utf-16-be", b"": code}.get(start[:1], "utf-16-le" if start[1:2] == b"\0" else code)
         content.decode(code)
     except UnicodeDecodeError:
         code = "latin-1"
@@ -205,7 +217,10 @@ MAGIC = {b"PK": b"PK\x03\x04", b"BZ": b"BZh", b"PA": b"PAR1"}
 def refuse_packed(file: Path, call: str) -> None:
     """Raise BadData, naming the call, for a file whose first bytes are not those of a text."""
     with file.open("rb") as stream:
-        first = stream.read(4)
+        start = stream.read(1000)
+        first = start[:4]
+    if b"\0" in start and first[:2] not in (*PACKED, b"\xff\xfe", b"\xfe\xff"):
+        raise BadData(f"{call}: {file} is no CSV file in UTF-8 (it has NUL bytes). {reencode(file)}")
     if (said := PACKED.get(first[:2])) and first.startswith(MAGIC.get(first[:2], first[:2])):
         raise BadData(f"{call}: {file} {said}")
 

@@ -35,14 +35,13 @@ def parquet(
         from pyarrow import parquet as pq
     except ImportError:
         raise RecipeError(f"{call} needs pyarrow: {install('parquet')}.") from None
-    file = locate(path, folder, (), call)
+    roles, file = Roles.of(call, target, client, keys, prepared), locate(path, folder, (), call)
     try:
-        table = pq.read_table(file)
+        names = [name.strip() for name in pq.read_schema(file).names]
+        inputs = roles.inputs(names)
+        table = pq.read_table(file, partitioning=None)
     except (pa.ArrowException, OSError) as error:
         raise BadData(f"{call}: {file} is no readable Parquet file ({error}).") from None
-    roles = Roles.of(call, target, client, keys, prepared)
-    names = [name.strip() for name in table.column_names]
-    inputs = roles.inputs(names)
     # With a gap, Arrow makes floats of whole numbers.
     cells: Any = lambda column: np.array(column.to_pylist(), object) if column.null_count else column.to_numpy()
     columns = {k: cells(table.column(names.index(k))) for k in (*roles.named, *inputs)}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,17 +54,34 @@ def svmlight(
     try:
         # Read together, so that both get the same columns though the last ones may be absent from one of them.
         out = embedded.load_svmlight_files([str(f) for f in files], dtype=np.float64, zero_based=True)
-    except (ValueError, OSError, EOFError) as error:
-        raise BadData(f"{call}: {train} is not in svmlight's format, `label index:value …` ({error}).") from None
+    except (ValueError, OSError, EOFError, OverflowError) as error:
+        raise _unread(files, error, call) from None
     Xs = counted_from(out[::2], zero_based, n_features, call)
     for y in out[1::2]:
-        if (odd := np.abs(y) > 2**53).any():
+        if (odd := np.abs(y) >= 2**53).any():
             place = DataPlace(call, row=int(odd.argmax()), column="y")
             raise BadData(
                 f"{y[odd][0]:.0f} has too many digits for the reader's floats; number such labels", place=place
             )
     parts = [(X if sparse else X.toarray(), y) for X, y in zip(Xs, out[1::2], strict=True)]
     return Raw(call, *parts[0], test=parts[1] if parts[1:] else None).dataset(train.name, regression)
+
+
+def _unread(files: Sequence[Path], error: Exception, call: str) -> BadData:
+    """The error for files that scikit-learn's reader refuses: it names the first line that it refuses by itself."""
+    from sklearn.datasets import load_svmlight_file
+
+    format_of = "is not in svmlight's format, `label index:value …`"
+    for file in files:
+        for k, line in enumerate(file.read_bytes().splitlines()):
+            try:
+                load_svmlight_file(io.BytesIO(line))
+            except (ValueError, OverflowError) as e:
+                return BadData(
+                    f"{call}: line {k + 1} of {file} {format_of} ({e}); labels are numbers, and indices whole numbers "
+                    "below 2^31 in ascending order, each once"
+                )
+    return BadData(f"{call}: {files[0]} {format_of} ({error})")
 
 
 def counted_from(Xs: Sequence[Any], zero_based: bool | None, n_features: int | None, call: str) -> list[Any]:
@@ -75,6 +94,8 @@ def counted_from(Xs: Sequence[Any], zero_based: bool | None, n_features: int | N
             "%s: no row has an entry of column 0, so columns are taken to count from 1; say zero_based=False, or True",
             call,
         )
+    if n_features is None and not any(X.nnz for X in Xs):
+        raise BadData(f"{call}: no row has an entry, so there are no columns; give n_features= if that is meant")
     begin = 0 if zero_based or not first else 1
     width = Xs[0].shape[1] - begin
     if n_features is not None and n_features < width:

@@ -17,7 +17,7 @@ from ...rows.numbers import numbers, refuse_inexact
 from ...rows.numbers import table as table_of
 from ...rows.precision import kept_apart
 from ...rows.sparse import Sparse, is_sparse
-from ...rows.tensors import as_tensor, check_finite
+from ...rows.tensors import as_tensor, check_finite, native
 from ..dataset import Dataset
 from ..ingest.keys import DROP, all_keys, key_column, names_in, refuse_absent, refuse_index
 from ..ingest.labels import Floats, RawTargets, code, of_file
@@ -80,6 +80,8 @@ class Raw:
             return X
         if not is_sparse(X):
             refuse_inexact(X, place) if X.dtype.kind in "iu" else None
+        if not X.shape:
+            raise BadData(f"X is one value, {X[()]!s:.40}; give rows", place=place)
         if not X.shape[0] or 0 in X.shape[1:]:
             raise BadData(
                 f"there are {X.shape[0]} rows of {int(np.prod(X.shape[1:]))} features; at least one of each is needed",
@@ -93,7 +95,12 @@ class Raw:
                     numbers(X[:, j], place.at(column=name))
         ready = kept_apart(X)
         t = Sparse.of(ready) if is_sparse(ready) else torch.from_numpy(ready)
-        check_finite(t, place)
+        try:
+            check_finite(t, place)
+        except BadData as e:
+            check_finite(Sparse.of(X) if is_sparse(X) else torch.from_numpy(native(X)), place)
+            stands = place if e.stands is None else e.stands[0]
+            raise BadData("it is too large for float32; use another unit", place=stands) from None
         return t
 
 
