@@ -31,7 +31,8 @@ class Point(Message):
 
     ``basis`` has the combinations of columns that are summed, see `medley.statistics.basis`; empty for the columns
     themselves. ``null`` is α of the model with only the mean, and ``closing`` says that the fit is near.
-    ``centre`` is subtracted from the columns, for Cox's model with one baseline.
+    For Cox's model ``marks`` has the points so far at which sites told more of their events, see
+    `medley.statistics.events`; with one baseline ``centre`` is subtracted from the columns.
     """
 
     terms: Json
@@ -44,6 +45,7 @@ class Point(Message):
     null: float = 1.0
     closing: bool = False
     centre: Float[Tensor, " c"] = tensor([0.0])
+    marks: Float[Tensor, " m"] = tensor([])
 
 
 class Curve(Message):

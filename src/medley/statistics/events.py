@@ -1,0 +1,102 @@
+"""What a fit of Cox's model tells of who had the event: sums along directions of the design, on a grid.
+
+With event indicators e [n], the partial likelihood at β is eᵀ L, its gradient eᵀ A and minus its Hessian Σ e_i V_i, where
+
+    L_i = x_i β − log S_i      A_i = x_i − m_i      V_i = M_i − m_i m_iᵀ
+
+have no events in them: S_i, m_i and M_i are the sum of the weights exp(xβ) of those at risk at i's time, and the means
+of x and x xᵀ under these weights. So the site tells qᵀe, rounded as in `medley.statistics.rounding`, for orthonormal
+directions q of A and L at β = 0 and at the marks, points near the fit that the server names. Every other answer is that
+of the projection Q Qᵀe in the place of e: exact to the grid in A and L at the marks, and near in between.
+
+If several rows leave at one time, Efron's method takes from S_i half of the weights of the others with the event; here it
+is half of the others' weights times their projections, which equals it on average.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .rounding import WIDEST
+from .site import APART, SHARE, Site
+
+
+class Events:
+    """The rounded sums of one site's events.
+
+    Args:
+        site, column, used: whose events these are, the column that has them, and the rows [sites' n]
+        X, time, event: the fit's rows [n, p], [n], [n]
+        ties: "efron" or "breslow"
+        marks: β at which directions are added, one after another [m, p]
+    """
+
+    def __init__(
+        self, site: Site, column: str, used: np.ndarray, X: np.ndarray, time: np.ndarray, event: np.ndarray,
+        ties: str, marks: np.ndarray,
+    ) -> None:  # fmt: skip
+        n, p = X.shape
+        self.site, self.column, self.used, self.X, self.event = site, column, used, X, 1.0 * event
+        self.place = np.unique(time, return_inverse=True)[1].ravel()
+        self.ties, count = ties, float(self.event.sum())
+        bits = float(np.log2(1 + APART * np.sqrt(n) * self.event.std()))
+        site.spend(column, {f"count {site.digest(used, np.ones(n))}": bits}, n)
+        self.Q, self.told = np.full((n, 1), n**-0.5), np.array([count * n**-0.5])
+        self.spread = float(np.sqrt(count / n))
+        self.share = min(max(SHARE, APART / 2 ** (n / 2 / (2 * p + 2))), WIDEST)
+        for b in (np.zeros(p), *marks):
+            L, A, _ = self.terms(b)
+            self._tell(np.column_stack([A, L]))
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The projection of the events on the directions [n]."""
+        out: np.ndarray = self.Q @ self.told
+        return out
+
+    def _tell(self, columns: np.ndarray) -> None:
+        """Add the directions of these columns [n, k] that are new, each told as exactly as its part in the column wants."""
+        for column in columns.T:
+            size, rest = float(np.linalg.norm(column - column.mean())), column
+            for _ in range(3):
+                rest = rest - self.Q @ (self.Q.T @ rest)
+            if (new := float(np.linalg.norm(rest))) > SHARE * size:
+                q = rest / new
+                key, share = self.site.digest(self.used, q), self.share * size / new
+                at = np.array([q @ self.event]), np.array([self.spread])
+                told = self.site.rounded(self.column, *at, [key], len(q), share)
+                self.Q, self.told = np.column_stack([self.Q, q]), np.append(self.told, told)
+
+    def terms(self, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """L [n] and A [n, p] at β, and minus the Hessian [p, p] of the projection."""
+        X = self.X - self.X[(self.X @ b).argmax()]  # leaves them as they are, and no weight exceeds 1
+        e, risk = self.weights, X @ b
+        r = np.exp(risk)
+        half = 0.5 * np.clip(e, 0.0, 1.0) * (self.ties == "efron")  # of each other row of the same time
+        S, M = (self._later(v) - self._together(half[:, None] * v) for v in (r[:, None], r[:, None] * X))
+        S, M = S + half[:, None] * r[:, None], M + (half * r)[:, None] * X
+        m, v = M / S, e / S[:, 0]
+        u = self._together(v[:, None])[:, 0]
+        before = np.cumsum(np.bincount(self.place, v))[self.place]  # Σ v of rows that leave then or earlier
+        H = (X * (r * (before + half * (v - u)))[:, None]).T @ X - (m * e[:, None]).T @ m
+        return risk - np.log(S[:, 0]), X - m, H
+
+    def likelihood(self, b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """The log partial likelihood of the projection at β, its gradient [p], and minus its Hessian [p, p]."""
+        (L, A, H), e = self.terms(b), self.weights
+        return float(e @ L), e @ A, (H + H.T) / 2
+
+    def _sums(self, v: np.ndarray) -> Any:
+        out = np.zeros((self.place.max() + 1, v.shape[1]))
+        np.add.at(out, self.place, v)
+        return out
+
+    def _together(self, v: np.ndarray) -> Any:
+        """Sums of v [n, k] over the rows that leave at each row's time."""
+        return self._sums(v)[self.place]
+
+    def _later(self, v: np.ndarray) -> Any:
+        """Sums of v [n, k] over the rows that leave at each row's time or later."""
+        return self._sums(v)[::-1].cumsum(0)[::-1][self.place]
