@@ -70,7 +70,7 @@ def test_curves_are_those_of_lifelines(reference: Any) -> None:
 
 
 def test_times_are_moved_to_the_mean_of_steps_of_the_least_number() -> None:
-    counts, moved = merged(np.array([[2, 1, 0, 4, 0, 1], [0, 0, 9, 0, 0, 0]]), np.arange(6.0), 3)
+    counts, moved, _ = merged(np.array([[2, 1, 0, 4, 0, 1], [0, 0, 9, 0, 0, 0]]), np.arange(6.0), 3)
     assert counts.tolist() == [[3, 0, 0, 5, 0, 0], [0, 0, 9, 0, 0, 0]]  # 0, 0, 1 are at 0, and 3, 3, 3, 3, 5 at 3
     assert moved == 1 + 2
     assert merged(np.array([[1, 1, 0], [0, 0, 0]]), np.arange(3.0), 5)[0].tolist() == [

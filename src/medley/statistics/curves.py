@@ -3,7 +3,7 @@
 **Reference**: Kaplan & Meier, JASA 53, 1958, with Greenwood's variance; Mantel, 1966, for the log-rank test.
 
 **Departures**: a site moves the times of successive events, and of successive censored rows, to their mean, in steps of
-its least number of rows.
+its least number of rows, and unless its rules are exact rounds these means.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .cells import needed, printed, texts
 from .describe import Asked, curve_may, mergers
 from .fit import Cost, Test, probability
 from .rules import Withheld
-from .site import Site
+from .site import APART, Site
 
 
 @dataclass(frozen=True)
@@ -79,22 +79,37 @@ class KaplanMeier(Analysis):
             grid = f"{self.unit} until {self.until} of {self.event}"  # other grids have other steps and totals
             curve_may(site, self.time, rows, grid, f"the group {group!r}")
             both = [np.bincount(place[mine & e], minlength=len(times)) for e in (event, ~event)]
-            counts, moved = merged(np.array(both), times, least := max(site.rules.rows, site.rules.events))
+            least, coarse = max(site.rules.rows, site.rules.events), site.rules.rounded
+            counts, moved, bits = merged(np.array(both), times, least, coarse)
             if ((counts > 0) & (counts < least)).any():
                 raise Withheld(f"{site.name} withholds the curve of {group or 'all'}: too few events or censored rows")
+            if coarse:
+                told = {f"curve by {grid} {site.digest(rows, np.ones(len(time[mine])))}": bits}
+                site.spend(self.event, told, int(used.sum()))
             out += [*counts.ravel(), moved]
         return Moments(tensor(out))
 
 
-def merged(counts: np.ndarray, times: np.ndarray, least: int) -> tuple[np.ndarray, float]:
-    """Counts [2, times] in steps of at least ``least``, each at the mean of its places, and how far all times moved."""
-    out, moved = np.zeros(counts.shape), 0.0
+def merged(counts: np.ndarray, times: np.ndarray, least: int, coarse: bool = False) -> tuple[np.ndarray, float, float]:
+    """Counts [2, times] in steps of at least ``least``, each at the mean of its places; how far all times moved; bits.
+
+    Whoever knows the times finds the only rows with a mean that is known to many digits. So means are ``coarse``: on
+    grids of a quarter to a half of a step's width, and what moved has four bits.
+    """
+    out, moved, bits = np.zeros(counts.shape), 0.0, 0.0
     for to, of in zip(out, counts, strict=True):
         places = np.repeat(np.arange(len(of)), of)
         for step in mergers(places, least):
-            to[k := round(float(places[step].mean()))] = len(places[step])
-            moved += float(np.abs(times[places[step]] - times[k]).sum())
-    return out, moved
+            mine = places[step]
+            grid = 2 ** max(int(np.log2(max(mine[-1] - mine[0], 1))) - 1, 0) if coarse else 1
+            k = min(round(float(mine.mean()) / grid) * grid, int(mine[-1]))
+            to[k] += len(mine)
+            moved += float(np.abs(times[mine] - times[k]).sum())
+            bits += float(np.log2(1 + APART * mine.std() / len(mine) ** 0.5 / grid))
+    if coarse and moved:
+        size = 2.0 ** (np.floor(np.log2(moved)) - 4)
+        moved, bits = round(moved / size) * size, bits + 4
+    return out, moved, bits
 
 
 class Curves:

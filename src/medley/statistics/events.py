@@ -1,6 +1,7 @@
 """What a fit of Cox's model tells of who had the event: sums along directions of the design, on a grid.
 
-With event indicators e [n], the partial likelihood at β is eᵀ L, its gradient eᵀ A and minus its Hessian Σ e_i V_i, where
+With event indicators e [n], the partial likelihood at β is eᵀ L, its gradient eᵀ A and minus its Hessian Σ e_i V_i,
+where
 
     L_i = x_i β − log S_i      A_i = x_i − m_i      V_i = M_i − m_i m_iᵀ
 
@@ -9,8 +10,9 @@ of x and x xᵀ under these weights. So the site tells qᵀe, rounded as in `med
 directions q of A and L at β = 0 and at the marks, points near the fit that the server names. Every other answer is that
 of the projection Q Qᵀe in the place of e: exact to the grid in A and L at the marks, and near in between.
 
-If several rows leave at one time, Efron's method takes from S_i half of the weights of the others with the event; here it
-is half of the others' weights times their projections, which equals it on average.
+If several rows leave at one time, Efron's method takes shares from 0 to 1 of the weights of the others with the event
+from S_i; here it is those shares of the others' weights times their projections. So e is in L, and the directions told
+are those of the derivatives. A direction in which a few rows dominate, such as the last at risk, is not told.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from typing import Any
 import numpy as np
 
 from .rounding import WIDEST
-from .site import APART, SHARE, Site
+from .site import APART, DOMINANT, SHARE, Site
+
+SHARES = [(0.5 + 0.5 * u, 0.5 * w) for u, w in zip(*np.polynomial.legendre.leggauss(4), strict=True)]
+"""Gauss's places and weights for the mean of Efron's logarithms over shares from 0 to 1."""
 
 
 class Events:
@@ -47,8 +52,7 @@ class Events:
         self.spread = float(np.sqrt(count / n))
         self.share = min(max(SHARE, APART / 2 ** (n / 2 / (2 * p + 2))), WIDEST)
         for b in (np.zeros(p), *marks):
-            L, A, _ = self.terms(b)
-            self._tell(np.column_stack([A, L]))
+            self._tell(np.column_stack(self.terms(b)[3:]))
 
     @property
     def weights(self) -> np.ndarray:
@@ -57,35 +61,43 @@ class Events:
         return out
 
     def _tell(self, columns: np.ndarray) -> None:
-        """Add the directions of these columns [n, k] that are new, each told as exactly as its part in the column wants."""
+        """Tell the directions of these columns [n, k] that are new, each as exactly as its part in the column wants."""
         for column in columns.T:
             size, rest = float(np.linalg.norm(column - column.mean())), column
             for _ in range(3):
                 rest = rest - self.Q @ (self.Q.T @ rest)
             if (new := float(np.linalg.norm(rest))) > SHARE * size:
                 q = rest / new
+                few = np.sort(q**2)[1 - self.site.rules.rows :]
+                if few[-1] > 0.5 or few.sum() > DOMINANT or ((self.Q**2).sum(1) + q**2).max() > DOMINANT:
+                    continue
                 key, share = self.site.digest(self.used, q), self.share * size / new
                 at = np.array([q @ self.event]), np.array([self.spread])
                 told = self.site.rounded(self.column, *at, [key], len(q), share)
                 self.Q, self.told = np.column_stack([self.Q, q]), np.append(self.told, told)
 
-    def terms(self, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """L [n] and A [n, p] at β, and minus the Hessian [p, p] of the projection."""
+    def terms(self, b: np.ndarray) -> tuple[np.ndarray, ...]:
+        """L [n] and A [n, p] at β, minus the Hessian [p, p] of the projection, and the directions of A and L."""
         X = self.X - self.X[(self.X @ b).argmax()]  # leaves them as they are, and no weight exceeds 1
-        e, risk = self.weights, X @ b
-        r = np.exp(risk)
-        half = 0.5 * np.clip(e, 0.0, 1.0) * (self.ties == "efron")  # of each other row of the same time
-        S, M = (self._later(v) - self._together(half[:, None] * v) for v in (r[:, None], r[:, None] * X))
-        S, M = S + half[:, None] * r[:, None], M + (half * r)[:, None] * X
-        m, v = M / S, e / S[:, 0]
-        u = self._together(v[:, None])[:, 0]
-        before = np.cumsum(np.bincount(self.place, v))[self.place]  # Σ v of rows that leave then or earlier
-        H = (X * (r * (before + half * (v - u)))[:, None]).T @ X - (m * e[:, None]).T @ m
-        return risk - np.log(S[:, 0]), X - m, H
+        Z = np.column_stack([np.ones(len(X)), X])
+        e, L = self.weights, X @ b
+        r, A, H = np.exp(L), X.copy(), np.zeros((len(b), len(b)))
+        slope, pull, later = np.zeros(len(L)), np.zeros(X.shape), self._later(r[:, None] * Z)
+        for share, w in SHARES if self.ties == "efron" else [(0.0, 1.0)]:
+            part = share * np.clip(e, 0.0, 1.0)  # of each other row of the same time
+            taken = (part * r)[:, None] * Z
+            S, *M = (later - self._together(taken) + taken).T
+            m, v = np.array(M).T / S[:, None], w * e / S
+            rest, pairs = self._together(v[:, None])[:, 0] - v, self._together(v[:, None] * m) - v[:, None] * m
+            before = np.cumsum(np.bincount(self.place, v))[self.place]  # Σ v of rows that leave then or earlier
+            H = H + (X * (r * (before - part * rest))[:, None]).T @ X - (m * (w * e)[:, None]).T @ m
+            L, A = L - w * np.log(S), A - w * m
+            slope, pull = slope + share * r * rest, pull + (share * r)[:, None] * (X * rest[:, None] - pairs)
+        return L, A, H, A + pull, L + slope
 
     def likelihood(self, b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """The log partial likelihood of the projection at β, its gradient [p], and minus its Hessian [p, p]."""
-        (L, A, H), e = self.terms(b), self.weights
+        (L, A, H, *_), e = self.terms(b), self.weights
         return float(e @ L), e @ A, (H + H.T) / 2
 
     def _sums(self, v: np.ndarray) -> Any:

@@ -3,9 +3,10 @@
 **Reference**: Cox, "Regression Models and Life-Tables", JRSS B 34, 1972; Efron, JASA 72, 1977, and Breslow, 1974, for
 ties.
 
-**Departures**: unless its rules are exact, a site without ``cuts`` rounds what depends on its events, see
-`medley.statistics.events`. Without ``cuts`` each risk set belongs to one site, so that sums over all its rows suffice: Cox's model
-stratified by site. With cuts, a site sums the rows that leave at each cut, and each sum must meet the rules for a fit.
+**Departures**: without ``cuts`` each risk set belongs to one site, so that sums over all its rows suffice: Cox's model
+stratified by site. Unless its rules are exact, a site rounds what depends on its events then, see
+`medley.statistics.events`. With cuts, a site sums the rows that leave at each cut, and each sum must meet the rules for
+a fit.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ FAR = 1e4
 """If the square of a column's mean exceeds its variance by this factor, sums with cuts begin again with it centred."""
 
 MARKS, NEAR = 3, 3e-3
-"""At how many points sites tell more of their events at most, and how far from the fit, in standard errors, the last is."""
+"""At how many points sites tell more of their events at most; one this near to the fit, in standard errors, is the
+last."""
 
 
 class Leaving(Message):
@@ -175,16 +177,19 @@ class Cox(Analysis):
         X, time, event = self._rows(site_of(me), got)
         Z = within_basis(X, got.basis)
         b = got.b.numpy()
+        site, marks = site_of(me), got.marks.numpy().reshape(-1, len(b))
         try:
-            site_of(me).effective(np.exp((risk := Z @ b) - risk.max()), X)
+            for at in (b, *marks):
+                risk = Z @ at
+                site.effective(np.exp(risk - risk.max()), X)
         except Withheld as e:
             names = [name for name in design_names(self.formula, unpacked(got.terms)) if name != "Intercept"]
-            widest = names[int(np.ptp(Z * b, axis=0).argmax())]
+            widest = names[int(np.ptp(Z * at, axis=0).argmax())]
             raise Withheld(f"{e}; {widest} does most of it: if it is skewed, take its logarithm") from None
-        if not site_of(me).rules.rounded:
+        if not site.rules.rounded:
             found, (null, *_) = (partial(Z, time, event, k * b, self.ties) for k in (1, 0))
             return curve(found, null, len(X))
-        events = self._events(site_of(me), Z, time, event, got)
+        events = self._events(site, Z, time, event, got, marks)
         (value, g, H), null = events.likelihood(b), events.likelihood(0 * b)[0]
         if not b.any():  # what the server refuses is as exact as ever: columns that are alike, and no events
             exact, _, information = partial(Z, time, event, b, self.ties)
@@ -195,13 +200,15 @@ class Cox(Analysis):
         up.sums[GRID] = 1.0
         return up
 
-    def _events(self, site: Site, Z: np.ndarray, time: np.ndarray, event: np.ndarray, got: Point) -> Events:
+    def _events(
+        self, site: Site, Z: np.ndarray, time: np.ndarray, event: np.ndarray, got: Point, marks: np.ndarray
+    ) -> Events:
         """What the site tells of its events up to the request's marks; it is kept for the next exchange."""
         key = "events", bytes(got.basis.numpy()), bytes(got.marks.numpy())
         if key not in site.kept:
             rows = next(iter(site.kept.items()))
             used, _ = self.used(site)
-            events = Events(site, self.event, used, Z, time, event, self.ties, got.marks.numpy().reshape(-1, Z.shape[1]))
+            events = Events(site, self.event, used, Z, time, event, self.ties, marks)
             site.kept = {rows[0]: rows[1], key: events}
         out: Events = site.kept[key]
         return out
