@@ -37,6 +37,7 @@ def site(n: int, g: np.random.Generator) -> Any:
             "pressure": 120 + 8 * eta + g.normal(0, 9, n),
         }
     )
+    g = g.spawn(1)[0]  # the other columns of the next site do not depend on these
     months, end = g.exponential(14 * np.exp(-eta)), g.uniform(3, 24, n)
     return rows.assign(months=np.minimum(months, end).round(1) + 0.1, died=(months <= end).astype(int))
 

@@ -330,3 +330,28 @@ def test_random_questions_to_changing_tables_tell_of_nobody() -> None:
     made = [differencing.sequence(seed) for seed in range(6)]
     assert not any(leak for _, leak in made)
     assert sum(counts["answered"] for counts, _ in made) > 15
+
+
+@pytest.mark.parametrize("name", ["bern", "Be rn", "BERN ", "Ｂern", "Inselspital"])
+def test_another_name_does_not_begin_another_register(name: str, tmp_path: Path) -> None:
+    rows = patients()
+    total(rows, tmp_path)
+    with pytest.raises(BadData, match="name the site 'Bern', as then"):
+        Study({name: TABLES["shuffled"](rows)}, registers=tmp_path).describe(["income"])
+    other = {"Chur": patients(60, 5)}  # other patients have their own
+    assert Study(other, registers=tmp_path).describe(["income"]).cells["income"][""].n == 60
+
+
+def test_categories_alone_do_not_make_patients_the_same(tmp_path: Path) -> None:
+    few = {name: patients(60, seed)[["sex"]] for seed, name in enumerate(("Bern", "Chur"))}
+    assert Study(few, registers=tmp_path).describe(["C(sex)"]).cells["sex"][""].n == 120
+
+
+def test_copies_of_rows_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    import pandas as pd
+
+    rows = patients()
+    Study({"Bern": rows, "Chur": rows[["sex"]]}).describe(["C(sex)"])
+    assert "copies" not in caplog.text
+    Study({"Bern": pd.concat([rows, rows.iloc[:8]])}).describe(["C(sex)"])
+    assert "Bern: 8 rows are copies of others in all columns, and chance makes about 0" in caplog.text

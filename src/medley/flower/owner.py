@@ -29,7 +29,7 @@ from ..storage.atomic import write as written
 from .account import FILE as ACCOUNT
 from .cleaning import private
 from .keys import public_key
-from .record import APPROVALS, LEFT, Record
+from .record import APPROVALS, LEFT, Record, approvals
 
 log = logging.getLogger("medley.node")
 
@@ -137,6 +137,11 @@ def _adopt(config: Mapping[str, Any], key: Path, folder: Path) -> None:
                 mine.append(place)
             elif place == own_folder(config):
                 unclear.append(place)
+            else:
+                log.warning(
+                    "the ledgers in %s are not signed by the key %s: what they approve, close or count does not hold "
+                    "for it. If they are of these rows, approve or close the recipes again with --key", place, key,
+                )  # fmt: skip
     if unclear or len(mine) > 1:
         names = ", ".join(map(str, [*mine, *unclear]))
         raise RecipeError(
@@ -162,7 +167,7 @@ def renew(config: Mapping[str, Any], old: Path) -> Path:
     key, after = Path(str(config["key"])), _of_key(config)
     if after.exists():
         raise RecipeError(f"{after} exists: the key {key} has ledgers of its own already; give a new key", "key")
-    last = {line["recipe"]: line for line in Record(before / APPROVALS, old).lines()}
+    last = {line["recipe"]: line for line in approvals(Record(before / APPROVALS, old))}
     head, past = Record(before / LEFT, old).head(), private(before / f"until-{fingerprint(old)}")
     for name in (LEFT, APPROVALS):
         if (before / name).exists():
@@ -209,8 +214,9 @@ def secret(config: Mapping[str, Any]) -> bytes:
     if len(key) != 32:
         raise RecipeError(
             f"{place} is {'damaged' if place.exists() else 'missing'}, and without it nobody knows which rows belong "
-            f"to which ledgers: put back a copy of it. If it is lost, delete {place.parent}/*/{ROWS} too, and see to "
-            "it that each owner's rows are served with the key that their ledgers have",
+            f"to which ledgers: put back a copy of it, with the files {ROWS} of the same day. If it is lost, delete "
+            f"{place} and {place.parent}/*/{ROWS}, and before any other key is used start each owner's node once with "
+            "the key that it had: that notes its rows anew",
             "memory",
         )
     return key
@@ -237,27 +243,48 @@ def _read(file: Path, empty: Any) -> Any:
     raise RecipeError(f"{file} is damaged: put back a copy of it, for it says what limits these rows", "memory")
 
 
-def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
-    """Note that these rows are in the owner's ledgers. Raises RecipeError if other ledgers limit most of them.
+def _noted_rows(folder: Path, of: str) -> set[str]:
+    """The digests of rows of a folder of ledgers. Raises RecipeError if they were made with another secret."""
+    first, *digests = _read(folder / ROWS, []) or [of]
+    if len(first) > 16 and first != of:
+        raise RecipeError(
+            f"{folder / ROWS} is not of the secret {folder.parent / SECRET}: put back copies of both of the same day. "
+            f"If they are lost, delete {folder / ROWS}, and start the node of these ledgers with its key before any "
+            "other: that notes its rows anew",
+            "memory",
+        )
+    return {*digests} if len(first) > 16 else {first, *digests}  # earlier versions did not note the secret
 
-    The file has keyed digests of some rows. Without the secret beside it, nobody can look for a row in it.
+
+def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
+    """Note that these rows are in the owner's ledgers. Raises RecipeError if most of them are another key's.
+
+    Of ledgers without a key those count that limit what may leave. The file has keyed digests of some rows. Without the
+    secret beside it, nobody can look for a row in it.
     """
     root, mine = private(memories(config)), ledgers(config)
     with FileLock(root / f"{ROWS}.lock"):
         key = secret(config)
+        of = f"secret {blake2b(b'secret', key=key, digest_size=8).hexdigest()}"
         seen = {blake2b(row, key=key, digest_size=8).hexdigest() for row in islice(rows, MOST_ROWS)}
         for other in sorted(root.glob(f"*/{ROWS}")):
-            if other.parent != mine and _limits(other.parent):
-                theirs = set(_read(other, []))
+            keys = all(folder.name.startswith("owner-") for folder in (mine, other.parent))
+            if other.parent != mine and (_limits(other.parent) or keys):
+                theirs = _noted_rows(other.parent, of)
                 few = set(sorted(seen | theirs)[:SKETCH])  # a sample of all rows of both
                 if 2 * len(few & seen & theirs) >= min(len(few & seen), len(few & theirs)) > 0:
                     raise RecipeError(
                         f"client {config.get('partition-id')}: most of its rows have their ledgers in {other.parent}, "
                         f"and this node would use {mine}: start it with the key or the number of those ledgers. After "
                         "a change of the key: medley node --renew OLDKEY --key NEWKEY. If they are the rows of "
-                        "somebody else and only look alike, give this node its own --memory",
+                        "somebody else and only look alike, give this node its own --memory"
+                        + (
+                            ""
+                            if _limits(other.parent)
+                            else f". Nothing is limited there so far: if its key is not used any more, delete {other}"
+                        ),
                         "key",
                     )
-        known = _read(mine / ROWS, [])
-        if (few_of := sorted(seen | set(known))[:SKETCH]) != known:
-            written(mine / ROWS, json.dumps(few_of), owner_only=True)
+        noted = [of, *sorted(seen | _noted_rows(mine, of))[:SKETCH]]
+        if noted != _read(mine / ROWS, []):
+            written(mine / ROWS, json.dumps(noted), owner_only=True)

@@ -55,7 +55,7 @@ class Record:
         refuse_links(private(self.path.parent))
         with writing(self.path), FileLock(f"{self.path}.lock"), open(self.path, "ab+", opener=_owners) as file:
             last = _last(file)
-            n, before = (0, "") if last is None else (json.loads(last)["n"] + 1, sha256(last).hexdigest())
+            n, before = (0, "") if last is None else (self._number(last) + 1, sha256(last).hexdigest())
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             line = {"n": n, "at": at, "form": FORM, **what, "before": before}
             if self.key is not None:
@@ -65,6 +65,21 @@ class Record:
             flush(file.fileno())
         if last is None:
             sync(self.path.parent)
+
+    def _number(self, last: bytes) -> int:
+        """The number of the last line. Raises WireError if it is none of the record's."""
+        try:
+            return int(json.loads(last)["n"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise WireError(
+                f"{self.path}: its last line is not one of a record, so that none can follow. Put back a copy of the "
+                "file. If there is none, stop the node, move the file elsewhere, and keep it: the next line begins "
+                + (
+                    "another, in which each recipe has to be approved or closed again before the node starts"
+                    if self.path.name == APPROVALS
+                    else "another"
+                )
+            ) from None
 
     def keep(self, content: bytes) -> str:
         """Keep a text or an answer beside the record, under its digest, before a line names it. Returns the digest."""
@@ -149,13 +164,29 @@ def digest(recipe: Path) -> str:
     return sha256(recipe.read_bytes()).hexdigest()[:32]
 
 
-def refuse_unapproved(approvals: Record, recipe: str, client: object, config: Mapping[str, Any]) -> None:
+def approvals(record: Record) -> list[dict[str, Any]]:
+    """The lines of approvals. Raises RecipeError for one that names no recipe, or no day."""
+    lines = [*record.lines()]
+    for line in lines:
+        try:
+            (line["recipe"] + "", line["until"] is None or datetime.date.fromisoformat(line["until"]))
+        except (KeyError, TypeError, ValueError):
+            raise RecipeError(
+                f"{record.path}, line {line['n'] + 1}: an approval names a recipe, and a day (YYYY-MM-DD) or none. It "
+                f"is signed, so that it cannot be corrected: move the file elsewhere, and approve or close each recipe "
+                "again with medley node",
+                "until",
+            ) from None
+    return lines
+
+
+def refuse_unapproved(ledger: Record, recipe: str, client: object, config: Mapping[str, Any]) -> None:
     """Raise RecipeError for a recipe that the owner closed, or for an approval that has expired.
 
     Once the owner has approved one recipe, the node answers only approved recipes, unchanged: the approval must allow
         every setting that the server makes in Flower's run ``config``.
     """
-    said = [*approvals.lines()]
+    said = approvals(ledger)
     if len(str(config.get("set", ""))) > SETTINGS:
         raise RecipeError(
             f"client {client}: set= has more than {SETTINGS} characters, which its record does not hold; "

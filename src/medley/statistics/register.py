@@ -21,16 +21,18 @@ import json
 import math
 import os
 import secrets
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 from filelock import FileLock
 
 from ..contract import BadData, MedleyError
+from ..rows.coding import folded
 from ..storage.atomic import flush, make_folder, sync, write, writing
 from .cells import needed
 from .rules import light, recoverable
@@ -281,6 +283,8 @@ class Register:
         n, of = len(cells), self.id
         if of and (of not in names or len({*cells[:, names.index(of)]}) < n or self.frame[of].isna().any()):
             raise BadData(f"Rules(id={of!r}): want a column with another value in each row, and none missing")
+        if not self._read:
+            self._refuse_another(cells)
         place, groups = np.full(n, -1), dict[tuple[str, ...], list[int]]()
         for e, mine in enumerate(self._cells):
             groups.setdefault(tuple(mine), []).append(e)
@@ -298,6 +302,23 @@ class Register:
                 if same := kinds.get(tuple(cells[i, at].tolist())):
                     place[i] = same.pop()
         self._place(names, cells, place)
+
+    def _refuse_another(self, cells: np.ndarray) -> None:
+        """Raise BadData if the folder has a register of these rows, or of this site's name in another spelling."""
+        assert self.file is not None
+        distinct = 2 * len(np.unique(cells, axis=0)) > len(cells)  # else other patients may look the same
+        for other in sorted(self.file.parent.glob("*.jsonl")):
+            if other == self.file or not other.with_suffix(".key").exists():
+                continue
+            same = _spelt(other) == _spelt(self.file)
+            if distinct and not same:
+                with contextlib.suppress(BadData), Register(self.frame, other, 1, self.id).reading():
+                    same = True
+            if same:
+                raise BadData(
+                    f"{other} is the register of these rows, or of this site's name in another spelling: name the site "
+                    f"{unquote(other.stem)!r}, as then. A second register would give the patients away"
+                )
 
     def _place(self, names: list[str], cells: np.ndarray, place: np.ndarray) -> None:
         """Give rows that the register does not know a patient, and compare the table with earlier ones."""
@@ -356,6 +377,10 @@ class Register:
 
 def _owners(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
+def _spelt(file: Path) -> str:
+    return folded(unicodedata.normalize("NFKC", unquote(file.stem)))
 
 
 def _packed(rows: np.ndarray) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from .cells import numbers, table
 from .formulas import check_columns, chosen, complete
 from .register import Register
 from .rules import Rules, Withheld
+
+log = logging.getLogger("medley")
 
 DOMINANT = 0.9
 """The largest share of a column's squared deviations that one row may have."""
@@ -53,6 +56,8 @@ class Site:
         check_columns(frame, needs, name)
         there = complete(frame, needs) if needs else np.ones(len(frame), bool)
         own, dropped = "site" in frame.columns, int((~there).sum())
+        if not rules.id:
+            _warn_of_copies(frame[there], name)
         frame = frame[there]  # its index has the rows' numbers in the site's own data
         if not own:
             frame = frame.assign(site=name)
@@ -271,6 +276,19 @@ class Site:
                 "sums; either a column nearly separates the outcomes, or the server asks for coefficients of "
                 "its own"
             )
+
+
+def _warn_of_copies(frame: Any, name: str) -> None:
+    """Log a warning if more rows are alike in all columns than chance explains, because each counts as a patient."""
+    texts, n = frame.astype(str), len(frame)
+    copies = int(texts.duplicated().sum())
+    pairs = n * n / 2 * float(np.prod([np.square(texts[c].value_counts(normalize=True)).sum() for c in texts]))
+    if copies > 5 + 3 * pairs:
+        log.warning(
+            "%s: %d rows are copies of others in all columns, and chance makes about %d. If they are of one patient, "
+            "its rules count that patient several times: leave copies out, or name the patients' column, Rules(id=...)",
+            name, copies, pairs,
+        )  # fmt: skip
 
 
 def _within(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
