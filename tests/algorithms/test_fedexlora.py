@@ -213,8 +213,8 @@ class Doubled(md.FedExLoRA):
     """Client 2 has another scaling than the others."""
 
     @on_client
-    def train(self, me: Client[Any], ask: Recall, got: Update) -> Trained:
-        reply = md.FedExLoRA.train(self, me, ask, got)
+    def train(self, me: Client[Any], ask: Recall, request: Update) -> Trained:
+        reply = md.FedExLoRA.train(self, me, ask, request)
         return Trained(reply.delta, reply.layers, reply.scale * (2 if me.id == 2 else 1))
 
 
@@ -229,8 +229,8 @@ class Lying(md.FedExLoRA):
     lie: ClassVar[str] = ""
 
     @on_client
-    def train(self, me: Client[Any], ask: Recall, got: Update) -> Trained:
-        reply = md.FedExLoRA.train(self, me, ask, got)
+    def train(self, me: Client[Any], ask: Recall, request: Update) -> Trained:
+        reply = md.FedExLoRA.train(self, me, ask, request)
         layers, delta = reply.layers.clone(), reply.delta
         if self.lie == "none":
             return Trained(delta, layers[:0], reply.scale[:0])

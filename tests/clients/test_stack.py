@@ -95,10 +95,10 @@ class Looking(Algorithm[Server]):
             clients.note(**{f"p{i}": seen.p, f"lr{i}": seen.rate, f"v{i}": float(seen.v[0])})
 
     @on_client(vectorized=True)
-    def look(self, me: Client, got: Model) -> Seen:
+    def look(self, me: Client, request: Model) -> Seen:
         if self.fault is not None:
             self.fault(me)
-        return Seen(me.problem.grad(got.x, me.first_batch), me.p, me.pace.lr, 2.5)
+        return Seen(me.problem.grad(request.x, me.first_batch), me.p, me.pace.lr, 2.5)
 
 
 def test_a_stack_sees_its_clients_in_columns():

@@ -98,13 +98,13 @@ class Descent(Algorithm[Server, Memory]):
         s.t = s.t + 1
 
     @on_client
-    def train(self, me: Client[Memory], got: Model) -> Step:
+    def train(self, me: Client[Memory], request: Model) -> Step:
         shift = 0.1 * me.memory.sum
         if self.fault == "remembers elsewhere":
             # The first of two workers is held up in odd rounds, the second in even ones: the others' clients change.
             time.sleep(0.05 if me.id == 1 - me.round % 2 else 0)
-            shift = 0.1 * self.elsewhere.get(me.id, torch.zeros_like(got.x))
-        step = me.descend(got.x, shift=shift).step
+            shift = 0.1 * self.elsewhere.get(me.id, torch.zeros_like(request.x))
+        step = me.descend(request.x, shift=shift).step
         match self.fault:
             case "changes memory in place":
                 me.memory.sum += step
@@ -198,8 +198,8 @@ class Thawed(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, fedavg.Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: fedavg.Model) -> fedavg.Step:
-        return fedavg.Step(me.descend(got.x).step)
+    def train(self, me: Client, request: fedavg.Model) -> fedavg.Step:
+        return fedavg.Step(me.descend(request.x).step)
 
 
 def test_a_method_has_to_be_frozen() -> None:
@@ -224,8 +224,8 @@ class Mixing(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, fedavg.Model(s.x)).mean().delta
 
     @on_client(vectorized=True)
-    def train(self, me: Client, got: fedavg.Model) -> fedavg.Step:
-        step = me.descend(got.x).step
+    def train(self, me: Client, request: fedavg.Model) -> fedavg.Step:
+        step = me.descend(request.x).step
         return fedavg.Step(step * (1 + 1e-6 * (step.ndim - 1)) if self.mixing else step)
 
 
@@ -255,8 +255,8 @@ class Bare(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, s.x).mean().delta  # type: ignore[arg-type]
 
     @on_client
-    def train(self, me: Client, got: fedavg.Model) -> fedavg.Step:
-        return fedavg.Step(me.descend(got.x).step)
+    def train(self, me: Client, request: fedavg.Model) -> fedavg.Step:
+        return fedavg.Step(me.descend(request.x).step)
 
 
 def test_a_method_without_a_whole_round_fails_once() -> None:
@@ -379,10 +379,10 @@ class Greeting(Algorithm[Server]):
             s.x = s.x + clients.p[i] * (0.1 if up.x is None else up.x)
 
     @on_client
-    def greet(self, me: Client, got: Hello) -> Answer:
+    def greet(self, me: Client, request: Hello) -> Answer:
         return (
             Answer(me.descend(torch.zeros(me.problem.d, dtype=torch.float64)).step, None)
-            if got.n is None
+            if request.n is None
             else Answer(None, 2)
         )
 

@@ -53,8 +53,8 @@ def slipped(how: str) -> Algorithm[Any, Any]:
                 return Server(s.x)  # type: ignore[return-value]
 
         @on_client
-        def train(self, me: Client, got: md.contract.messages.Model) -> md.contract.messages.Step:
-            step = md.contract.messages.Step(me.descend(got.x).step)
+        def train(self, me: Client, request: md.contract.messages.Model) -> md.contract.messages.Step:
+            step = md.contract.messages.Step(me.descend(request.x).step)
             return None if how == "reply" else step  # type: ignore[return-value]
 
     return Slip()
@@ -127,8 +127,8 @@ class Paper(Algorithm[Server, Memory]):
         return Server(x)
 
     @on_client(vectorized=True)
-    def train(self, me: Client[Memory], got: Model) -> Model:
-        return got
+    def train(self, me: Client[Memory], request: Model) -> Model:
+        return request
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class Second(First):
     """Its variant, with one client method more."""
 
     @on_client
-    def count(self, me: Client[Memory], got: Model) -> Model:
-        return got
+    def count(self, me: Client[Memory], request: Model) -> Model:
+        return request
 
 
 def test_methods_of_one_paper_share_their_base() -> None:
@@ -176,23 +176,23 @@ def test_a_client_method_of_another_form_is_refused() -> None:
 def test_a_client_needs_no_annotation_and_a_message_without_one_is_named() -> None:
     class Plain(Algorithm[Server]):
         @on_client
-        def train(self, me, got: Model) -> Model:  # type: ignore[no-untyped-def]
-            return got
+        def train(self, me, request: Model) -> Model:  # type: ignore[no-untyped-def]
+            return request
 
     assert Plain.message_types["train"] == (Model, None, Model, False)
-    with pytest.raises(TypeError, match=r"'got' is not annotated with one: write `got: Model`"):
+    with pytest.raises(TypeError, match=r"'request' is not annotated with one: write `request: Model`"):
 
         class Odd(Algorithm[Server]):
             @on_client
-            def train(self, me: Client, got) -> Model:  # type: ignore[no-untyped-def]
-                return got
+            def train(self, me: Client, request) -> Model:  # type: ignore[no-untyped-def]
+                return request
 
     with pytest.raises(TypeError, match="its return annotation is not a Message: write `-> Step`"):
 
         class Mute(Algorithm[Server]):
             @on_client
-            def train(self, me: Client, got: Model):  # type: ignore[no-untyped-def]
-                return got
+            def train(self, me: Client, request: Model):  # type: ignore[no-untyped-def]
+                return request
 
 
 def test_a_setting_that_is_gone_raises_its_sentence():

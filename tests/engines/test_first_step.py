@@ -32,8 +32,8 @@ class Told(md.FedAvg):
         self.told.update({i: up.delta for i, up in clients.ask(self.went, Model(s.x)).each().items()})
 
     @on_client(vectorized=True)
-    def went(self, me, got: Model) -> Step:
-        went = me.descend(got.x, scale=0.5, shift=0.1 + 0 * got.x, first=self.first)
+    def went(self, me, request: Model) -> Step:
+        went = me.descend(request.x, scale=0.5, shift=0.1 + 0 * request.x, first=self.first)
         assert (went.first is None) is not self.first
         return Step(went.first if self.first else went.step)
 

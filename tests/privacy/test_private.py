@@ -53,10 +53,10 @@ class Says(Algorithm[Server]):
         s.x = s.x + (replies.sum().delta if self.read == "sum" else replies.mean().delta)
 
     @on_client
-    def say(self, me: Client, got: Model) -> Step:
-        delta = torch.zeros_like(got.x)
+    def say(self, me: Client, request: Model) -> Step:
+        delta = torch.zeros_like(request.x)
         # The gradient of ½(x·1 − y)² at 0 is −y·1.
-        delta[me.id] = -self.size * me.problem.grad(got.x)[0]
+        delta[me.id] = -self.size * me.problem.grad(request.x)[0]
         return Step(delta)
 
 
@@ -76,8 +76,8 @@ class Watched(Says):
         s.x = torch.cat([up.delta[:4], up.dc[:4]])
 
     @on_client
-    def both(self, me: Client, got: Model) -> Both:
-        g = me.problem.grad(got.x)
+    def both(self, me: Client, request: Model) -> Both:
+        g = me.problem.grad(request.x)
         return Both(delta=g, dc=3 * g)
 
 

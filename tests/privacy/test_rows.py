@@ -346,24 +346,24 @@ class Leaky(Algorithm[Server]):
             s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         if self.way == "longer":
-            return Step(me.at(epochs=9).descend(got.x).step)
+            return Step(me.at(epochs=9).descend(request.x).step)
         if self.way == "correct":
-            return Step(me.descend(got.x, correct=lambda x, g, rows: g).step)
+            return Step(me.descend(request.x, correct=lambda x, g, rows: g).step)
         if self.way == "local loss":
-            return Step(me.descend(got.x, loss=lambda batch: batch.loss()).step)
-        step = me.descend(got.x).step
+            return Step(me.descend(request.x, loss=lambda batch: batch.loss()).step)
+        step = me.descend(request.x).step
         if self.way == "loss":
-            step = step + me.problem.loss(got.x)
+            step = step + me.problem.loss(request.x)
         if self.way == "labels":
             step = step + float(me.problem.y[0])
         if self.way == "gradient":
-            step = step + me.gradient(got.x)
+            step = step + me.gradient(request.x)
         if self.way == "curvature":
             step = step * me.problem.smoothness()
         if self.way == "twice":
-            step = step + me.descend(got.x).step
+            step = step + me.descend(request.x).step
         return Step(step)
 
 

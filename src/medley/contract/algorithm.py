@@ -95,8 +95,8 @@ def _message_types(cls: type, method: Any) -> MessageTypes:
         elif bare is not None:
             said = f"; {bare!r} is not annotated with one: write `{bare}: Model`, or its own class"
         raise TypeError(
-            f"{cls.__name__}.{method.__name__}: a client method takes (self, me: Client[...], got: SomeMessage) and, "
-            f"if each client gets its own message, a third SomeMessage; it returns a Message{said}"
+            f"{cls.__name__}.{method.__name__}: a client method takes (self, me: Client[...], request: SomeMessage), "
+            f"and if each client gets its own message, a third SomeMessage; it returns a Message{said}"
         )
     each = hints[messages[1]] if len(messages) == 2 else None
     return MessageTypes(hints[messages[0]], each, hints["return"], method.vectorized)

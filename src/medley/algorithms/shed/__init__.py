@@ -267,7 +267,7 @@ class SHED(Algorithm[Server, Memory]):
             rho = (following + m.spectrum.least + m.delta) / 2
         elif self.rho == "geo":
             rho = math.sqrt(following * (m.spectrum.mean(q) + m.delta))
-        new = Instalment(g=f.grad(x), V=V, lam=lam, rho=rho, following=following, q=q, held=m.base + m.sent)
+        new = Instalment(g=f.grad(x), V=V, lam=lam, rho=rho, following=following, q=q, stored=m.base + m.sent)
         up, sent = self.wire.encode(m, new)
         if self.difference:
             m.V = [*m.V, sent]

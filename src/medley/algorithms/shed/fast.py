@@ -48,7 +48,7 @@ class Coded(Exact):
             m.unit = torch.exp2(unit.to(new.g))
             codes, scale = quantise(rows / m.unit, self.bits)
         sent = restore(codes, scale) * m.unit
-        m.whole = m.whole or (new.held == 0 and drowns(new, sent[:-1] - new.V, metric))
+        m.whole = m.whole or (new.stored == 0 and drowns(new, sent[:-1] - new.V, metric))
         if m.whole:
             m.g = new.g
             return super().encode(m, new)
@@ -67,7 +67,7 @@ class Coded(Exact):
             unit=unit,
             lam=new.lam,
             rho=rho,
-            held=new.held,
+            held=new.stored,
             lift=lift,
         )
         return up, V

@@ -64,7 +64,7 @@ class Instalment:
         rho: ρ_i.
         following: λ_{q+1}, the largest eigenvalue not sent.
         q: number of pairs sent since the renewal, these included.
-        held: number of pairs that the server already holds.
+        stored: number of pairs that the server already holds.
     """
 
     g: Vec
@@ -73,7 +73,7 @@ class Instalment:
     rho: float
     following: float
     q: int
-    held: int
+    stored: int
 
 
 def nothing(m: Memory, A: Factor) -> Vectors:
@@ -131,7 +131,7 @@ class Exact:
             unit=None,
             lam=new.lam,
             rho=new.rho,
-            held=new.held,
+            held=new.stored,
             lift=None,
         )
         return up, new.V
