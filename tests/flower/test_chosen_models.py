@@ -108,7 +108,7 @@ ATTACKS: dict[str, Callable[[Site, np.ndarray], float]] = {
 }
 
 
-@pytest.mark.parametrize("attack", quick(2, ATTACKS))
+@pytest.mark.parametrize("attack", quick(1, ATTACKS))
 def test_chosen_models_tell_members_from_others_only_if_figures_are_exact(attack: str, tmp_path: Path) -> None:
     found = {}
     for rules in ("[rules]\nexact = true\n", ""):

@@ -17,6 +17,7 @@ pytest.importorskip("formulaic")
 import pandas as pd
 
 from medley.statistics import Rules, Study
+from support.pairs import crossed, quick
 
 OPEN = Rules(rows=1, events=1, parameters=1.0, pooled=True)
 
@@ -74,8 +75,7 @@ PLACES: dict[str, Callable[[Any], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("family", ["binomial", "gaussian"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "family"), crossed(PLACES, ["binomial", "gaussian"]))
 def test_a_column_far_from_0_has_8_digits(place: str, family: str) -> None:
     d = rows().assign(z=lambda d: PLACES[place](d))
     y = (d["died"] if family == "binomial" else d["pay"]).to_numpy()
@@ -127,7 +127,7 @@ def gamma_at_most(y: np.ndarray, mu: np.ndarray) -> float:
     return -float(optimize.minimize_scalar(ll, bounds=(-5, 8), method="bounded", options={"xatol": 1e-12}).fun)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", quick(2, range(8)))
 def test_a_gamma_is_tested_at_the_most_likely_dispersions(seed: int) -> None:
     d = rows(seed).iloc[:60]
     larger, smaller = (study(d).glm(f"stay ~ {r}", "gamma", link="log") for r in ("x + pay", "x"))
@@ -141,7 +141,7 @@ def test_a_gamma_is_tested_at_the_most_likely_dispersions(seed: int) -> None:
     assert larger.llnull == pytest.approx(study(d).glm("stay ~ 1", "gamma", link="log").llf, rel=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", quick(2, range(8)))
 def test_the_null_model_of_a_negative_binomial_has_its_own_alpha(seed: int) -> None:
     d = rows(seed)
     fit = study(d).glm("falls ~ x", "negative_binomial")
@@ -240,7 +240,7 @@ def test_the_edge_of_a_log_binomial_is_no_separation() -> None:
     assert X.T @ ((y - mu) / (1 - mu)) == pytest.approx([0, 0], abs=1e-6)
 
 
-@pytest.mark.parametrize("split", range(8))
+@pytest.mark.parametrize("split", quick(3, [0, 1, 5, 2, 3, 4, 6, 7]))
 def test_a_fit_does_not_depend_on_the_split(split: int) -> None:
     """Sites whose own first steps overflow, are separated, or have a single row."""
     d = rows()
@@ -255,12 +255,12 @@ def test_a_fit_does_not_depend_on_the_split(split: int) -> None:
         assert a.bse.to_numpy() == pytest.approx(b.bse.to_numpy(), rel=1e-8)
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-@pytest.mark.parametrize(
-    ("family", "link"), [("gaussian", "identity"), ("gaussian", "log"), ("gamma", "log"), ("gamma", "inverse")]
-)
-def test_units_of_the_outcome_do_not_matter(family: Any, link: Any, scale: float) -> None:
-    d = rows()
+FITS = [("gaussian", "identity"), ("gaussian", "log"), ("gamma", "log"), ("gamma", "inverse")]
+
+
+@pytest.mark.parametrize(("scale", "kind"), crossed([1e-12, 1e12], FITS))
+def test_units_of_the_outcome_do_not_matter(scale: float, kind: Any) -> None:
+    d, (family, link) = rows(), kind
     y = (d["pay"] + 2 if family == "gaussian" else d["stay"] + 0.1) * scale
     formula = "y ~ C(ward)" if link == "inverse" else "y ~ x"
     fit, plain = (study(d.assign(y=v)).glm(formula, family, link=link) for v in (y, y / scale))
