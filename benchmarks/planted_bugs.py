@@ -82,7 +82,7 @@ NOISE = [
           'me.secret(f"private batches, {self.by.identity}, {self.exchange}")',
           [f"{ROWS}::test_noise_does_not_come_from_the_stream_of_the_batches"]),
     Plant("noise from a key of 64 bits", "runtime/streams.py",
-          "_digest(seed, name, 32), 0", "_digest(seed, name, 8), 0",
+          "self._key = _digest(seed, name, 32)", "self._key = _digest(seed, name, 8)",
           ["tests/runtime/test_streams.py::test_secret_streams_are_what_the_docstring_says"]),
     Plant("a node's noise from 32 bits", "flower/client.py",
           "me.noise_seed = randbits(256)", "me.noise_seed = randbits(32)",

@@ -106,7 +106,7 @@ def page() -> str:
 
 def said(steps: Mapping[str, Any]) -> str:
     """The keys of [data] that come after reading."""
-    words = ", ".join(f"`{k}` ({schema.said(t)})" for k, t in steps.items())
+    words = ", ".join(f"`{k}` ({schema.in_toml(t)})" for k, t in steps.items())
     return f"These keys change the set once it is read, in this order: {words}."
 
 

@@ -220,11 +220,11 @@ def test_targets() -> None:
     assert (hit["round"], hit["bytes"]) == (3, 3 * 1900)
     assert goal.reached(never) is None
     assert Goal({"accuracy": 0.99, "loss": 2.0}).reached(fast) == Goal({"loss": 2.0}).reached(fast) is not None
-    (s,) = aggregate(goal.told([slow, fast, never]))
+    (s,) = aggregate(goal.with_costs([slow, fast, never]))
     rounds = s["rounds_to_target"]
     assert (rounds.n, rounds.mean) == (2, (3 + math.ceil(30 / 8 * math.log(3))) / 2)
     assert s["bytes_to_target"].values == (1900 * math.ceil(30 / 8 * math.log(3)), 1900 * 3)
-    (s,) = aggregate(Goal({"loss": 2.3 - 1.8 * (1 - math.exp(-8 * 5 / 30)) + 1e-9}).told([fast]))
+    (s,) = aggregate(Goal({"loss": 2.3 - 1.8 * (1 - math.exp(-8 * 5 / 30)) + 1e-9}).with_costs([fast]))
     assert s["rounds_to_target"].mean == 5
 
 
@@ -253,10 +253,10 @@ def test_methods_with_a_target_are_compared_by_its_costs_and_those_that_all_seed
         [run("quick", s, top=0.9, noise=0) for s in (0, 1)],
     )
     runs = [*slow, *quick, run("quick", 2, top=0.3, noise=0)]
-    told = Goal({"accuracy": 0.7}).told(runs)
+    told = Goal({"accuracy": 0.7}).with_costs(runs)
     assert primary(told) == "seconds_to_target"
     assert told_apart(told, "seconds_to_target") == {"slow"}
-    sure = Goal({"accuracy": 0.7}).told([*slow, *quick, run("quick", 2, top=0.9, noise=0)])
+    sure = Goal({"accuracy": 0.7}).with_costs([*slow, *quick, run("quick", 2, top=0.9, noise=0)])
     assert told_apart(sure, "seconds_to_target") == {"quick"}
     head, *lines = markdown(told).splitlines()
     assert "reached" in head

@@ -14,14 +14,14 @@ import medley as md
 from medley.cli import app
 from medley.contract.errors import RecipeError
 from medley.flower.agreement import own_version
-from medley.runtime.versions import OWN, found, install, version
+from medley.runtime.versions import OWN, install, version, version_of
 
 
 @pytest.fixture(autouse=True)
 def _read_anew() -> Iterator[None]:
-    found.cache_clear()
+    version_of.cache_clear()
     yield
-    found.cache_clear()
+    version_of.cache_clear()
 
 
 def test_of_what_is_here() -> None:

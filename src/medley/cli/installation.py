@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from itertools import zip_longest
 from pathlib import Path
 
-from ..runtime.versions import found as version
 from ..runtime.versions import install
+from ..runtime.versions import version_of as version
 
 SHARED = Path("/dev/shm")
 """Where processes share their vectors on Linux."""

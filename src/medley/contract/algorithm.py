@@ -89,14 +89,14 @@ def _message_types(cls: type, method: Any) -> MessageTypes:
     messages = names[1:]  # without the client, whose annotation is for readers and mypy
     bare = next((name for name in [*messages, "return"] if not _is_message(hints.get(name))), None)
     if not 1 <= len(messages) <= 2 or bare is not None:
-        said = ""
+        remedy = ""
         if bare == "return":
-            said = "; its return annotation is not a Message: write `-> Step`, or the reply's own class"
+            remedy = "; its return annotation is not a Message: write `-> Step`, or the reply's own class"
         elif bare is not None:
-            said = f"; {bare!r} is not annotated with one: write `{bare}: Model`, or its own class"
+            remedy = f"; {bare!r} is not annotated with one: write `{bare}: Model`, or its own class"
         raise TypeError(
             f"{cls.__name__}.{method.__name__}: a client method takes (self, me: Client[...], request: SomeMessage), "
-            f"and if each client gets its own message, a third SomeMessage; it returns a Message{said}"
+            f"and if each client gets its own message, a third SomeMessage; it returns a Message{remedy}"
         )
     each = hints[messages[1]] if len(messages) == 2 else None
     return MessageTypes(hints[messages[0]], each, hints["return"], method.vectorized)
@@ -108,11 +108,16 @@ def _is_message(hint: object) -> bool:
 
 def _with_card(cls: type) -> str | None:
     """The class's docstring, combined with its module's docstring if that is a card."""
-    own, card = cls.__doc__, getattr(sys.modules.get(cls.__module__), "__doc__", None)
-    if not own or "**One round sends**" not in (card or "") or "**One round sends**" in own:
-        return own
+    docstring = cls.__doc__
+    card = getattr(sys.modules.get(cls.__module__), "__doc__", None)
+    if not docstring or "**One round sends**" not in (card or "") or "**One round sends**" in docstring:
+        return docstring
     first, _, rest = inspect.cleandoc(card or "").partition("\n\n")
-    parts = (first, inspect.cleandoc(own)) if first.startswith(f"{cls.__name__}: ") else (inspect.cleandoc(own), first)
+    parts = (
+        (first, inspect.cleandoc(docstring))
+        if first.startswith(f"{cls.__name__}: ")
+        else (inspect.cleandoc(docstring), first)
+    )
     return "\n\n".join((*parts, rest))
 
 
@@ -159,8 +164,8 @@ class Algorithm(Checked, ABC, Generic[S, M]):
         super().__init_subclass__(**kw)
         base = next((b for b in get_original_bases(cls) if typing.get_origin(b) is Algorithm), None)
         if base is not None:
-            given = typing.get_args(base)[1:]  # from Python 3.13 on, these include a default
-            cls.memory = given[0] if given and given[0] is not Any else Nothing
+            arguments = typing.get_args(base)[1:]  # from Python 3.13 on, these include a default
+            cls.memory = arguments[0] if arguments and arguments[0] is not Any else Nothing
         elif Algorithm in cls.__bases__:
             raise TypeError(f"class {cls.__name__}: write Algorithm[Server] or Algorithm[Server, Memory] as its base")
         inherited = "needs" not in vars(cls)
@@ -170,8 +175,10 @@ class Algorithm(Checked, ABC, Generic[S, M]):
         elif cls.memory is not Nothing and inherited:
             cls.needs -= {Need.FIXED}  # inherited from a base without `readmit`
         _refuse_bare(cls)
-        own = {name: _message_types(cls, method) for name, method in vars(cls).items() if hasattr(method, "on_client")}
-        cls.message_types = cls.message_types | own
+        types = {
+            name: _message_types(cls, method) for name, method in vars(cls).items() if hasattr(method, "on_client")
+        }
+        cls.message_types = cls.message_types | types
         cls.__doc__ = _with_card(cls)
 
     @property

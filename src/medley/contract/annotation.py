@@ -49,7 +49,8 @@ class Bounds:
             return f"{noun} above {self.low:g}" if self.open_low else f"{noun}, at least {self.low:g}"
         if self.low == -math.inf:
             return f"{noun} below {self.high:g}" if self.open_high else f"{noun}, at most {self.high:g}"
-        left, right = "(" if self.open_low else "[", ")" if self.open_high else "]"
+        left = "(" if self.open_low else "["
+        right = ")" if self.open_high else "]"
         return f"{noun} in {left}{self.low:g}, {self.high:g}{right}"
 
 
@@ -109,10 +110,11 @@ def kinds(hint: Any, bounds: Bounds | None = None, such: str = "", finite: bool 
         such: an example value; default none
         finite: whether numbers must be finite; default True
     """
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    args = typing.get_args(hint)
     if origin is Annotated:
-        own = reduce(Bounds.__and__, [b for b in args[1:] if isinstance(b, Bounds)], bounds or Bounds())
-        return kinds(args[0], own, next((e for e in args[1:] if isinstance(e, str)), such), finite)
+        limits = reduce(Bounds.__and__, [b for b in args[1:] if isinstance(b, Bounds)], bounds or Bounds())
+        return kinds(args[0], limits, next((e for e in args[1:] if isinstance(e, str)), such), finite)
     if origin in (typing.Union, types.UnionType):
         # Whole numbers are numbers.
         return [k for arg in args if arg is not int or float not in args for k in kinds(arg, bounds, such, finite)]
@@ -167,12 +169,12 @@ def _instance(cls: type, example: str) -> ValueType:
 
 
 def _number(kind: type, bounds: Bounds, finite: bool) -> ValueType:
-    wanted: Any = Integral if kind is int else Real
+    kind_of_number: Any = Integral if kind is int else Real
     every = bounds == Bounds()
 
     def fits(value: Any, _: dict[str, int]) -> bool:
         # Python treats a bool as an int; no setting does.
-        if not isinstance(value, wanted) or isinstance(value, bool):
+        if not isinstance(value, kind_of_number) or isinstance(value, bool):
             return False
         return (kind is int or not finite or abs(value) <= sys.float_info.max) and (every or value in bounds)
 

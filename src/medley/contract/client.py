@@ -187,13 +187,15 @@ class Client(Generic[M]):
         """The number of optimizer steps in this round: ``pace.steps``, or epochs times mini-batches in an epoch."""
         if self.pace.steps is not None:
             return self.pace.steps
-        n, size = self.problem.n, self.pace.batch or 1
+        n = self.problem.n
+        size = self.pace.batch or 1
         return self.pace.epochs * (1 if self.full_batch else n // size if self.pace.drop_last else -(-n // size))
 
     @property
     def cuts(self) -> list[slice]:
         """The slices of a pass's mini-batches in its order of the rows; a single slice if a batch has all rows."""
-        n, size = self.problem.n, self.pace.batch or 1
+        n = self.problem.n
+        size = self.pace.batch or 1
         if self.full_batch:
             return [slice(0, n)]
         return [slice(at, min(at + size, n)) for at in range(0, n - n % size if self.pace.drop_last else n, size)]

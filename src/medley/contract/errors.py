@@ -49,17 +49,17 @@ class RecipeError(MedleyError, ValueError):
         self.key = key
 
     @classmethod
-    def unknown(cls, key: str, known: Iterable[str], where: str) -> RecipeError:
+    def unknown(cls, key: str, allowed: Iterable[str], where: str) -> RecipeError:
         """The error for an unknown key, with the nearest known one.
 
         Args:
             key: the unknown key
-            known: all known keys
+            allowed: all known keys
             where: the call or table that has the key
         """
-        known = sorted(known)
-        near = nearest(key, known)
-        names = "" if near and len(known) > MANY else f" It knows: {', '.join(known) or 'nothing'}."
+        allowed = sorted(allowed)
+        near = nearest(key, allowed)
+        names = "" if near and len(allowed) > MANY else f" It knows: {', '.join(allowed) or 'nothing'}."
         return cls(f"{where} has no {key!r}.{near}{names}", key)
 
 
@@ -89,10 +89,13 @@ class BadData(MedleyError, ValueError):
         place: Place | None = None,
     ) -> None:
         super().__init__(f"{place}: {message}" if place is not None and str(place) else message)
-        self.client, self.row, self.column = client, row, column
+        self.client = client
+        self.row = row
+        self.column = column
         if place is not None:
             self.stands = place, message
-            self.client, self.row = place.client, place.row
+            self.client = place.client
+            self.row = place.row
             self.column = place.column if isinstance(place.column, int) else column
 
     def at(self, place: Place) -> BadData:
@@ -110,7 +113,8 @@ class Unsupported(MedleyError, NotImplementedError):
 
     def __init__(self, message: str, *, method: str, need: str) -> None:
         super().__init__(message)
-        self.method, self.need = method, need
+        self.method = method
+        self.need = need
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.args, vars(self))
@@ -147,7 +151,10 @@ class ClientFailed(MedleyError):
             f"client {client} failed in round {round} in {method}(): {last}\n"
             f"--- traceback at the client ---\n{traceback}"
         )
-        self.client, self.round, self.method, self.traceback = client, round, method, traceback
+        self.client = client
+        self.round = round
+        self.method = method
+        self.traceback = traceback
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.args, vars(self))
@@ -182,7 +189,8 @@ class Diverged(MedleyError, ArithmeticError):
 
     def __init__(self, message: str, result: Any = None, unexplained: bool = False) -> None:
         super().__init__(message)
-        self.result, self.unexplained = result, unexplained
+        self.result = result
+        self.unexplained = unexplained
 
 
 class Stalled(Diverged):
@@ -200,10 +208,10 @@ SYNONYMS = {word: ("target", "y") for word in ("label", "labels", "target", "tar
 """Other libraries' words for an argument, each with the words that calls here may have for it."""
 
 
-def nearest(key: str, known: Iterable[str]) -> str:
+def nearest(key: str, allowed: Iterable[str]) -> str:
     """ " Did you mean 'mu'?", with the most similar known name; empty if none is similar."""
     # Recipes use lower case and classes do not, so ignore case.
-    spelt = {name.lower(): name for name in known}
+    spelt = {name.lower(): name for name in allowed}
     for word in SYNONYMS.get(str(key), ()):
         if word in spelt:
             return f" Did you mean {word!r}?"
@@ -213,10 +221,10 @@ def nearest(key: str, known: Iterable[str]) -> str:
 
 def named(ids: Sequence[int], names: Mapping[int, str]) -> str:
     """Clients in words: "Bern and Basel" if all have names, otherwise "clients [0, 1]"."""
-    said = [names[i] for i in ids if i in names]
-    if not ids or len(said) < len(ids):
+    present = [names[i] for i in ids if i in names]
+    if not ids or len(present) < len(ids):
         return f"clients {[*ids]}"
-    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+    return " and ".join([", ".join(present[:-1]), present[-1]] if len(present) > 1 else present)
 
 
 def name_clients(e: MedleyError, names: Sequence[str] | Mapping[int, str]) -> None:
@@ -230,6 +238,6 @@ def name_clients(e: MedleyError, names: Sequence[str] | Mapping[int, str]) -> No
 
 def with_names(message: str, names: Sequence[str] | Mapping[int, str]) -> str:
     """The message with clients' names instead of their numbers, if they have names."""
-    known = names if isinstance(names, Mapping) else dict(enumerate(names))
-    name = lambda m: f"client {known[int(m[1])]!r}" if int(m[1]) in known else m[0]
+    by_id = names if isinstance(names, Mapping) else dict(enumerate(names))
+    name = lambda m: f"client {by_id[int(m[1])]!r}" if int(m[1]) in by_id else m[0]
     return re.sub(r"\bclient (\d+)\b", name, message)

@@ -112,12 +112,13 @@ class Message:
         for name, value in packed.items():
             if not any(kind.fits(value, lengths) for kind in declared[name]):
                 raise WireError(
-                    f"{where}: {cls.__name__}.{name} is {_said(value)}, but is declared as "
+                    f"{where}: {cls.__name__}.{name} is {_value_text(value)}, but is declared as "
                     f"{in_words(kind.text for kind in declared[name])}{'' if d is None else f' with d = {d}'}"
                 )
             if finite and not is_finite(value):
                 raise WireError(f"{where}: {cls.__name__}.{name} contains numbers that are not finite")
-        if (size := nbytes(packed)) > LIMIT:
+        size = nbytes(packed)
+        if size > LIMIT:
             raise WireError(f"{where}: this {cls.__name__} has {size} bytes; the limit is {LIMIT}")
 
 
@@ -146,13 +147,13 @@ def is_finite(value: Tensor | Scalar | None) -> bool:
 def form_of(packed: Packed) -> Form:
     """The fields of a message, each with a tensor's shape, "a number", or "absent"."""
 
-    def said(v: Tensor | Scalar | None) -> str:
-        return str(list(v.shape)) if isinstance(v, Tensor) else "absent" if v is None else "a number"
+    def form(value: Tensor | Scalar | None) -> str:
+        return str(list(value.shape)) if isinstance(value, Tensor) else "absent" if value is None else "a number"
 
-    return frozenset((name, said(v)) for name, v in packed.items())
+    return frozenset((name, form(v)) for name, v in packed.items())
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     # repr, because this may be a client's text with any content.

@@ -156,7 +156,8 @@ def recall_all(method: str, clients: Cohort, recall: Callable[[Any, Any], Recall
         recall: the client method that returns v_i
         message: the request
     """
-    total, left = None, clients.ids
+    total = None
+    left = clients.ids
     for _ in range(4):
         replies = clients.ask(recall, message, ids=left)
         with suppress(TooFewReplies):

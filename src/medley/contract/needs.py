@@ -71,7 +71,8 @@ class Need(StrEnum):
     def __new__(cls, word: str, wanted: str = "") -> Need:
         """A member."""
         need = str.__new__(cls, word)
-        need._value_, need.wanted = word, wanted
+        need._value_ = word
+        need.wanted = wanted
         return need
 
     @classmethod

@@ -27,14 +27,15 @@ def real(value: Any) -> int | float | None:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
-def take(made: object, kind: Any, *names: str) -> None:
+def take(instance: object, kind: Any, *names: str) -> None:
     """Convert these attributes of a frozen dataclass to Python numbers if they are numbers; leave others unchanged.
 
     Args:
-        made: the dataclass
+        instance: the dataclass
         kind: `integer` or `real`
         names: the attributes
     """
     for name in names:
-        if (value := kind(getattr(made, name))) is not None:
-            object.__setattr__(made, name, value)
+        value = kind(getattr(instance, name))
+        if value is not None:
+            object.__setattr__(instance, name, value)

@@ -31,7 +31,8 @@ def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
         return f(tree)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         if len(vars(tree)) > len(tree.__dataclass_fields__):
-            more, kind = min(vars(tree).keys() - tree.__dataclass_fields__.keys()), type(tree).__name__
+            more = min(vars(tree).keys() - tree.__dataclass_fields__.keys())
+            kind = type(tree).__name__
             raise MedleyError(f"{kind}.{more} is not a field, so it would be lost: declare it in class {kind}")
         return dataclasses.replace(
             tree, **{k.name: map_tensors(getattr(tree, k.name), f) for k in dataclasses.fields(tree)}
@@ -143,13 +144,13 @@ def dataclasses_in(*roots: Any) -> dict[str, type]:
 
     A root may be an instance; then its fields' values are roots too.
     """
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
 
     def visit(hint: Any) -> None:
         for arg in typing.get_args(hint):
             visit(arg)
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint.__name__ not in found:
-            found[hint.__name__] = hint
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint.__name__ not in classes:
+            classes[hint.__name__] = hint
             for h in typing.get_type_hints(hint).values():
                 visit(h)
 
@@ -162,4 +163,4 @@ def dataclasses_in(*roots: Any) -> dict[str, type]:
     for root in roots:
         visit(root)
         look(root)
-    return found
+    return classes

@@ -47,5 +47,5 @@ class Local:
     def of(cls, pace: Pace, rows: int) -> Local:
         """The distribution for a client with this budget and number of rows. The expected batch size is the pace's."""
         size = rows if pace.batch is None else min(pace.batch, rows)
-        whole = rows // size if pace.drop_last else -(-rows // size)
-        return cls(rows, size / rows, pace.epochs * whole if pace.steps is None else pace.steps)
+        batches = rows // size if pace.drop_last else -(-rows // size)
+        return cls(rows, size / rows, pace.epochs * batches if pace.steps is None else pace.steps)

@@ -61,8 +61,8 @@ class Setting(NamedTuple):
             raise RecipeError.unknown(str(value), map(str, words), f"{where}({self.name}=...)")
         if isinstance(value, bool | int | float | str | list | tuple | None):
             raise RecipeError(f"{where}({self.name}={value!r}): must be {self.accepts}", self.name)
-        said = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-        raise RecipeError(f"{where}({self.name}=...): {said}; give {self.accepts}", self.name)
+        given = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise RecipeError(f"{where}({self.name}=...): {given}; give {self.accepts}", self.name)
 
 
 class Settings:
@@ -100,39 +100,46 @@ class Checked(Settings):
         return f"<b>{html.escape(repr(self))}</b>"
 
 
-def refuse_unknown(function: Callable[..., Any], call: str, given: Iterable[str], also: Iterable[str] = ()) -> None:
+def refuse_unknown(
+    function: Callable[..., Any], call: str, names_given: Iterable[str], also: Iterable[str] = ()
+) -> None:
     """Raise UnknownSetting for the first keyword that a function does not accept.
 
     Args:
         function: the function; with ``**rest`` it accepts all keywords, unless there is ``also``
         call: its name for users
-        given: the keywords
+        names_given: the keywords
         also: the keywords of ``**rest``
     """
     names, rest = _keywords(function)
-    known = [*dict.fromkeys((*names, *also))]
-    unknown = next((key for key in given if key not in known), None)
+    allowed = [*dict.fromkeys((*names, *also))]
+    unknown = next((key for key in names_given if key not in allowed), None)
     if unknown is not None and (also or not rest):
-        raise UnknownSetting.unknown(unknown, known, f"{call}()")
+        raise UnknownSetting.unknown(unknown, allowed, f"{call}()")
 
 
-def refuse_missing(function: Callable[..., Any], call: str, count: int, given: Iterable[str]) -> None:
-    """Raise RecipeError for an argument without a default that is neither ``given`` nor one of the first ``count``."""
-    given = {*given}
-    there = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
-    for k, p in enumerate(there):
+def refuse_missing(function: Callable[..., Any], call: str, count: int, names_given: Iterable[str]) -> None:
+    """Raise RecipeError for an argument without a default that is neither named nor one of the first ``count``."""
+    given_by_name = {*names_given}
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    for k, p in enumerate(parameters):
         named = p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        if named and p.default is p.empty and p.name not in given and not (k < count and p.kind is not p.KEYWORD_ONLY):
-            names = ", ".join(f"{q.name}=" for q in there if q.kind not in (q.VAR_KEYWORD, q.VAR_POSITIONAL))
+        if (
+            named
+            and p.default is p.empty
+            and p.name not in given_by_name
+            and not (k < count and p.kind is not p.KEYWORD_ONLY)
+        ):
+            names = ", ".join(f"{q.name}=" for q in parameters if q.kind not in (q.VAR_KEYWORD, q.VAR_POSITIONAL))
             raise RecipeError(f"{call}(): {p.name}= is missing; it has no default. The settings are {names}", p.name)
 
 
 @cache
 def _keywords(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
     """The keywords of a function by name, and whether it accepts others."""
-    there = inspect.signature(function).parameters.values()
-    names = [p.name for p in there if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
-    return tuple(names), any(p.kind is p.VAR_KEYWORD for p in there)
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
+    return tuple(names), any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def check(settings: Any, call: str = "") -> None:
@@ -145,10 +152,10 @@ def check(settings: Any, call: str = "") -> None:
         setting.check(getattr(settings, setting.name), call or type(settings).__name__)
 
 
-def check_flags(made: object, *names: str) -> None:
+def check_flags(instance: object, *names: str) -> None:
     """Raise RecipeError unless these attributes are True or False; the error names the class and the attribute."""
     for name in names:
-        check_flag(getattr(made, name), type(made).__name__, name)
+        check_flag(getattr(instance, name), type(instance).__name__, name)
 
 
 def check_flag(value: object, call: str, name: str) -> None:
@@ -202,19 +209,20 @@ def called_with(settings: Callable[P, T]) -> Callable[[Callable[[T], R]], Callab
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             return function(settings(*args, **kwargs))
 
-        made: Any = call
-        del made.__wrapped__  # its one argument is not the user's
+        wrapped: Any = call
+        del wrapped.__wrapped__  # its one argument is not the user's
         settings.__init__.__qualname__ = function.__name__  # for Python's errors about missing arguments
         first, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
-        said = [f"    {s.name}: {s.doc}" for s in describe(settings)]
-        lines = [textwrap.fill(line, 118, subsequent_indent=" " * 8) for line in said]
-        made.__doc__ = "\n".join([first, "", "Args:", *lines, *(["", rest] if rest else []), ""])
-        own, hints = inspect.signature(settings), typing.get_type_hints(settings)
-        shown = [p.replace(annotation=_bare(p.annotation)) for p in own.parameters.values()]
-        made.__signature__ = own.replace(
+        settings_lines = [f"    {s.name}: {s.doc}" for s in describe(settings)]
+        lines = [textwrap.fill(line, 118, subsequent_indent=" " * 8) for line in settings_lines]
+        wrapped.__doc__ = "\n".join([first, "", "Args:", *lines, *(["", rest] if rest else []), ""])
+        signature = inspect.signature(settings)
+        hints = typing.get_type_hints(settings)
+        shown = [p.replace(annotation=_bare(p.annotation)) for p in signature.parameters.values()]
+        wrapped.__signature__ = signature.replace(
             parameters=shown, return_annotation=inspect.signature(function).return_annotation
         )
-        made.__annotations__ = {name: hints[name] for name in own.parameters}
+        wrapped.__annotations__ = {name: hints[name] for name in signature.parameters}
         return call
 
     return around
@@ -260,8 +268,8 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _docs(doc: str) -> dict[str, str]:
     """The entries "name: text" of a docstring's Attributes or Args, with the lines indented below them."""
     sections = re.findall(r"^(?:Attributes|Args):\n((?: {4}.*\n?)+)", inspect.cleandoc(doc), re.MULTILINE)
-    found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}\S.*)*)", "\n".join(sections), re.MULTILINE)
-    return {name: re.sub(r"\s+", " ", text).strip() for name, text in found}
+    matches = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}\S.*)*)", "\n".join(sections), re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text).strip() for name, text in matches}
 
 
 __all__ = [

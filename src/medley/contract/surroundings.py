@@ -81,12 +81,13 @@ def set_aside(call: str, device: str = "cpu", threads: int | None = None) -> Ite
 
     Raises RecipeError for global module hooks, and for modes that cannot be set aside, see `refusal`.
     """
-    if why := refusal(device):
+    why = refusal(device)
+    if why:
         raise RecipeError(f"{call}: {why}", "run")
     switches = ANYWHERE + (ON_CPU if device == "cpu" else ())
     if threads is not None:
         switches += ((torch.get_num_threads, torch.set_num_threads, threads),)
-    before = [(write, now) for read, write, plain in switches if (now := read()) != plain]
+    before = [(write, value) for read, write, plain in switches if (value := read()) != plain]
     with contextlib.ExitStack() as stack:
         if before:  # of the whole process, so no other run may begin or end meanwhile
             stack.enter_context(turns.alone())
@@ -98,8 +99,8 @@ def set_aside(call: str, device: str = "cpu", threads: int | None = None) -> Ite
                 stack.enter_context(torch.autocast(kind, enabled=False))
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
-        for write, now in before:
-            stack.callback(write, now)
+        for write, value in before:
+            stack.callback(write, value)
         for _, write, plain in switches if before else ():
             write(plain)
         yield

@@ -61,8 +61,9 @@ class Tuned(Settings):
         chosen = next((row for row in self.record if row.get("chosen")), self.record[0])
         keys = [k for k in chosen if k not in JUDGED]
         grid = {k: ", ".join(dict.fromkeys(f"{row[k]}" for row in self.record)) for k in keys}
-        said = " and ".join(f"{k}={chosen[k]} of {grid[k]}" for k in keys)
-        points, seeds = len(self.record), len(chosen.get("scores", ()))
+        choice = " and ".join(f"{k}={chosen[k]} of {grid[k]}" for k in keys)
+        points = len(self.record)
+        seeds = len(chosen.get("scores", ()))
         budget = f"{points} points, {seeds} seed{'' if seeds == 1 else 's'}, {chosen.get('rounds', '?')} rounds each"
         note = f"; {chosen['note']}" if chosen.get("note") else ""
-        return f"tuned to {said} ({budget}){note}"
+        return f"tuned to {choice} ({budget}){note}"

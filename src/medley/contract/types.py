@@ -44,16 +44,16 @@ def column(values: Sequence[float], like: Tensor, dtype: torch.dtype | None = No
         like: a tensor on the column's device
         dtype: default None: the dtype of ``like``
     """
-    here = torch.tensor(values, dtype=dtype or like.dtype)
-    made: Any = here.to(like.device)[:, None]
-    if not made.is_cpu:
-        made.known = made._version, here.tolist()
-    return made  # type: ignore[no-any-return]
+    values_here = torch.tensor(values, dtype=dtype or like.dtype)
+    tensor: Any = values_here.to(like.device)[:, None]
+    if not tensor.is_cpu:
+        tensor.known = tensor._version, values_here.tolist()
+    return tensor  # type: ignore[no-any-return]
 
 
 def entries(*columns: Tensor) -> list[list[float]]:
     """The numbers of columns [k, 1]. Numbers not yet known here are read from their device in one transfer."""
-    there = [c for c in columns if getattr(c, "known", (-1,))[0] != c._version]
-    alike = len({c.dtype for c in there}) == 1
-    read = iter(torch.cat(there, 1).T.tolist() if alike else [c[:, 0].tolist() for c in there])
-    return [next(read) if any(c is t for t in there) else vars(c)["known"][1] for c in columns]
+    unread = [c for c in columns if getattr(c, "known", (-1,))[0] != c._version]
+    alike = len({c.dtype for c in unread}) == 1
+    read = iter(torch.cat(unread, 1).T.tolist() if alike else [c[:, 0].tolist() for c in unread])
+    return [next(read) if any(c is t for t in unread) else vars(c)["known"][1] for c in columns]

@@ -72,8 +72,8 @@ class Wrapper(Algorithm[S]):
 
     def settings(self) -> dict[str, Any]:
         """The method's settings, and the wrapper's settings with ``prefix``."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "method"}
-        return {**self.method.settings(), **{f"{self.prefix}.{k}": v for k, v in own.items()}}
+        settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "method"}
+        return {**self.method.settings(), **{f"{self.prefix}.{k}": v for k, v in settings.items()}}
 
     def suited(self: W, gives: frozenset[Need]) -> W:
         """With the method's "auto" settings resolved."""

@@ -51,7 +51,7 @@ class Board:
 
     @property
     def _marked(self) -> list[Result]:
-        return report.told(self.results, self.target, self.target_over)
+        return report.with_target(self.results, self.target, self.target_over)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -5,11 +5,34 @@ from .figures import Dots, Line, Markup, forest, lines, partition, strip
 from .numbers import MethodSummary, Paired, Stat, aggregate, by_method, paired, primary, usable
 from .page import curve, page, save
 from .table import html, latex, markdown, rows, table
-from .targets import Goal, told
+from .targets import Goal, with_target
 
 __all__ = [
-    "Band", "Dots", "Goal", "Line", "Markup", "MethodSummary", "Paired", "Stat", "aggregate", "band", "by_method",
+    "Band",
+    "Dots",
+    "Goal",
+    "Line",
+    "Markup",
+    "MethodSummary",
+    "Paired",
+    "Stat",
+    "aggregate",
+    "band",
+    "by_method",
     "curve",
-    "forest", "html", "latex", "lines", "markdown", "page", "paired", "partition", "primary", "rows",
-    "save", "strip", "table", "told", "usable",
+    "forest",
+    "html",
+    "latex",
+    "lines",
+    "markdown",
+    "page",
+    "paired",
+    "partition",
+    "primary",
+    "rows",
+    "save",
+    "strip",
+    "table",
+    "usable",
+    "with_target",
 ]  # fmt: skip

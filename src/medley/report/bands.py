@@ -46,7 +46,8 @@ def column(result: Result, name: str) -> Curve:
 
 def curve(result: Result, x: str, y: str) -> tuple[Curve, Curve]:
     """Columns ``x`` and ``y`` of the rows in which both are finite; ``x`` never decreases."""
-    at, v = column(result, x), column(result, y)
+    at = column(result, x)
+    v = column(result, y)
     both = np.isfinite(at) & np.isfinite(v)
     return np.maximum.accumulate(at[both]), v[both]
 
@@ -83,11 +84,13 @@ def band(results: Sequence[Result], x: str = "round", y: str = "loss", log: bool
         curves = [(at, np.log10(np.maximum(v, floor))) for at, v in curves]
     grid, Y = _rounds(curves) if x == "round" else _interpolated(curves, points)
     keep = thin(len(grid), points)
-    grid, Y = grid[keep], Y[:, keep]
+    grid = grid[keep]
+    Y = Y[:, keep]
     n = len(curves)
     mean = Y.mean(0)
     half = t95(n) * Y.std(0, ddof=1) / math.sqrt(n) if n > 1 else np.full(len(grid), math.nan)
-    low, high = mean - half, mean + half
+    low = mean - half
+    high = mean + half
     if log:
         mean, low, high = (np.power(10.0, np.clip(v, -300, 300)) for v in (mean, low, high))
     return Band(grid, mean, low, high, n)
@@ -106,7 +109,8 @@ def _interpolated(curves: Sequence[Trajectory], points: int) -> tuple[Curve, Flo
     grid = curves[0][0]
     if all(np.array_equal(at, grid) for at, _ in curves):
         return grid, np.stack([v for _, v in curves])
-    low, high = max(at[0] for at, _ in curves), min(at[-1] for at, _ in curves)
+    low = max(at[0] for at, _ in curves)
+    high = min(at[-1] for at, _ in curves)
     k = min(points, max(len(at) for at, _ in curves))
     grid = np.linspace(low, high, k) if low <= high else np.empty(0)
     return grid, np.stack([np.interp(grid, at, v) for at, v in curves])

@@ -26,14 +26,14 @@ def differing(results: Sequence[Result]) -> str:
     """
     recorded = [r for r in results if "data" in r.settings]
     parts = [f"{key}{_shown(recorded, key)}" for key in FEDERATION if _differs(recorded, key)]
-    said = [f"different federations ({'; '.join(parts)})"] if parts else []
+    reasons = [f"different federations ({'; '.join(parts)})"] if parts else []
     rounds = sorted({last_round(r) for r in results if r.status.outcome == "finished" and r.history})
     if len(rounds) > 1:
         listed = " and ".join(map(str, rounds)) if len(rounds) < 4 else f"{rounds[0]} to {rounds[-1]}"
-        said.append(f"different numbers of rounds ({listed})")
-    if not said:
+        reasons.append(f"different numbers of rounds ({listed})")
+    if not reasons:
         return ""
-    return f"Not one comparison: the runs are of {' and of '.join(said)}, so not only the methods differ."
+    return f"Not one comparison: the runs are of {' and of '.join(reasons)}, so not only the methods differ."
 
 
 def _differs(results: Sequence[Result], key: str) -> bool:
@@ -55,6 +55,6 @@ def _shown(results: Sequence[Result], key: str) -> str:
     if key == "data":  # its shape and its digest say little
         split = lambda v: v.split(" ")[:1]
     common = set.intersection(*(set(split(v)) for v in values))
-    own = list(dict.fromkeys(" ".join(w for w in split(v) if w not in common) or "default" for v in values))
-    text = " or ".join("none" if v == "None" else v for v in own)
-    return f": {text}" if len(own) > 1 and len(text) <= LONGEST else ""
+    texts = list(dict.fromkeys(" ".join(w for w in split(v) if w not in common) or "default" for v in values))
+    text = " or ".join("none" if v == "None" else v for v in texts)
+    return f": {text}" if len(texts) > 1 and len(text) <= LONGEST else ""

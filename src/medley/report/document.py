@@ -40,17 +40,17 @@ Cells = Sequence[str | Cell]
 
 def text(words: str, style: str = "") -> Markup:
     """A paragraph; ``style`` is its CSS class: ``facts``, ``lede``, ``note`` or none."""
-    return _made("text", words, style)
+    return _macro("text", words, style)
 
 
 def heading(words: str) -> Markup:
     """A heading inside a section."""
-    return _made("heading", words)
+    return _macro("heading", words)
 
 
 def code(words: str) -> Markup:
     """Preformatted text."""
-    return _made("code", words)
+    return _macro("code", words)
 
 
 def table(head: Sequence[str], rows: Sequence[Cells], note: str = "", style: str = "figures") -> Markup:
@@ -61,32 +61,32 @@ def table(head: Sequence[str], rows: Sequence[Cells], note: str = "", style: str
         rows: Cells of each row, as many as ``head``.
         style: CSS class: ``figures`` (default), ``said`` if the last column holds sentences, or ``settings``.
     """
-    return _made("table", head, rows, note, style)
+    return _macro("table", head, rows, note, style)
 
 
 def figure(svg: Markup, caption: str = "", style: str = "") -> Markup:
     """A figure with a caption above it; ``style`` is its CSS class: ``scroll`` or none."""
-    return _made("figure", svg, caption, style)
+    return _macro("figure", svg, caption, style)
 
 
 def figures(of: Sequence[Markup], style: str = "") -> Markup:
     """Figures side by side; ``style`` is the row's further CSS class: ``two``, ``wide``, ``own`` or none."""
-    return _made("figures", of, style)
+    return _macro("figures", of, style)
 
 
 def legend(slots: dict[str, int]) -> Markup:
     """Keys of the methods, each a switch that hides the method in all figures; ``slots`` are their numbers by name."""
-    return _made("legend", slots)
+    return _macro("legend", slots)
 
 
 def details(summary: str, block: Markup) -> Markup:
     """A block that unfolds below its ``summary``."""
-    return _made("details", summary, block)
+    return _macro("details", summary, block)
 
 
-def definitions(used: Collection[str], base: str, metric: str, dealt: str) -> Markup:
+def definitions(used: Collection[str], base: str, metric: str, partition: str) -> Markup:
     """Definitions from ``notes.html``: of the terms that every page has, and of the terms in ``used``."""
-    return _made("definitions", used, base, metric, dealt, template="notes.html")
+    return _macro("definitions", used, base, metric, partition, template="notes.html")
 
 
 WIDE = 1152
@@ -100,8 +100,10 @@ def fitted(head: Sequence[str], rows: Sequence[Cells], keep: int, note: str = ""
         head: Headings of all columns; if the last is "ended", its cells are sentences, which wrap.
         keep: Number of leading columns in the first table; the other tables begin with the first column alone.
     """
-    said = [210.0 if name == "ended" else 0.0 for name in head]
-    wide = [said[k] or max(_width(c, k) for c in (_longest(head[k]), *(r[k] for r in rows))) for k in range(len(head))]
+    widths = [210.0 if name == "ended" else 0.0 for name in head]
+    wide = [
+        widths[k] or max(_width(c, k) for c in (_longest(head[k]), *(r[k] for r in rows))) for k in range(len(head))
+    ]
     parts = [list(range(keep))]
     for k in range(keep, len(head)):
         if len(parts[-1]) > 1 and sum(wide[j] for j in parts[-1]) + wide[k] > WIDE:
@@ -172,7 +174,7 @@ def _templates() -> Any:
     return templates
 
 
-def _made(macro: str, *values: Any, template: str = "blocks.html") -> Markup:
+def _macro(macro: str, *values: Any, template: str = "blocks.html") -> Markup:
     """The HTML of a template's macro."""
     return Markup(getattr(_templates().get_template(template).module, macro)(*values))
 

@@ -158,15 +158,15 @@ def by_method(results: Iterable[Result]) -> dict[str, list[Result]]:
     Raises RecipeError if two runs have the same method and seed, because then they cannot be told apart.
     """
     groups: dict[str, list[Result]] = {}
-    seen = set()
+    methods = set()
     for r in results:
-        if (r.method, r.seed) in seen:
+        if (r.method, r.seed) in methods:
             raise RecipeError(
                 f"two results are both {r.method!r} with seed {r.seed}: give them different names "
                 "(Result.method), or report them separately",
                 "method",
             )
-        seen.add((r.method, r.seed))
+        methods.add((r.method, r.seed))
         groups.setdefault(r.method, []).append(r)
     return groups
 
@@ -183,8 +183,8 @@ _IN_USE = {
 
 def in_use(result: Result, metric: str) -> str:
     """The column for a figure of clients' models; if all clients use the server's model, the server model's column."""
-    own = any("server_loss" in row for row in result.clients)
-    return metric if own else _IN_USE.get(metric, metric)
+    has_server_rows = any("server_loss" in row for row in result.clients)
+    return metric if has_server_rows else _IN_USE.get(metric, metric)
 
 
 def final(result: Result, metric: str) -> float:
@@ -219,8 +219,8 @@ def directions(results: Sequence[Result]) -> dict[str, str]:
     """Directions of the user's metrics, "higher" or "lower", by name."""
     out: dict[str, str] = {}
     for r in results:
-        found = r.settings.get("metrics")
-        out |= found if isinstance(found, Mapping) else {}
+        metrics = r.settings.get("metrics")
+        out |= metrics if isinstance(metrics, Mapping) else {}
     return out
 
 
@@ -253,11 +253,12 @@ def primary(results: Sequence[Result]) -> str:
     that exists of acc (streams), personal_accuracy and personal_test_loss (clients with their own models), gap (if the
     optimal loss is known), accuracy, test_loss and loss.
     """
-    there = set(metrics_of(results))
-    if cost := cost_of_target(there, any(final(r, "seconds_to_target") > 0 for r in results)):
+    available = set(metrics_of(results))
+    cost = cost_of_target(available, any(final(r, "seconds_to_target") > 0 for r in results))
+    if cost:
         return cost
     order = ("acc", "personal_accuracy", "personal_test_loss", "gap", "accuracy", "test_loss")
-    return next((m for m in order if m in there), "loss")
+    return next((m for m in order if m in available), "loss")
 
 
 def aggregate(results: Sequence[Result]) -> list[MethodSummary]:
@@ -269,7 +270,8 @@ def aggregate(results: Sequence[Result]) -> list[MethodSummary]:
     out = []
     for method, runs in by_method(results).items():
         ran = [r for r in runs if usable(r)]
-        seeds, used = tuple(r.seed for r in runs), tuple(r.seed for r in ran)
+        seeds = tuple(r.seed for r in runs)
+        used = tuple(r.seed for r in ran)
         stats = {m: Stat.of(final(r, m) for r in ran) for m in names}
         out.append(MethodSummary(method, seeds, used, stats, status_of(runs)))
     return out
@@ -292,7 +294,8 @@ def status_of(runs: Sequence[Result]) -> str:
         text = "reached its target" if outcome == "target" else outcome
         if outcome != "target":
             rounds = [last_round(r) for r in some]
-            first, last = min(rounds), max(rounds)
+            first = min(rounds)
+            last = max(rounds)
             text += f" after round {first}" if first == last else f" after rounds {first} to {last}"
         parts.append(text if len(runs) == 1 else f"{text} on {len(some)} of {len(runs)} seeds")
     return "; ".join(parts)

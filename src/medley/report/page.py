@@ -18,7 +18,7 @@ from .sections.comparison import Comparison
 from .sections.costs import cost
 from .sections.curves import AXES, curves, pictured
 from .sections.holdings import Described, holdings
-from .sections.notes import made, notes
+from .sections.notes import made_by, notes
 from .sections.outcome import lede
 from .sections.outcome import results as outcome
 from .sections.personal import personal
@@ -72,7 +72,7 @@ def page(
         ("Settings", all_settings(c, settings)),
         *((heading, [body if isinstance(body, Markup) else text(body)]) for heading, body in extra),
         ("How to read this", notes(c)),
-        ("Made with", made(command, c)),
+        ("Made with", made_by(command, c)),
     ]
     return made_of(
         heading_of(c) if title is None else title, [*compared(c), *lede(c)], sections, tuple(c.slots.values())
@@ -95,13 +95,13 @@ def curve(
     if over not in axes:
         raise RecipeError.unknown(over, axes, "a figure over rounds, bytes or time")
     metric = metric or c.metric
-    found = pictured(c, metric, *axes[over])
-    if not any(len(s.x) for s in found["series"]):
-        there = {m for r in c.results for row in r.history for m in row}
-        if metric in there:
+    picture = pictured(c, metric, *axes[over])
+    if not any(len(s.x) for s in picture["series"]):
+        metrics = {m for r in c.results for row in r.history for m in row}
+        if metric in metrics:
             raise RecipeError(f"a figure over {over}: the runs have no {over}; use over='round' or 'bytes'", "over")
-        raise RecipeError.unknown(metric, there - {"round", "task"}, f"a figure over {over}: the history")
-    return found
+        raise RecipeError.unknown(metric, metrics - {"round", "task"}, f"a figure over {over}: the history")
+    return picture
 
 
 def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
@@ -109,7 +109,8 @@ def save(path: str | Path, results: Sequence[Result], **kwargs: Any) -> Path:
 
     Raises RecipeError, as `page` does, and MedleyError if the file cannot be written.
     """
-    path, text = Path(path), page(results, **kwargs)
+    path = Path(path)
+    text = page(results, **kwargs)
     atomic.make_folder(path.parent)
     atomic.write(path, text)
     return path

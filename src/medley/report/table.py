@@ -99,20 +99,20 @@ def named(metric: str, results: Sequence[Result], which: str = "last") -> str:
         name = name.replace("worst tenth of clients", "worst client")
     if metric == "loss" and estimated(results):
         name = "loss, estimate"
-    whole = metric in ("acc", "learn", "fgt") or metric in COLUMNS
-    return name if whole or not streamed(results) else f"{name}, {which} task"
+    is_plain = metric in ("acc", "learn", "fgt") or metric in COLUMNS
+    return name if is_plain or not streamed(results) else f"{name}, {which} task"
 
 
 def _spent(results: Sequence[Result]) -> str:
     """A sentence on the δ and the unit of each private method's ε; empty if none is private."""
-    said: dict[str, list[str]] = {}
+    notes: dict[str, list[str]] = {}
     for r in results:
         if "method.private.delta" in r.settings:
             s = r.settings
             what = f"at δ = {float(s['method.private.delta']):g}, per {s['method.private.unit']}"
-            said.setdefault(what, []).append(r.method)
-    one = len(said) == 1
-    each = [what if one else f"{what} ({', '.join(dict.fromkeys(names))})" for what, names in said.items()]
+            notes.setdefault(what, []).append(r.method)
+    one = len(notes) == 1
+    each = [what if one else f"{what} ({', '.join(dict.fromkeys(names))})" for what, names in notes.items()]
     return f"ε is {'; '.join(each)}." if each else ""
 
 
@@ -122,27 +122,31 @@ def headline(results: Sequence[Result]) -> list[str]:
     For runs that stop at a target these are the costs of reaching it: their other final figures describe where they
     stopped, not the method.
     """
-    there = {m for s in aggregate(results) for m, stat in s.metrics.items() if stat.n}
+    measured = {m for s in aggregate(results) for m, stat in s.metrics.items() if stat.n}
     first = primary(results)
     if first in COLUMNS:
         moves = {m for m in COLUMNS if any(final(r, m) > 0 for r in results)}
         # If every round is one exchange, one column shows both.
-        got = [r for r in results if math.isfinite(final(r, first))]
-        if all(final(r, "exchanges_to_target") == final(r, "rounds_to_target") for r in got):
+        runs = [r for r in results if math.isfinite(final(r, first))]
+        if all(final(r, "exchanges_to_target") == final(r, "rounds_to_target") for r in runs):
             moves -= {"exchanges_to_target"}
         return [first, *(m for m in COLUMNS if m in moves and m != first)]
-    own = list(directions(results))
-    wanted = ["acc", "learn", "fgt", *own] if first == "acc" else ["accuracy", "attack_success", *own, *FAIRNESS, "gap"]
+    custom = list(directions(results))
+    columns = (
+        ["acc", "learn", "fgt", *custom]
+        if first == "acc"
+        else ["accuracy", "attack_success", *custom, *FAIRNESS, "gap"]
+    )
     # Nobody uses the server's model if clients have their own.
     personal = first.startswith("personal_")
-    wanted = ["personal_accuracy_worst", *own, "personal_loss"] if personal else wanted
-    wanted = ["epsilon", *wanted]
-    wanted += ["loss"] if "gap" not in there and first != "acc" and not personal else []
-    wanted += ["test_loss"] if first == "test_loss" else []
-    return [first, *(m for m in dict.fromkeys(wanted) if m in there and m != first)]
+    columns = ["personal_accuracy_worst", *custom, "personal_loss"] if personal else columns
+    columns = ["epsilon", *columns]
+    columns += ["loss"] if "gap" not in measured and first != "acc" and not personal else []
+    columns += ["test_loss"] if first == "test_loss" else []
+    return [first, *(m for m in dict.fromkeys(columns) if m in measured and m != first)]
 
 
-def said(goal: Goal) -> str:
+def goal_text(goal: Goal) -> str:
     """A target in words: "accuracy of at least 90.0 %"."""
     mean = "" if goal.over == 1 else f", over the mean of {goal.over} evaluations"
     return " or ".join(
@@ -208,7 +212,8 @@ def table(results: Sequence[Result], base: str | None = None) -> Any:
     for k, name in enumerate(head):
         last = k == len(head) - 1
         out.add_column(Text(name), justify="left" if k == 0 or last else "right", no_wrap=not last, overflow="ellipsis")
-    bold, most = told_apart(results, primary(results)), 3 if primary(results) in COLUMNS else 2
+    bold = told_apart(results, primary(results))
+    most = 3 if primary(results) in COLUMNS else 2
     for line in lines:
         out.add_row(*(Text(cell, style="bold" if k < most and line[0] in bold else "") for k, cell in enumerate(line)))
     return out
@@ -231,7 +236,8 @@ def latex(results: Sequence[Result], base: str | None = None) -> str:
     head, lines = _cells(results, base)
     left_out = {"wall"} | ({"status"} if all(r.status.ok for r in results) else set())
     keep = [k for k, name in enumerate(head) if name not in left_out]
-    bold, most = told_apart(results, primary(results)), 3 if primary(results) in COLUMNS else 2
+    bold = told_apart(results, primary(results))
+    most = 3 if primary(results) in COLUMNS else 2
     form: Callable[[str, bool], str] = lambda cell, strong: rf"\textbf{{{tex(cell)}}}" if strong else tex(cell)
     body = [[form(line[k], k < most and line[0] in bold) for k in keep] for line in lines]
     rows = [[tex(head[k]) for k in keep], *body]
@@ -272,15 +278,15 @@ def _unreached(results: Sequence[Result]) -> str:
     goal = Goal.of(results)
     if goal is None or any(map(goal.reached, results)):
         return ""
-    return f"No run reached {said(goal)}, so final figures are compared."
+    return f"No run reached {goal_text(goal)}, so final figures are compared."
 
 
 def _brackets(results: Sequence[Result], heads: Sequence[str] | None) -> str:
     """The meaning of figures in brackets; empty if the columns ``heads`` have none."""
     sums = aggregate(results)
     columns = [(m, [s[m] for s in sums]) for m in headline(results) if heads is None or named(m, results) in heads]
-    there = any(beyond(stats, m) and any(s.half > 0 for s in stats) for m, stats in columns)
-    if not there and not any(impossible(p) for p in paired(results, metric=primary(results))):
+    is_shown = any(beyond(stats, m) and any(s.half > 0 for s in stats) for m, stats in columns)
+    if not is_shown and not any(impossible(p) for p in paired(results, metric=primary(results))):
         return ""
     return "In brackets: each seed's figure, if the interval of so few would leave the possible range."
 
@@ -330,11 +336,11 @@ def known_to(results: Sequence[Result]) -> str:
     z = scipy.stats.norm.ppf(0.975)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))  # Wilson's interval
     pp = f"{100 * half:.1f}" if half >= 0.01 else f"{100 * half:.1g}"
-    known = f"{n:,} test rows, which alone leave an accuracy of {100 * share:.1f} % uncertain by ± {pp} pp (95 %)"
+    sentence = f"{n:,} test rows, which alone leave an accuracy of {100 * share:.1f} % uncertain by ± {pp} pp (95 %)"
     return (
-        f"There are {known}."
+        f"There are {sentence}."
         if len(seeds) == 1
-        else f"All seeds share {known}. The ± over seeds does not include this."
+        else f"All seeds share {sentence}. The ± over seeds does not include this."
     )
 
 
@@ -342,7 +348,8 @@ def _cells(results: Sequence[Result], base: str | None) -> tuple[list[str], list
     names = headline(results)
     base = base_of(by_method(results), base)
     pairs = {p.method: p for p in paired(results, base, names[0])}
-    compared, target = len(by_method(results)) > 1, names[0] in COLUMNS
+    compared = len(by_method(results)) > 1
+    target = names[0] in COLUMNS
     head = ["method", *(named(m, results) for m in names)]
     head += ["wall", "status"] if target else ["up", "down", "virtual time", "wall", "status"]
     if compared:

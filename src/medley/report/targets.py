@@ -41,26 +41,26 @@ class Goal:
         if not results or isinstance(target, Goal):
             return target if isinstance(target, Goal) else None
         runs = [r.settings.get("run") for r in results]
-        given = [run if isinstance(run, Mapping) else {} for run in runs]
-        if target is None and all(run.get("target") == given[0].get("target") for run in given):
-            target = given[0].get("target")
+        targets = [run if isinstance(run, Mapping) else {} for run in runs]
+        if target is None and all(run.get("target") == targets[0].get("target") for run in targets):
+            target = targets[0].get("target")
         if not target:
             return None
-        return cls(target, over or given[0].get("target_over") or 1, results[0].settings.get("metrics") or {})
+        return cls(target, over or targets[0].get("target_over") or 1, results[0].settings.get("metrics") or {})
 
     def reached(self, result: Result) -> dict[str, Real] | None:
         """The first row of a run that reached it, with ``bytes`` (up and down) added; None if none did."""
         for k, row in enumerate(result.history):
             last = result.history[max(0, k + 1 - self.over) : k + 1]
-            if len(last) == self.over and any(self._met(m, v, last) for m, v in self.values.items()):
+            if len(last) == self.over and any(self._is_met(m, v, last) for m, v in self.values.items()):
                 return {**row, "bytes": row.get("bytes_down", math.nan) + row.get("bytes_up", math.nan)}
         return None
 
-    def _met(self, metric: str, value: Real, last: Sequence[Mapping[str, Real]]) -> bool:
+    def _is_met(self, metric: str, value: Real, last: Sequence[Mapping[str, Real]]) -> bool:
         mean = sum(row.get(metric, math.nan) for row in last) / len(last)
         return mean >= value if higher_is_better(metric, self.metrics) else mean <= value
 
-    def told(self, results: Sequence[Result]) -> list[Result]:
+    def with_costs(self, results: Sequence[Result]) -> list[Result]:
         """The same runs. A run that reached it also has its costs among the final figures."""
         out = []
         for r in results:
@@ -70,10 +70,12 @@ class Goal:
         return out
 
 
-def told(results: Sequence[Result], target: Mapping[str, Real] | None = None, over: int | None = None) -> list[Result]:
+def with_target(
+    results: Sequence[Result], target: Mapping[str, Real] | None = None, over: int | None = None
+) -> list[Result]:
     """Runs with the costs of reaching their target among their final figures; same arguments as `Goal.of`."""
     goal = Goal.of(results, target, over)
-    return list(results) if goal is None else goal.told(results)
+    return list(results) if goal is None else goal.with_costs(results)
 
 
 def cost_of_target(metrics: set[str], seconds: bool) -> str | None:

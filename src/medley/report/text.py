@@ -34,7 +34,8 @@ def beyond(stats: Sequence[Stat], metric: str) -> bool:
 
 def worths(stats: Sequence[Stat], metric: str) -> list[str]:
     """The figures of one metric as text, alike for all ``stats``: intervals, or seeds if an interval says nothing."""
-    seeds, unit = beyond(stats, metric), one_unit(kind_of(metric), [s.mean for s in stats])
+    seeds = beyond(stats, metric)
+    unit = one_unit(kind_of(metric), [s.mean for s in stats])
     return [worth(s, metric, seeds, unit) for s in stats]
 
 
@@ -89,12 +90,13 @@ def with_units(mean: float, half: float, metric: str, signed: bool = False, unit
         text, spread = (f"{three(v / unit[0])} {unit[1]}" for v in (abs(mean), half))
         text = sign + text
     else:
-        text, spread = sign + form(abs(mean)), form(half)
+        text = sign + form(abs(mean))
+        spread = form(half)
     if not math.isfinite(half) or not float(spread.partition(" ")[0].replace(",", "")):
         return text
-    value, _, own = text.partition(" ")
+    value, _, suffix = text.partition(" ")
     spread, _, same = spread.partition(" ")
-    if own == same:
-        return f"{value} ± {spread} {own}".rstrip()
-    size, own = unit_of(kind_of(metric), max(abs(mean), half))
-    return f"{plus_minus(mean / size, half / size, signed=signed)} {own}"
+    if suffix == same:
+        return f"{value} ± {spread} {suffix}".rstrip()
+    size, suffix = unit_of(kind_of(metric), max(abs(mean), half))
+    return f"{plus_minus(mean / size, half / size, signed=signed)} {suffix}"

@@ -100,16 +100,18 @@ def plus_minus(mean: Real, half: Real, share: bool = False, signed: bool = False
     if not math.isfinite(mean):
         return DASH
     scale = 100.0 if share else 1.0
-    m, h = scale * mean, scale * half if math.isfinite(half) else 0.0
+    m = scale * mean
+    h = scale * half if math.isfinite(half) else 0.0
     size = max(abs(m), h)
     if size and not share and not 0.01 <= size < 1e4:
-        spec, spec_h = ".2e", ".1e"
+        spec = ".2e"
+        spec_h = ".1e"
     else:
         h = h if h > 1e-6 * size else 0.0
         places = 1 if share else 3 - (math.floor(math.log10(size)) if size else 0)
         if h > 0:
-            seen = -math.floor(math.log10(h))
-            places = max(places, seen) if share else seen + 1
+            digits = -math.floor(math.log10(h))
+            places = max(places, digits) if share else digits + 1
         spec = spec_h = f".{min(max(places, 0), 6)}f"
     text = f"{abs(m):{spec}}"
     zero = not float(text)

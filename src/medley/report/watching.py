@@ -33,7 +33,8 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
     """A server of the page about the run in ``folder``, on this port of 127.0.0.1; 0 takes any free port."""
 
     class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "medley", ""
+        server_version = "medley"
+        sys_version = ""
 
         def do_GET(self) -> None:
             if self.headers.get("Host", "").rsplit(":", 1)[0] not in LOCAL:
@@ -63,28 +64,28 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing about requests."""
 
-    served = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    served.daemon_threads = True
-    return served
+    http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    http.daemon_threads = True
+    return http
 
 
 def _view(folder: Path) -> tuple[int, str, str]:
     try:
-        said = run_view.view(folder).plain()
+        answer = run_view.view(folder).plain()
     except MedleyError as e:
         return 503, "application/json", json.dumps({"error": str(e)})
-    rows = said["history"]
-    said["history"] = [
+    rows = answer["history"]
+    answer["history"] = [
         {k: v for k, v in rows[at].items() if not isinstance(v, float) or math.isfinite(v)}
         for at in thin(len(rows), MOST).tolist()
     ]
-    return 200, "application/json", json.dumps(said)
+    return 200, "application/json", json.dumps(answer)
 
 
 def page() -> str:
     """The page's HTML; its script requests the view every two seconds."""
-    here = resources.files(__package__).joinpath("templates")
-    text = here.joinpath("watch.html").read_text(encoding="utf-8")
+    templates = resources.files(__package__).joinpath("templates")
+    text = templates.joinpath("watch.html").read_text(encoding="utf-8")
     for mark, palette in (("/*LIGHT*/", LIGHT), ("/*DARK*/", DARK)):
         text = text.replace(mark, "".join(f"--c{k}:{c};" for k, c in enumerate(palette)))
-    return text.replace("/*SCRIPT*/", here.joinpath("watch.js").read_text(encoding="utf-8"))
+    return text.replace("/*SCRIPT*/", templates.joinpath("watch.js").read_text(encoding="utf-8"))

@@ -31,13 +31,15 @@ class Checks:
 
     def read(self) -> None:
         """Wait for the outcomes, and raise the error of the first check that failed."""
-        flags, self._flags = self._flags, []
-        fails, self._fails = self._fails, []
+        flags = self._flags
+        self._flags = []
+        fails = self._fails
+        self._fails = []
         if not flags:
             return
-        found = iter(torch.cat(flags).tolist())
+        results = iter(torch.cat(flags).tolist())
         for flag, fail in zip(flags, fails, strict=True):
-            bad = [next(found) for _ in range(len(flag))]
+            bad = [next(results) for _ in range(len(flag))]
             if any(bad):
                 fail(bad.index(True))
 

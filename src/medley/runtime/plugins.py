@@ -37,23 +37,23 @@ def plugins(
 
     Raises ImportError, with the reason, if an entry that ``only`` names cannot be used.
     """
-    found: dict[str, Any] = {}
-    wanted = None if only is None else {name.lower() for name in only} - {name.lower() for name in taken}
+    loaded: dict[str, Any] = {}
+    names = None if only is None else {name.lower() for name in only} - {name.lower() for name in taken}
     for point in _points(group):
-        if wanted is not None and point.name.lower() not in wanted:
+        if names is not None and point.name.lower() not in names:
             continue
-        thing, why = (None, "the name is taken") if point.name in taken or point.name in found else _loaded(point)
+        thing, why = (None, "the name is taken") if point.name in taken or point.name in loaded else _loaded(point)
         if not why and not fits(thing):
             why = f"{thing!r} does not belong to {group}"
         if not why:
-            found[point.name] = thing
-        elif wanted is None or point.name in found:
+            loaded[point.name] = thing
+        elif names is None or point.name in loaded:
             log.warning("medley.%s: %s is left out: %s", group, point.name, why)
         else:
             raise ImportError(
                 f"{point.name} of another package cannot be used: {why}; repair the package, or leave {point.name} out"
             )
-    return found
+    return loaded
 
 
 def _points(group: str) -> list[EntryPoint]:

@@ -16,15 +16,15 @@ class Recent(Generic[K, V]):
     """Holds the last `FEW` values. A value depends on its key alone, so that it can be made again."""
 
     def __init__(self) -> None:
-        self._held: dict[K, V] = {}
+        self._values: dict[K, V] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._values)
 
     def of(self, key: K, make: Callable[[], V]) -> V:
         """The value of a key: the one held, otherwise a new one from ``make()``."""
-        if key in self._held:
-            return self._held[key]
+        if key in self._values:
+            return self._values[key]
         value = make()
-        self._held = dict([*self._held.items(), (key, value)][-FEW:])
+        self._values = dict([*self._values.items(), (key, value)][-FEW:])
         return value

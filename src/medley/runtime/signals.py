@@ -18,8 +18,8 @@ def handled(handlers: Mapping[str, Callable[..., Any] | signal.Handlers]) -> Ite
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    known = {getattr(signal, name): f for name, f in handlers.items() if hasattr(signal, name)}
-    before = {number: signal.signal(number, f) for number, f in known.items()}
+    present = {getattr(signal, name): f for name, f in handlers.items() if hasattr(signal, name)}
+    before = {number: signal.signal(number, f) for number, f in present.items()}
     try:
         yield
     finally:

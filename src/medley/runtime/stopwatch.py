@@ -45,10 +45,10 @@ class Stopwatch:
             self._doing.pop()
 
     def _charge(self) -> None:
-        now = time.perf_counter()
+        end = time.perf_counter()
         if self._doing:
-            self.seconds[self._doing[-1]] = self.seconds.get(self._doing[-1], 0.0) + now - self._since
-        self._since = now
+            self.seconds[self._doing[-1]] = self.seconds.get(self._doing[-1], 0.0) + end - self._since
+        self._since = end
 
 
 def running() -> bool:

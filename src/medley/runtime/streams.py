@@ -29,9 +29,9 @@ def key(seed: int, *name: Name) -> int:
 
 def _digest(seed: int, name: Sequence[Name], size: int) -> bytes:
     text = "/".join([f"i{part}" if type(part) is int else _escaped(part) for part in name])
-    said = str(seed).encode()
-    said = said if len(said) <= blake2b.MAX_KEY_SIZE else blake2b(said).digest()
-    return blake2b(text.encode(), digest_size=size, key=said).digest()
+    raw = str(seed).encode()
+    raw = raw if len(raw) <= blake2b.MAX_KEY_SIZE else blake2b(raw).digest()
+    return blake2b(text.encode(), digest_size=size, key=raw).digest()
 
 
 @lru_cache(typed=True)
@@ -71,7 +71,8 @@ def globals_kept(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_before(device: str) -> Iterator[None]:
-    numpys, pythons = np.random.get_state(), random.getstate()
+    numpys = np.random.get_state()
+    pythons = random.getstate()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count()) if "cuda" in device else []):
             yield
@@ -88,7 +89,8 @@ class Secret:
     """
 
     def __init__(self, seed: int, *name: Name) -> None:
-        self._key, self._calls = _digest(seed, name, 32), 0
+        self._key = _digest(seed, name, 32)
+        self._calls = 0
 
     def uniform(self, count: int) -> Tensor:
         """Numbers in (0, 1), float64 [count], each one of 2⁵² values."""

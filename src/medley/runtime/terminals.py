@@ -24,9 +24,9 @@ def on_terminal(stream: Any) -> bool:
         return False
 
 
-def draws_bars(asked: bool | None) -> bool:
+def draws_bars(progress: bool | None) -> bool:
     """Whether to draw a bar: as asked, by default on a terminal and in a notebook."""
-    return any(map(on_terminal, (sys.stderr, sys.stdout))) or in_notebook() if asked is None else asked
+    return any(map(on_terminal, (sys.stderr, sys.stdout))) or in_notebook() if progress is None else progress
 
 
 def bar(count: str, *texts: str) -> Any:
@@ -46,16 +46,17 @@ def bar(count: str, *texts: str) -> Any:
 
         def render(self, task: bars.Task) -> Text:
             text = super().render(task)
-            text.no_wrap, text.overflow = True, "ellipsis"
+            text.no_wrap = True
+            text.overflow = "ellipsis"
             return text
 
     # Rich takes the width that is lacking from columns that may wrap: the bar and the texts, not the times.
-    whole: Callable[[], Column] = lambda: Column(no_wrap=True)
-    columns = bars.TextColumn("{task.description}"), bars.BarColumn(), getattr(bars, count)(table_column=whole())
+    unwrapped: Callable[[], Column] = lambda: Column(no_wrap=True)
+    columns = bars.TextColumn("{task.description}"), bars.BarColumn(), getattr(bars, count)(table_column=unwrapped())
     cut = [Cut(text, table_column=Column()) for text in texts]
-    times = bars.TimeElapsedColumn(table_column=whole()), bars.TimeRemainingColumn(table_column=whole())
-    there = console.Console(stderr=True, force_jupyter=False, force_terminal=in_notebook() or None)
-    return bars.Progress(*columns, *cut, *times, console=there, transient=True)
+    times = bars.TimeElapsedColumn(table_column=unwrapped()), bars.TimeRemainingColumn(table_column=unwrapped())
+    stderr = console.Console(stderr=True, force_jupyter=False, force_terminal=in_notebook() or None)
+    return bars.Progress(*columns, *cut, *times, console=stderr, transient=True)
 
 
 @contextlib.contextmanager

@@ -75,7 +75,8 @@ class Turn:
         )
         assert self._callback is not None
         self._suspended.append(self._callback)
-        self._depth, self._callback = 0, None
+        self._depth = 0
+        self._callback = None
 
     @contextmanager
     def calling_back(self) -> Iterator[None]:
@@ -84,7 +85,8 @@ class Turn:
             yield
             return
         with self._changed:
-            mine, outer = Callback(self._depth, time.monotonic()), self._callback
+            mine = Callback(self._depth, time.monotonic())
+            outer = self._callback
             self._callback = mine
             self._changed.notify_all()
         try:
@@ -94,7 +96,9 @@ class Turn:
                 try:
                     while mine in self._suspended and (self._holder is not None or self._suspended[-1] is not mine):
                         self._changed.wait()
-                    self._holder, self._depth, self._callback = threading.get_ident(), mine.depth, outer
+                    self._holder = threading.get_ident()
+                    self._depth = mine.depth
+                    self._callback = outer
                 finally:  # Ctrl-C too
                     self._suspended = [other for other in self._suspended if other is not mine]
 
@@ -107,10 +111,10 @@ def alone() -> Turn:
     return _turn
 
 
-def _anew() -> None:
+def _after_fork() -> None:
     global _turn
     _turn = Turn()
 
 
 if hasattr(os, "register_at_fork"):  # the thread that holds it is not in the child
-    os.register_at_fork(after_in_child=_anew)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -14,7 +14,7 @@ OWN = "medley-fl"
 
 
 @cache
-def found(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     """The version of an installed package, else None. Cached: reading takes milliseconds, and a run asks often."""
     try:
         return metadata.version(package)
@@ -28,22 +28,22 @@ def install(extra: str) -> str:
     Medley is in no package index, where anybody could take its name.
     """
     try:
-        said = metadata.distribution(OWN).read_text("direct_url.json")
+        origin = metadata.distribution(OWN).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
         return f"pip install -e '.[{extra}]' in the clone of Medley"
-    came = json.loads(said or "{}")
+    came = json.loads(origin or "{}")
     place = Path(url2pathname(urlsplit(came.get("url", "")).path))
     if came.get("dir_info", {}).get("editable"):
         return f"pip install -e '{place}[{extra}]'"
-    known = place if place.name and place.exists() else f"medley_fl-{version()}-py3-none-any.whl"
-    return f"pip install '{known}[{extra}]'"
+    wheel = place if place.name and place.exists() else f"medley_fl-{version()}-py3-none-any.whl"
+    return f"pip install '{wheel}[{extra}]'"
 
 
 def is_installed(package: str = OWN) -> bool:
     """Whether the package is installed, rather than only on PYTHONPATH."""
-    return bool(found(package))
+    return bool(version_of(package))
 
 
 def version(package: str = OWN) -> str:
     """The version of a package, by default Medley's; "(not installed)" if it is only on PYTHONPATH."""
-    return found(package) or "(not installed)"
+    return version_of(package) or "(not installed)"

@@ -36,7 +36,9 @@ class Axis:
 
     def __call__(self, v: Numbers | Real) -> Numbers:
         """Pixels of ``v``; numbers that are not positive lie at the low end of a logarithmic axis."""
-        a, b, u = self.low, self.high, np.asarray(v, dtype=np.float64)
+        a = self.low
+        b = self.high
+        u = np.asarray(v, dtype=np.float64)
         if self.log:
             a, b, u = math.log10(a), math.log10(b), np.log10(np.maximum(u, a))
         return np.asarray(self.start + (u - a) / (b - a) * (self.end - self.start))
@@ -63,7 +65,8 @@ class Axis:
             step = max(step, 1.0)
         # Rounding must not cost the axis a tick at its end; whole steps may be longer than the axis.
         near = 1e-9 * min(1.0, (self.high - self.low) / size / step)
-        first, last = math.ceil(self.low / size / step - near), math.floor(self.high / size / step + near)
+        first = math.ceil(self.low / size / step - near)
+        last = math.floor(self.high / size / step + near)
         places = max(0, -math.floor(math.log10(step) + 1e-9))
         return [(k * step * size, _tick(k * step, places)) for k in range(first, last + 1)]
 
@@ -75,14 +78,16 @@ def span(v: Float[np.ndarray, " k"], kind: str, tight: bool = False) -> tuple[fl
         kind: Kind of the axis; ``percent`` is kept within [-0.01, 1.01].
         tight: Whether the axis ends at the data, and begins at 0 if that is near; default False, with 6 % of room.
     """
-    low, high = float(v.min()), float(v.max())
+    low = float(v.min())
+    high = float(v.max())
     if high <= low:
         pad = abs(low) * 0.1 or 1.0
         return (low, low + pad) if tight else (low - pad, low + pad)
     if tight:
         return (0.0 if 0 <= low < 0.2 * high else low), high
     pad = 0.06 * (high - low)
-    a, b = low - pad, high + pad
+    a = low - pad
+    b = high + pad
     return (max(a, -0.01), min(b, 1.01)) if kind == "percent" else (a, b)
 
 
@@ -105,7 +110,8 @@ def frame(X: Axis, Y: Axis | None, box: Box, xlabel: str, ylabel: str) -> str:
             y = float(Y(v))
             parts.append(text(box.left - 7, y + 3.7, words, "end", 10.5) + rule(box.left, y, box.right, y))
     parts.append(rule(box.left, box.bottom, box.right, box.bottom, 0.5))
-    unit, over = X.scale[1], Y.scale[1] if Y else ""
+    unit = X.scale[1]
+    over = Y.scale[1] if Y else ""
     if xlabel or unit:
         words = f"{xlabel} [{unit}]" if unit else xlabel
         parts.append(text((box.left + box.right) / 2, box.bottom + 31, words, "middle"))
@@ -115,7 +121,8 @@ def frame(X: Axis, Y: Axis | None, box: Box, xlabel: str, ylabel: str) -> str:
 
 
 def _log_ticks(low: Real, high: Real, most: int) -> list[tuple[float, str]]:
-    a, b = math.log10(low), math.log10(high)
+    a = math.log10(low)
+    b = math.log10(high)
     stride = max(1, math.ceil((b - a) / most))
     exponents = [k for k in range(math.ceil(a - 1e-9), math.floor(b + 1e-9) + 1) if k % stride == 0]
     plain = a > -3.01 and b < 4.01

@@ -12,7 +12,8 @@ from .axes import Axis, frame, span
 from .palette import colour
 from .svg import CHAR, Box, Markup, figure, rule, short, text
 
-WIDTH, ROW = 560, 22
+WIDTH = 560
+ROW = 22
 """Width of a figure, and height of a line of it, in px."""
 
 
@@ -24,23 +25,28 @@ def forest(table: Any, *, title: str, null: float = 0.0, xlabel: str = "") -> Ma
             ``weight``, the share of a site, NaN for combined ones; `medley.statistics.MetaFit.table` makes it
         null: the value of no effect, marked by a rule; default 0; use 1 for odds and hazard ratios
     """
-    names, values = [str(v) for v in table.index], table[["estimate", "lower", "upper"]].to_numpy(dtype=float)
+    names = [str(v) for v in table.index]
+    values = table[["estimate", "lower", "upper"]].to_numpy(dtype=float)
     shares = table["weight"].to_numpy(dtype=float)
-    left, height = 30 + CHAR * max(len(short(n)) for n in names), ROW * len(names)
+    left = 30 + CHAR * max(len(short(n)) for n in names)
+    height = ROW * len(names)
     box = Box(left, 8, WIDTH - 150, 8 + height)
     ends = values[np.isfinite(values)]
     X = Axis(*span(np.append(ends, null), "number"), box.left, box.right)
     parts = [frame(X, None, box, xlabel, ""), rule(float(X(null)), box.top, float(X(null)), box.bottom, 0.6)]
     for k, (name, (mid, low, high), share) in enumerate(zip(names, values, shares, strict=True)):
-        y, whole = box.top + ROW * (k + 0.5), math.isnan(share)
+        y = box.top + ROW * (k + 0.5)
+        is_summary = math.isnan(share)
         a, x, b = (float(np.clip(X(v), box.left, box.right)) for v in (low, mid, high))
-        said = f"{mid:.2f} [{low:.2f}, {high:.2f}]" + ("" if whole else f"  {share:.0%}")
-        r = 6.0 if whole else 2 + 8 * math.sqrt(share)
+        label = f"{mid:.2f} [{low:.2f}, {high:.2f}]" + ("" if is_summary else f"  {share:.0%}")
+        r = 6.0 if is_summary else 2 + 8 * math.sqrt(share)
         shape = f"M{a:.1f},{y:.1f}L{x:.1f},{y - r:.1f}L{b:.1f},{y:.1f}L{x:.1f},{y + r:.1f}Z"
-        if not whole:
+        if not is_summary:
             parts.append(rule(a, y, b, y, 0.8))
             shape = f"M{x - r:.1f},{y - r:.1f}h{2 * r:.1f}v{2 * r:.1f}h{-2 * r:.1f}Z"
-        parts.append(f'<path d="{shape}" style="fill:{colour(1 if whole else 0)}"><title>{escape(name)}</title></path>')
-        parts.append(text(box.left - 8, y + 4, short(name), "end", strong=whole))
-        parts.append(text(box.right + 10, y + 4, said.replace("-", "−"), strong=whole))
+        parts.append(
+            f'<path d="{shape}" style="fill:{colour(1 if is_summary else 0)}"><title>{escape(name)}</title></path>'
+        )
+        parts.append(text(box.left - 8, y + 4, short(name), "end", strong=is_summary))
+        parts.append(text(box.right + 10, y + 4, label.replace("-", "−"), strong=is_summary))
     return figure(WIDTH, box.bottom + 40, title, f"A forest plot of {len(names)} estimates.", "".join(parts))

@@ -69,24 +69,24 @@ def lines(
         log: The logarithmic axes; default False, none. True makes the vertical one logarithmic. A logarithmic
             horizontal axis begins at the smallest positive abscissa, and zero is drawn there.
     """
-    whole = [s for s in series if not s.broken and len(s.x)] or [s for s in series if len(s.x)]
-    if not whole:
+    finished = [s for s in series if not s.broken and len(s.x)] or [s for s in series if len(s.x)]
+    if not finished:
         return empty(WIDTH, title)
     rows = _legend_rows(series, WIDTH - 16) if legend else []
     box = Box(52, 24 if ylabel else 10, WIDTH - 16, HEIGHT - 40)
     X = _x_axis(np.concatenate([s.x for s in series]), x, box, log in ("x", "xy"))
     upright = log is True or log in ("y", "xy")
-    low, high, floored = _y_span(whole, y, upright)
+    low, high, floored = _y_span(finished, y, upright)
     Y = Axis(low, high, box.bottom, box.top, y, upright)
     # Runs that broke off lie below the others.
-    drawn = [_drawn(s, X, Y, box) for s in sorted(series, key=lambda s: not s.broken) if len(s.x)]
-    plot = "".join(d.band for d in drawn) + "".join(f"{d.group}{d.curve}</g>" for d in drawn)
+    curves = [_curve(s, X, Y, box) for s in sorted(series, key=lambda s: not s.broken) if len(s.x)]
+    plot = "".join(d.band for d in curves) + "".join(f"{d.group}{d.curve}</g>" for d in curves)
     body = [
         frame(X, Y, box, xlabel, ylabel),
         # A nested svg clips, and needs no id.
         f'<svg x="{box.left}" y="{box.top}" width="{box.right - box.left}" height="{box.bottom - box.top}" '
         f'viewBox="{box.left} {box.top} {box.right - box.left} {box.bottom - box.top}">{plot}</svg>',
-        "".join(f"{d.group}{d.end}</g>" for d in drawn),
+        "".join(f"{d.group}{d.end}</g>" for d in curves),
     ]
     if floored:
         body.append(text(box.right - 2, box.bottom - 5, "zero and below lie on the bottom edge", "end", 9.5))
@@ -120,9 +120,10 @@ class _Drawn:
     end: str
 
 
-def _drawn(s: Line, X: Axis, Y: Axis, box: Box) -> _Drawn:
+def _curve(s: Line, X: Axis, Y: Axis, box: Box) -> _Drawn:
     keep = thin(len(s.x), 400)
-    px, py = X(s.x[keep]), np.clip(Y(s.y[keep]), -_FAR, _FAR)
+    px = X(s.x[keep])
+    py = np.clip(Y(s.y[keep]), -_FAR, _FAR)
     who = f'class="m{s.slot}" data-name="{escape(s.name)}"'
     band = ""
     if s.low is not None and s.high is not None and np.isfinite(s.low).all():
@@ -134,7 +135,8 @@ def _drawn(s: Line, X: Axis, Y: Axis, box: Box) -> _Drawn:
     curve = f'<path d="{path(px, py)}" style="{paint}"/>'
     if not s.broken:
         return _Drawn(band, f"<g {who}>", curve, mark(s.slot, float(px[-1]), float(py[-1]), 3.6))
-    x, y = float(px[-1]), float(np.clip(py[-1], box.top + 4, box.bottom - 4))
+    x = float(px[-1])
+    y = float(np.clip(py[-1], box.top + 4, box.bottom - 4))
     cross = f'<path d="M{x - 3.5:.1f},{y - 3.5:.1f}l7,7m0,-7l-7,7" style="stroke:{colour(s.slot)};stroke-width:1.8"/>'
     return _Drawn(band, f'<g {who} data-broken="1">', curve, cross)
 
@@ -144,10 +146,13 @@ def _y_span(series: Sequence[Line], kind: str, log: bool) -> tuple[float, float,
     y = np.concatenate([s.y for s in series])
     bands = [b for s in series if s.low is not None and s.high is not None for b in (s.low, s.high)]
     edges = np.concatenate([y, *(b[np.isfinite(b)] for b in bands)])
-    y, edges = y[np.isfinite(y)], edges[np.isfinite(edges)]
+    y = y[np.isfinite(y)]
+    edges = edges[np.isfinite(edges)]
     floored = False
     if log:
-        floored, y, edges = bool((y <= 0).any()), np.log10(y[y > 0]), np.log10(edges[edges > 0])
+        floored = bool((y <= 0).any())
+        y = np.log10(y[y > 0])
+        edges = np.log10(edges[edges > 0])
     if not len(y):
         return (0.1, 1.0, floored) if log else (0.0, 1.0, False)
     room = 0.5 * (float(y.max() - y.min()) or abs(float(y.max())) or 1.0)
@@ -175,7 +180,8 @@ def _legend_rows(series: Sequence[Line], width: Real) -> list[list[Line]]:
 def _legend(rows: Sequence[Sequence[Line]]) -> list[str]:
     out = []
     for row, entries in enumerate(rows):
-        x, y = 8.0, HEIGHT + 6 + 18 * row
+        x = 8.0
+        y = HEIGHT + 6 + 18 * row
         for s in entries:
             out.append(f'<g class="m{s.slot}">{mark(s.slot, x + 5, y, 4)}{text(x + 14, y + 4, s.name)}</g>')
             x += _entry_width(s)

@@ -31,9 +31,9 @@ def pdf(
     from matplotlib.figure import Figure
 
     def unit(kind: str, values: Sequence[Any]) -> tuple[float, str]:
-        found = np.concatenate(values) if values else np.empty(0)
-        found = found[np.isfinite(found)]
-        return Axis(*span(found, kind, tight=True), 0, 1, kind).scale if len(found) else (1.0, "")
+        numbers = np.concatenate(values) if values else np.empty(0)
+        numbers = numbers[np.isfinite(numbers)]
+        return Axis(*span(numbers, kind, tight=True), 0, 1, kind).scale if len(numbers) else (1.0, "")
 
     (sx, ux), (sy, uy) = unit(x, [s.x for s in series]), unit(y, [s.y for s in series])
     style = {"pdf.fonttype": 42, "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
@@ -41,7 +41,8 @@ def pdf(
         figure = Figure(figsize=(3.4, 2.6), layout="constrained")
         axes = figure.add_subplot()
         for s in series:
-            colour, dashes = LIGHT[s.slot % len(LIGHT)], ":" if s.broken else "--" if s.slot >= len(LIGHT) else "-"
+            colour = LIGHT[s.slot % len(LIGHT)]
+            dashes = ":" if s.broken else "--" if s.slot >= len(LIGHT) else "-"
             axes.plot(
                 s.x / sx,
                 s.y / sy,

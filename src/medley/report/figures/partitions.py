@@ -33,26 +33,29 @@ def partition(
         labels: Names of the C labels; default their numbers.
         clients: Names of the n clients; default their numbers.
     """
-    n, C = len(sizes), 0 if counts is None else counts.shape[1]
-    drawn, classes = thin(n, 100), thin(C, 40)
+    n = len(sizes)
+    C = 0 if counts is None else counts.shape[1]
+    clients_shown = thin(n, 100)
+    classes = thin(C, 40)
     names = [str(labels[j]) if labels is not None and j < len(labels) else str(j) for j in classes]
     left = 14 + max(26.0, CHAR * max((len(short(s, 12)) for s in names), default=0))
     cell = 16.0 if len(classes) <= 20 else 11.0
     bars = Box(left, 22, width - 12, 22 + 56)
     field = Box(left, bars.bottom + 8, width - 12, bars.bottom + 8 + cell * len(classes))
-    column = (bars.right - bars.left) / max(len(drawn), 1)
-    centres = bars.left + column * (np.arange(len(drawn)) + 0.5)
-    body = [_bars(sizes, drawn, centres, bars)]
+    column = (bars.right - bars.left) / max(len(clients_shown), 1)
+    centres = bars.left + column * (np.arange(len(clients_shown)) + 0.5)
+    body = [_bars(sizes, clients_shown, centres, bars)]
     if counts is not None and C:
-        body.append(_bubbles(counts[np.ix_(drawn, classes)], int(counts.max()), names, centres, field))
-    step = next(step for step in (1, 2, 5, 10) if len(drawn) <= 12 * step)
+        body.append(_bubbles(counts[np.ix_(clients_shown, classes)], int(counts.max()), names, centres, field))
+    step = next(step for step in (1, 2, 5, 10) if len(clients_shown) <= 12 * step)
     room = max(int(column * step / CHAR), 3)
-    for k in range(0, len(drawn), step):
-        name = short(clients[drawn[k]], room) if len(clients) == n else str(drawn[k])
+    for k in range(0, len(clients_shown), step):
+        name = short(clients[clients_shown[k]], room) if len(clients) == n else str(clients_shown[k])
         body.append(text(float(centres[k]), field.bottom + 15, name, "middle", 10))
-    left_out = [f"{len(a)} of {k} {b}" for a, k, b in ((drawn, n, "clients"), (classes, C, "labels")) if len(a) < k]
-    said = f"client ({', '.join(left_out)} drawn, evenly sampled)" if left_out else "client"
-    body.append(text((bars.left + bars.right) / 2, field.bottom + 31, said, "middle"))
+    axes = ((clients_shown, n, "clients"), (classes, C, "labels"))
+    left_out = [f"{len(some)} of {count} {what}" for some, count, what in axes if len(some) < count]
+    label = f"client ({', '.join(left_out)} drawn, evenly sampled)" if left_out else "client"
+    body.append(text((bars.left + bars.right) / 2, field.bottom + 31, label, "middle"))
     if C:
         body.append(text(10, (field.top + field.bottom) / 2, "label", "middle", rotate=True))
     spread = f", {int(sizes.min())} to {int(sizes.max())} a client" if n else ""
@@ -67,14 +70,14 @@ def _bars(
     Y = Axis(0.0, float(max(int(sizes.max()) if len(sizes) else 1, 1)), box.bottom, box.top)
     column = (box.right - box.left) / max(len(clients), 1)
     wide = max(min(column - 1, 22), 0.8)
-    drawn = "".join(
+    bars = "".join(
         f'<path d="M{x - wide / 2:.1f},{box.bottom}V{float(Y(float(sizes[i]))):.1f}h{wide:.1f}V{box.bottom}Z"/>'
         for x, i in zip(centres, clients, strict=True)
     )
     return (
         text(box.left, 12, "rows held")
         + text(box.left - 6, box.top + 8, FORMATS["count"](Y.high), "end", 10)
-        + f'<g style="fill:{colour(0)};fill-opacity:.7">{drawn}</g>'
+        + f'<g style="fill:{colour(0)};fill-opacity:.7">{bars}</g>'
     )
 
 

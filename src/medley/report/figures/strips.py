@@ -46,15 +46,16 @@ def strip(rows: Sequence[Dots], *, title: str, xlabel: str = "", x: str = "perce
     values = values if len(values) else np.array([0.0, 1.0])
     # Differences of shares lie in [-1, 1], shares in [0, 1].
     X = Axis(*span(values, x if values.min() >= 0 else "number"), box.left, box.right, x)
-    body, said = [frame(X, None, box, xlabel, "")], []
+    body = [frame(X, None, box, xlabel, "")]
+    labels = []
     for k, row in enumerate(rows):
         groups = [[v for v in group if math.isfinite(v)] for group in (row.values, row.other)]
         means = [float(np.mean(v)) for v in groups if v]
         if row.centre is not None and means:
             means[0] = float(row.centre)
         body.append(_row(row, groups, means, X, box.top + _ROW * k + 13))
-        said.append(f"{row.name}: {' and '.join(FORMATS[x](m) for m in means) or 'nothing'}")
-    return figure(width, box.bottom + 34, title, f"Means: {'; '.join(said)}.", "".join(body))
+        labels.append(f"{row.name}: {' and '.join(FORMATS[x](m) for m in means) or 'nothing'}")
+    return figure(width, box.bottom + 34, title, f"Means: {'; '.join(labels)}.", "".join(body))
 
 
 def _row(row: Dots, groups: Sequence[Sequence[Real]], means: Sequence[Real], X: Axis, y: Real) -> str:

@@ -21,9 +21,9 @@ def title(c: Comparison) -> str:
         return "Comparison"
     if len(names) > 4:
         names = [*names[:3], f"{len(names) - 3} others"]
-    said = listed(names)
+    text = listed(names)
     data = _shared(c, "data").split(" ")[0]
-    return f"{said} on {data}" if data and not data[0].isdigit() else said
+    return f"{text} on {data}" if data and not data[0].isdigit() else text
 
 
 def compared(c: Comparison) -> list[Markup]:
@@ -36,7 +36,8 @@ def compared(c: Comparison) -> list[Markup]:
     where += [_part(_shared(c, "participation")), _short(_shared(c, "pace"))]
     if any(where):
         out.append(text(" · ".join(w for w in where if w), "facts"))
-    if tuning := _tuning(c):
+    tuning = _tuning(c)
+    if tuning:
         out.append(text(tuning, "facts"))
     return out
 
@@ -54,7 +55,8 @@ def _data(words: str) -> str:
 
 def _model(c: Comparison) -> str:
     """The problem and its network, with the number of parameters."""
-    problem, module = _shared(c, "problem"), _shared(c, "module")
+    problem = _shared(c, "problem")
+    module = _shared(c, "module")
     sizes = {r.x.numel() for r in c.results}
     name = f"{problem} {module.split('(')[0]}".strip() if module else problem
     return f"{name}, {plural(sizes.pop(), 'parameter')}" if name and len(sizes) == 1 else name
@@ -74,22 +76,23 @@ def _short(words: str) -> str:
 
 def _tuning(c: Comparison) -> str:
     """The search for each method's settings: its grid, its budget and its choice."""
-    said: dict[str, list[str]] = {}
-    known = False
+    notes: dict[str, list[str]] = {}
+    tuned = False
     for method, runs in c.groups.items():
-        known |= any("lr multiplier" in r.settings for r in runs)
-        said.setdefault(_searched(runs[0]), []).append(method)
-    if not known:
+        tuned |= any("lr multiplier" in r.settings for r in runs)
+        notes.setdefault(_searched(runs[0]), []).append(method)
+    if not tuned:
         return ""
-    if list(said) == ["untuned"]:
+    if list(notes) == ["untuned"]:
         return "Tuning: every method is untuned, with the settings given."
-    return "Tuning: " + "; ".join(f"{', '.join(names)} {how}" for how, names in said.items()) + "."
+    return "Tuning: " + "; ".join(f"{', '.join(names)} {how}" for how, names in notes.items()) + "."
 
 
 def _searched(r: Result) -> str:
     settings = in_rates(r.settings)
-    if said := settings.get("tuning"):
-        return str(said)
+    tuning = settings.get("tuning")
+    if tuning:
+        return str(tuning)
     return "untuned" if r.settings.get("lr multiplier", 1.0) == 1 else f"with {settings['clients']}, untuned"
 
 

@@ -47,9 +47,10 @@ class Comparison:
     @classmethod
     def of(cls, results: Sequence[Result], base: str | None, goal: Goal | None = None) -> Comparison:
         """Raises RecipeError for an unknown ``base``, or two runs of one method and seed."""
-        results = list(results) if goal is None else goal.told(results)
+        results = list(results) if goal is None else goal.with_costs(results)
         groups = by_method(results)
-        base, metric = base_of(groups, base), primary(results)
+        base = base_of(groups, base)
+        metric = primary(results)
         pairs = {p.method: p for p in paired(results, base, metric)}
         return cls(list(results), groups, base, metric, aggregate(results), pairs, told_apart(results, metric), goal)
 
@@ -63,12 +64,12 @@ class Comparison:
         """Groups of methods whose runs have the same figures in every round of every seed."""
         groups: dict[object, list[str]] = {}
         for method, runs in self.groups.items():
-            said = [(r.seed, tuple(_figures(r, self.metric))) for r in sorted(runs, key=lambda r: r.seed)]
-            groups.setdefault(tuple(said), []).append(method)
+            figures = [(r.seed, tuple(_figures(r, self.metric))) for r in sorted(runs, key=lambda r: r.seed)]
+            groups.setdefault(tuple(figures), []).append(method)
         return [methods for methods in groups.values() if len(methods) > 1]
 
     @property
-    def told(self) -> str:
+    def coincidence(self) -> str:
         """A sentence on the methods that coincide; empty if none do."""
         return " ".join(
             f"{listed(methods)} coincide: every round of every seed has the same figures."

@@ -7,7 +7,7 @@ import math
 from ..document import Cell, heading, table
 from ..figures import Markup
 from ..numbers import aggregate, directions
-from ..table import NAMES, costs, said, streamed
+from ..table import NAMES, costs, goal_text, streamed
 from ..targets import COLUMNS, Goal
 from ..text import worths
 from ..units import column, count
@@ -22,9 +22,9 @@ def cost(c: Comparison) -> list[Markup]:
     for s, each, (up, down, *times) in zip(c.summaries, column("bytes", sent), costs(c.summaries), strict=True):
         rows.append([c.name(s.method), count(s["rounds"].mean), count(s["exchanges"].mean), up, down, each, *times])
     note = "Means over the seeds that ran to their end. Bytes are payloads; evaluation is left out."
-    whole: list[Markup] = [table(head, rows, note)]
+    parts: list[Markup] = [table(head, rows, note)]
     goal = None if c.goal is not None else _goal(c)
-    return whole if goal is None else [*whole, *_reached(c, goal, f", where {c.base} ended on average")]
+    return parts if goal is None else [*parts, *_reached(c, goal, f", where {c.base} ended on average")]
 
 
 def _goal(c: Comparison) -> Goal | None:
@@ -42,9 +42,9 @@ def _reached(c: Comparison, goal: Goal, where: str) -> list[Markup]:
     names = [m for m in COLUMNS if m != "seconds_to_target" or any(s["seconds"].mean > 0 for s in c.summaries)]
     head = ["method", "reached on", *(NAMES[m].removesuffix(" to target") for m in names)]
     rows: list[list[str | Cell]] = []
-    sums = aggregate(goal.told(c.results))
+    sums = aggregate(goal.with_costs(c.results))
     columns = [worths([s[m] for s in sums], m) for m in names]
     for s, *cells in zip(sums, *columns, strict=True):
         rows.append([c.name(s.method), f"{s['rounds_to_target'].n} of {s.n} seeds", *cells])
     note = "Means over the seeds that reached it; compare them only between methods with equally many such seeds."
-    return [heading(f"What it took to reach {said(goal)}{where}"), table(head, rows, note)]
+    return [heading(f"What it took to reach {goal_text(goal)}{where}"), table(head, rows, note)]

@@ -38,22 +38,24 @@ PERSONAL = ("personal_accuracy", "personal_test_loss", "personal_loss")
 
 def curves(c: Comparison) -> list[Markup]:
     """A row of figures per metric, a figure per axis; none if no metric has two rows."""
-    there = {m for m in NAMES for r in c.results if len(curve(r, "round", m)[0]) > 1}
-    wanted = ["accuracy", "attack_success", "gap", "loss"] if "accuracy" in there else ["gap", "loss", "test_loss"]
+    present = {m for m in NAMES for r in c.results if len(curve(r, "round", m)[0]) > 1}
+    metrics_shown = (
+        ["accuracy", "attack_success", "gap", "loss"] if "accuracy" in present else ["gap", "loss", "test_loss"]
+    )
     if c.personal:  # nobody uses the server's model
-        wanted = [m for m in PERSONAL if m in there or any(math.isfinite(final(r, m)) for r in c.results)]
-        wanted = [m for m in wanted if m != "personal_test_loss" or wanted[0] == m]
-        there |= set(wanted)
-    own = directions(c.results)
-    wanted += [m for m in own if any(len(curve(r, "round", m)[0]) > 1 for r in c.results)]
-    metrics = [m for m in wanted if m in there or m in own]
+        metrics_shown = [m for m in PERSONAL if m in present or any(math.isfinite(final(r, m)) for r in c.results)]
+        metrics_shown = [m for m in metrics_shown if m != "personal_test_loss" or metrics_shown[0] == m]
+        present |= set(metrics_shown)
+    custom = directions(c.results)
+    metrics_shown += [m for m in custom if any(len(curve(r, "round", m)[0]) > 1 for r in c.results)]
+    metrics = [m for m in metrics_shown if m in present or m in custom]
     axes = [axis for axis in AXES if any(_moves(r, axis[0], metrics) for r in c.results)]
     if not metrics or not axes:
         return []
     rows = [figures([figure(_figure(c, metric, *axis)) for axis in axes]) for metric in metrics]
-    if "epsilon" in there:
-        drawn = [_figure(c, "epsilon", *AXES[0]), _figure(c, metrics[0], "epsilon", "ε", "number")]
-        rows.append(figures([figure(svg) for svg in drawn]))
+    if "epsilon" in present:
+        extra = [_figure(c, "epsilon", *AXES[0]), _figure(c, metrics[0], "epsilon", "ε", "number")]
+        rows.append(figures([figure(svg) for svg in extra]))
     note = ""
     if any(len(r) > 1 for r in c.groups.values()):
         note = "Curves are means over seeds; bands are pointwise 95 % t-intervals, left out if they hide the curves. "
@@ -62,8 +64,8 @@ def curves(c: Comparison) -> list[Markup]:
         note += " Figures are for the model that each client uses, over all of the client's rows."
         if not all(any(in_use(r, m) in row for row in r.history for m in PERSONAL) for r in c.results):
             note += " A single point: the models were measured only at the end; run(clients_every=5) draws a curve."
-    if c.told:
-        note += f" {c.told} Their curves lie on top of each other."
+    if c.coincidence:
+        note += f" {c.coincidence} Their curves lie on top of each other."
     if not all(usable(r) for r in c.results):
         note += " Thin dotted lines that end in a cross are runs that ended early."
     return [legend(c.slots), *rows, text(note, "note")]

@@ -46,13 +46,13 @@ def holdings(p: Described | None) -> list[Markup]:
     fixed = bool(getattr(p, "fixed", False))
     note = "Every seed has the same partition." if fixed else "Every seed may draw its own; the picture is of one."
     if counts is not None:
-        held = np.count_nonzero(counts, axis=1)
-        facts.append(f"{np.median(held):g} of {counts.shape[1]} labels at the median client")
+        classes_of_clients = np.count_nonzero(counts, axis=1)
+        facts.append(f"{np.median(classes_of_clients):g} of {counts.shape[1]} labels at the median client")
         facts.append(f"label distance {p.distance:.2f}")
         note += (
             " Label distance is the mean over clients of the total-variation distance between a client's labels and "
             "everybody's: 0 is alike, near 1 is disjoint."
         )
     names = [str(v) for v in np.asarray(getattr(p, "labels", ()))]
-    drawn = figure(partition(sizes, counts, names or None, tuple(getattr(p, "clients", ()))), style="scroll")
-    return [text(" · ".join(facts), "facts"), figures([drawn], "wide"), text(note, "note")]
+    chart = figure(partition(sizes, counts, names or None, tuple(getattr(p, "clients", ()))), style="scroll")
+    return [text(" · ".join(facts), "facts"), figures([chart], "wide"), text(note, "note")]

@@ -22,24 +22,24 @@ BITS = ("medley", "python", "torch", "numpy", "scipy", "platform", "machine", "t
 
 def notes(c: Comparison) -> list[Markup]:
     """Definitions of the terms that this page uses."""
-    there = {m for s in c.summaries for m in s.metrics}
-    dealt = "" if c.results and all(same_clients(r) for r in c.results) else "the partition, "
-    used = there & {"gap", "accuracy", "attack_success", "epsilon"}
+    metrics = {m for s in c.summaries for m in s.metrics}
+    partition = "" if c.results and all(same_clients(r) for r in c.results) else "the partition, "
+    used = metrics & {"gap", "accuracy", "attack_success", "epsilon"}
     if c.personal:
         used = used - {"accuracy"} | {"personal"}
     also = {
         "sampled": estimated(c.results),
         "tasks": streamed(c.results),
-        "worst": bool(there & {"client_accuracy_worst", "client_test_loss_worst"}),
-        "estimate": "client_accuracy_worst_estimate" in there,
+        "worst": bool(metrics & {"client_accuracy_worst", "client_test_loss_worst"}),
+        "estimate": "client_accuracy_worst_estimate" in metrics,
         "paired": len(c.groups) > 1,
         "broken": not all(usable(r) for r in c.results),
     }
-    used |= {term for term, here in also.items() if here}
-    return [definitions(used, c.base, named(c.metric, c.results), dealt)]
+    used |= {term for term, applies in also.items() if applies}
+    return [definitions(used, c.base, named(c.metric, c.results), partition)]
 
 
-def made(command: str | None, c: Comparison) -> list[Markup]:
+def made_by(command: str | None, c: Comparison) -> list[Markup]:
     """The ``command`` that made the page, if there is one, versions of software, the date, and whether runs differ."""
     facts = [
         f"Medley {version()}",

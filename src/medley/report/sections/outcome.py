@@ -8,7 +8,7 @@ from ...storage.directions import higher_is_better
 from ..document import Cell, fitted, text
 from ..figures import Markup, interval
 from ..numbers import MethodSummary, Paired, Stat, directions, is_share, paired, reached_by_most, status_of
-from ..table import caption, costs, headline, named, said
+from ..table import caption, costs, goal_text, headline, named
 from ..targets import COLUMNS
 from ..text import beyond, difference, impossible, unsure, worth, worths
 from ..units import DASH, column
@@ -17,21 +17,22 @@ from .comparison import Comparison, listed
 
 def lede(c: Comparison) -> list[Markup]:
     """Whether a method stands out, the best one, its difference from the base, and runs that did not end well."""
-    told = _best(c)
-    if c.told:
-        told.append(c.told)
+    sentences = _best(c)
+    if c.coincidence:
+        sentences.append(c.coincidence)
     for method, runs in c.groups.items():
         if not all(r.status.ok for r in runs):
-            told.append(f"{method}: {status_of(runs)}.")
+            sentences.append(f"{method}: {status_of(runs)}.")
     for method, runs in c.groups.items():
-        if waits := next((r.settings["waits as"] for r in runs if "waits as" in r.settings), None):
-            told.append(f"{method} waited for every reply, which makes it {waits}: give it a ReplyPolicy.")
-    return [text(" ".join(told), "lede")]
+        waits = next((r.settings["waits as"] for r in runs if "waits as" in r.settings), None)
+        if waits:
+            sentences.append(f"{method} waited for every reply, which makes it {waits}: give it a ReplyPolicy.")
+    return [text(" ".join(sentences), "lede")]
 
 
 def _best(c: Comparison) -> list[str]:
     if c.goal is not None and c.metric not in COLUMNS:
-        return [f"No run reached {said(c.goal)}."]
+        return [f"No run reached {goal_text(c.goal)}."]
     ran = [s for s in c.summaries if s[c.metric].n]
     if not ran:
         return ["No run finished."]
@@ -42,23 +43,23 @@ def _best(c: Comparison) -> list[str]:
     rivals = [m for m in c.groups if m in c.best - {best.method, *twins}]
     first = [best.method, *(t for t in twins if t != best.method)]
     unpaired = [m for m in _unpaired(c, best) if m not in first]
-    told = [*_at_a_glance(c, best, first, rivals, unpaired), figure]
+    sentences = [*_at_a_glance(c, best, first, rivals, unpaired), figure]
     pair = c.pairs.get(best.method)
     if all(s[c.metric].sd == 0 for s in ran):
-        told.append("All seeds have the same figures.")
+        sentences.append("All seeds have the same figures.")
     elif pair and pair.n and best.method not in twins[1:]:
-        told.append(_against(pair))
+        sentences.append(_against(pair))
     if c.goal is not None:
-        told += _cheapest(c, best)
-    return told
+        sentences += _cheapest(c, best)
+    return sentences
 
 
 def _unpaired(c: Comparison, best: MethodSummary) -> list[str]:
     """Methods that reach a target as well as the best one, but share fewer than two seeds with it."""
     pairs = {p.method: p.n for p in paired(c.results, best.method, c.metric)}
     share = reached_by_most(best, c.metric)
-    there = [s for s in c.summaries if s[c.metric].n and reached_by_most(s, c.metric) == share]
-    return [s.method for s in there if pairs.get(s.method, 2) < 2]
+    measured = [s for s in c.summaries if s[c.metric].n and reached_by_most(s, c.metric) == share]
+    return [s.method for s in measured if pairs.get(s.method, 2) < 2]
 
 
 def _at_a_glance(
@@ -102,20 +103,21 @@ def _soonest(c: Comparison, best: MethodSummary) -> str:
     first = "soonest" if c.metric == "seconds_to_target" else "in the fewest rounds"
     costs = [f"{_worth(c, best, m)} {_COSTS[m]}".rstrip() for m in headline(c.results)]
     where = "" if len(c.summaries) < 2 else f" {first}"
-    return f"{best.method} reached {said(c.goal)}{where}: {', '.join(costs)}, on {best[c.metric].n} of {best.n} seeds."
+    seeds = f"{best[c.metric].n} of {best.n} seeds"
+    return f"{best.method} reached {goal_text(c.goal)}{where}: {', '.join(costs)}, on {seeds}."
 
 
 def _cheapest(c: Comparison, best: MethodSummary) -> list[str]:
     """The methods that needed least of another cost, one sentence per method."""
-    took: dict[str, list[tuple[str, str]]] = {}
+    costs_by_method: dict[str, list[tuple[str, str]]] = {}
     for m in headline(c.results)[1:]:
         share = reached_by_most(best, c.metric)
         least = min((s for s in c.summaries if reached_by_most(s, m) == share), key=lambda s: s[m].mean, default=best)
         if least.method != best.method and least[m].mean < best[m].mean:
-            took.setdefault(least.method, []).append((m.removesuffix("_to_target"), _worth(c, least, m)))
+            costs_by_method.setdefault(least.method, []).append((m.removesuffix("_to_target"), _worth(c, least, m)))
     return [
         f"{method} took the fewest {' and '.join(what for what, _ in costs)}: {', '.join(much for _, much in costs)}."
-        for method, costs in took.items()
+        for method, costs in costs_by_method.items()
     ]
 
 
@@ -147,7 +149,8 @@ def results(c: Comparison) -> list[Markup]:
     """Final figures, differences from the base, costs and status, one row per method."""
     names = headline(c.results)
     low, high = _span(c)
-    target, whole = c.metric in COLUMNS, all(r.status.ok for r in c.results)
+    target = c.metric in COLUMNS
+    all_finished = all(r.status.ok for r in c.results)
     lucky = any(s[c.metric].sd > 0 for s in c.summaries)
     head = ["method", *(named(m, c.results) for m in names)]
     if c.pairs:
@@ -165,13 +168,14 @@ def results(c: Comparison) -> list[Markup]:
     if target:
         head.insert(1, "reached on")
     note = caption(c.results)
-    if guess := _guess(c):
+    guess = _guess(c)
+    if guess:
         note += f" {guess}"
     if c.best:
         note += f" Bold: the best mean {named(names[0], c.results)}, and what paired differences cannot tell from it."
     keep = min(len(head), 2 + target + (2 + lucky if c.pairs else 0))
-    ends = [[] if whole else [_ended(s)] for s in c.summaries]
-    ended = [] if whole else ["ended"]
+    ends = [[] if all_finished else [_ended(s)] for s in c.summaries]
+    ended = [] if all_finished else ["ended"]
     both = [s["bytes_up"].mean + s["bytes_down"].mean for s in c.summaries]
     wide = [
         [*row, sent, spent[2], *end]
@@ -185,10 +189,14 @@ def results(c: Comparison) -> list[Markup]:
 
 def _guess(c: Comparison) -> str:
     """The accuracy of answering every test row with the commonest label, if all runs have the same rows."""
-    said = {tuple(r.settings.get("test_majority", ())) for r in c.results}
-    there = any("accuracy" in m for m in headline(c.results)) and len(said) == 1
-    found = said.pop() if there else ()
-    return f"The commonest label, {found[0]}, is right on {100 * found[1]:.1f} % of the test rows." if found else ""
+    majorities = {tuple(r.settings.get("test_majority", ())) for r in c.results}
+    is_shown = any("accuracy" in m for m in headline(c.results)) and len(majorities) == 1
+    majority = majorities.pop() if is_shown else ()
+    return (
+        f"The commonest label, {majority[0]}, is right on {100 * majority[1]:.1f} % of the test rows."
+        if majority
+        else ""
+    )
 
 
 def _span(c: Comparison) -> tuple[float, float]:
@@ -198,7 +206,8 @@ def _span(c: Comparison) -> tuple[float, float]:
     far = 4 * max((abs(d.mean) for d in diffs), default=0.0) or 1.0
     ends = [0.0, *(v for d in diffs for v in (d.low, d.mean, d.high) if math.isfinite(v))]
     ends += [v for p in c.pairs.values() if p.half > p.diff.half for v in (p.diff.mean - p.half, p.diff.mean + p.half)]
-    low, high = max(min(ends), -far), min(max(ends), far)
+    low = max(min(ends), -far)
+    high = min(max(ends), far)
     room = 0.05 * (high - low) or 1.0
     return low - room, high + room
 
@@ -214,5 +223,5 @@ def _difference(p: Paired | None, low: float, high: float, slot: int) -> list[st
 
 
 def _ended(s: MethodSummary) -> Cell:
-    whole = len(s.used) == s.n and "stalled" not in s.status
-    return Cell(s.status, mood="ok" if whole else "bad")
+    complete = len(s.used) == s.n and "stalled" not in s.status
+    return Cell(s.status, mood="ok" if complete else "bad")

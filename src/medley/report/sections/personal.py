@@ -64,28 +64,28 @@ def personal(c: Comparison) -> list[Markup]:
     }
     for name, kind, sign in FIGURES:
         if any(name in row for rows in tables.values() for row in rows.values()):
-            return _drawn(c, tables, name, kind, sign)
+            return _dots(c, tables, name, kind, sign)
     return []
 
 
-def _drawn(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, kind: str, sign: float) -> list[Markup]:
+def _dots(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, kind: str, sign: float) -> list[Markup]:
     others = len(tables) > 1
     base = {key: row[name] for key, row in tables.get(c.base, {}).items() if name in row} if others else {}
-    found = {m: _gains(rows, name, base, sign) for m, rows in tables.items()}
+    gains = {m: _gains(rows, name, base, sign) for m, rows in tables.items()}
     if base:
-        found[c.base] = found[c.base]._replace(gain={})
+        gains[c.base] = gains[c.base]._replace(gain={})
     over = f"over {c.base}" if base else "over the server's model"
     label = "accuracy" if name == "accuracy" else "test loss"
     change = "points" if kind == "percent" else kind
-    own = [Dots(m, c.slots[m], list(g.own.values()), centre=g.mean) for m, g in found.items() if g.own]
-    gaining = [Dots(m, c.slots[m], list(g.gain.values())) for m, g in found.items() if g.gain]
+    series = [Dots(m, c.slots[m], list(g.own.values()), centre=g.mean) for m, g in gains.items() if g.own]
+    gaining = [Dots(m, c.slots[m], list(g.gain.values())) for m, g in gains.items() if g.gain]
     titles = f"Clients' own test rows: {label} of the model in use", f"Gain {over} of each client"
     dots = [
-        figure(strip(own, title=titles[0], xlabel=label, x=kind), titles[0]),
+        figure(strip(series, title=titles[0], xlabel=label, x=kind), titles[0]),
         figure(strip(gaining, title=titles[1], xlabel=f"gain in {label}", x=change), titles[1]),
     ]
     head = ["", named(c.metric, c.results), f"median client's gain {over}", "clients that gain", "new clients"]
-    rows = [_row(c.name(m), g, FORMATS[kind], FORMATS[change]) for m, g in found.items() if g.own]
+    rows = [_row(c.name(m), g, FORMATS[kind], FORMATS[change]) for m, g in gains.items() if g.own]
     note = (
         "The first figure is the one in the results, and the vertical stroke on the left: over the test rows of all "
         "clients, mean over seeds. One dot per client and seed; the stroke on the right is the mean over "
@@ -95,11 +95,11 @@ def _drawn(c: Comparison, tables: Mapping[str, Mapping[Key, Row]], name: str, ki
 
 
 def _gains(rows: Mapping[Key, Row], name: str, base: Mapping[Key, float], sign: float) -> Gains:
-    own = {key: row[name] for key, row in rows.items() if name in row}
+    values = {key: row[name] for key, row in rows.items() if name in row}
     reference = base or {key: row[f"server_{name}"] for key, row in rows.items() if f"server_{name}" in row}
-    gain = {key: sign * (value - reference[key]) for key, value in own.items() if key in reference}
-    sizes = {key: rows[key].get("test_rows", 1.0) for key in own}
-    return Gains(own, sizes, gain, frozenset(key for key in own if rows[key].get("took_part", 1) == 0))
+    gain = {key: sign * (value - reference[key]) for key, value in values.items() if key in reference}
+    sizes = {key: rows[key].get("test_rows", 1.0) for key in values}
+    return Gains(values, sizes, gain, frozenset(key for key in values if rows[key].get("took_part", 1) == 0))
 
 
 def _row(method: Cell, g: Gains, form: Format, change: Format) -> list[str | Cell]:

@@ -43,12 +43,12 @@ def runs(c: Comparison) -> list[Markup]:
     bad = [row for row, r in zip(rows, ordered, strict=True) if not r.status.ok]
     cut = len(head) if bad else len(head) - 1
     every = fitted(head[:cut], [row[:cut] for row in rows], 2)
-    said = f"{plural(len(rows), 'run')}, seed by seed"
-    folded = [details(said if k == 0 else f"{said}, further columns", t) for k, t in enumerate(every)]
+    title = f"{plural(len(rows), 'run')}, seed by seed"
+    folded = [details(title if k == 0 else f"{title}, further columns", t) for k, t in enumerate(every)]
     if not bad:
         return [text("Every run ended as planned.", "note"), *folded]
-    said = f"{len(bad)} of {plural(len(rows), 'run')} ended early; figures are from the last evaluation before that."
-    return [*fitted(head, bad, 2, said), *folded]
+    title = f"{len(bad)} of {plural(len(rows), 'run')} ended early; figures are from the last evaluation before that."
+    return [*fitted(head, bad, 2, title), *folded]
 
 
 def _row(c: Comparison, r: Result, names: list[str], costs: Sequence[str]) -> list[str | Cell]:
@@ -65,8 +65,8 @@ def _row(c: Comparison, r: Result, names: list[str], costs: Sequence[str]) -> li
     ]
 
 
-def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Markup]:
-    """Settings that differ between methods, and settings that all share; ``given`` holds further shared settings."""
+def settings(c: Comparison, settings_of_run: Mapping[str, Any] | None) -> list[Markup]:
+    """Settings that differ between methods, and settings that all share; ``settings_of_run`` has further ones."""
     flat = {
         # A level named after its method would keep the same setting of two methods apart.
         m: [
@@ -79,7 +79,8 @@ def settings(c: Comparison, given: Mapping[str, Any] | None) -> list[Markup]:
         ]
         for m, group in c.groups.items()
     }
-    common, differing = flattened(dict(given or {})), {}
+    common = flattened(dict(settings_of_run or {}))
+    differing = {}
     for key in dict.fromkeys(k for some in flat.values() for f in some for k in f):
         cells = [", ".join(dict.fromkeys(f.get(key, DASH) for f in some)) for some in flat.values()]
         if len(set(cells)) == 1:

@@ -27,8 +27,8 @@ def sites(c: Comparison) -> list[Markup]:
         return []
     last = {id(r): {int(row["client"]): row for row in last_clients(r)} for r in runs}
     ids = sorted({i for rows in last.values() for i in rows})
-    there = {name for rows in last.values() for row in rows.values() for name in row}
-    figure = next((name for name in (c.metric, "accuracy", "test_loss") if name in there), None)
+    columns = {name for rows in last.values() for row in rows.values() for name in row}
+    figure = next((name for name in (c.metric, "accuracy", "test_loss") if name in columns), None)
     if figure is None or len(ids) > MOST:
         return []
     names = runs[0].client_names
@@ -42,8 +42,8 @@ def sites(c: Comparison) -> list[Markup]:
         cells = [_mean(of, i, figure) for of in groups.values()]
         sizes = [f"{first[k]:,.0f}" if k in first else DASH for k in ("rows", "test_rows")]
         rows.append([name, *sizes, *(form(v) if math.isfinite(v) else DASH for v in cells)])
-    told = "accuracy" if figure == "accuracy" else figure.replace("_", " ")
-    note = f"Each method's {told} on the client's own test rows after the last round, mean over seeds."
+    label = "accuracy" if figure == "accuracy" else figure.replace("_", " ")
+    note = f"Each method's {label} on the client's own test rows after the last round, mean over seeds."
     return fitted(["client", "rows", "test rows", *groups], rows, 3, note)
 
 

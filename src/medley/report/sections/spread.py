@@ -25,24 +25,25 @@ _KINDS = (
 def spread(c: Comparison) -> list[Markup]:
     """Dot plots over clients, if their accuracy was measured, and over seeds, if there are several."""
     # If clients have their own models, figures of the server's model at clients would say little.
-    kinds = _KINDS[:1] if c.personal and _there(c, _KINDS[0][0]) else _KINDS[1:]
-    drawn = [_over_clients(c, *kind) for kind in kinds if _there(c, kind[0])]
+    kinds = _KINDS[:1] if c.personal and _has_spread(c, _KINDS[0][0]) else _KINDS[1:]
+    charts = [_over_clients(c, *kind) for kind in kinds if _has_spread(c, kind[0])]
     if len({r.seed for r in c.results}) > 1:
         rows = [Dots(m, c.slots[m], _ends(c, c.metric, runs)) for m, runs in c.groups.items()]
         kind = kind_of(c.metric)
         label = named(c.metric, c.results)
         name = f"Over seeds: {label}"
-        drawn.append(figure(strip(rows, title=name, xlabel=label, x=kind), name))
-    return [figures(drawn, "two"), text("One dot per seed; vertical strokes are means.", "note")] if drawn else []
+        charts.append(figure(strip(rows, title=name, xlabel=label, x=kind), name))
+    return [figures(charts, "two"), text("One dot per seed; vertical strokes are means.", "note")] if charts else []
 
 
-def _there(c: Comparison, stem: str) -> bool:
+def _has_spread(c: Comparison, stem: str) -> bool:
     worst = stem.format("worst")
     return any(_ends(c, worst, runs) for runs in c.groups.values())
 
 
 def _over_clients(c: Comparison, stem: str, label: str, kind: str) -> Markup:
-    mean, worst = stem.format("mean"), stem.format("worst")
+    mean = stem.format("mean")
+    worst = stem.format("worst")
     rows = [Dots(m, c.slots[m], _ends(c, mean, runs), _ends(c, worst, runs)) for m, runs in c.groups.items()]
     least = "worst client" if all(map(one_is_a_tenth, c.results)) else "worst tenth"
     name = f"Over clients: the mean (filled) and the {least} (hollow){', estimates' if 'estimate' in stem else ''}"

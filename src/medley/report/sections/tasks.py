@@ -17,13 +17,15 @@ from .comparison import Comparison
 
 def tasks(c: Comparison) -> list[Markup]:
     """The mean over the tasks so far, and each method's accuracy on every task after every task."""
-    tables, over = list[Markup](), []
+    tables = list[Markup]()
+    over = []
     for method, runs in c.groups.items():
         matrices = [_matrix(r.summary["matrix"]) for r in runs if usable(r) and r.summary.get("matrix") is not None]
         matrices = [a for a in matrices if a.shape == matrices[0].shape]
         if matrices:
             # nan (tasks not seen yet) is nan in every seed, so a plain mean keeps it.
-            mean, slot = np.mean(matrices, axis=0), c.slots[method]
+            mean = np.mean(matrices, axis=0)
+            slot = c.slots[method]
             so_far = np.array([np.nanmean(row[: s + 1]) for s, row in enumerate(mean)])
             over.append(Line(method, slot, np.arange(1.0, len(so_far) + 1), so_far))
             rows: list[list[str | Cell]] = [
