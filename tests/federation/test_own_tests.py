@@ -312,3 +312,36 @@ def test_data_sets_of_clients_keep_their_columns_and_their_scaling() -> None:
         md.Federation(md.problems.Logistic(), clients=alone)
     with pytest.raises(md.BadData, match=r"^Federation\(test=...\): some rows are standardised"):
         md.Federation(md.problems.Logistic(), clients=sets, test=md.datasets.frame(table, "ill"))
+
+
+def test_classes_that_data_sets_of_clients_name_stay(caplog: pytest.LogCaptureFixture) -> None:
+    X, y = torch.randn(12, 2), np.arange(12) % 2
+    text = np.array(["a", "b"])[y]
+    for given, labels, places in (
+        (md.datasets.Dataset(X, text, labels=("a", "b", "c")), ("a", "b", "c"), y),
+        (md.datasets.Dataset(X, y, labels=(5, 7, 9)), (5, 7, 9), y),
+        (md.datasets.Dataset(X, y, classes=3), (), y),
+    ):
+        data = md.Federation(md.problems.Softmax(), clients=[given, given]).data
+        assert (data.classes, data.labels, data.inferred) == (3, labels, False)
+        assert data.y.tolist() == [*places] * 2
+    first, other = (md.datasets.Dataset(X, text, labels=labels) for labels in (("a", "b"), ("a", "b", "c")))
+    with pytest.raises(
+        md.BadData, match=r"^client 1: its data set has 3 classes, 'a', 'b', 'c', and others 2, 'a', 'b'"
+    ):
+        md.Federation(md.problems.Softmax(), clients=[first, other])
+    kept = md.datasets.Dataset(X, y).split(0.2, validation=0.2)
+    with pytest.raises(md.BadData, match=r"^client 0: it has validation rows"):
+        md.Federation(md.problems.Softmax(), clients=[kept])
+
+
+@pytest.mark.parametrize("named", [{}, {"classes": 2}, {"labels": ("no", "yes")}])
+def test_fractions_of_test_rows_are_no_classes_and_make_values_of_whole_numbers(named: dict[str, Any]) -> None:
+    X, y = torch.randn(12, 2), np.arange(12) % 2
+    deal = {"data": md.datasets.Dataset(X, y, **named), "partition": md.scenarios.IID(2)}
+    with pytest.raises(md.BadData, match=r"^Federation\(test=...\), row 0, column 'y': 0.5 is no class, and the train"):
+        md.Federation(md.problems.Logistic(), **deal, test=(X, y + 0.5))
+    if not named:
+        data = md.Federation(md.problems.LeastSquares(), **deal, test=(X, y + 0.5)).data
+        assert data.y_test is not None
+        assert (data.y.tolist(), data.y_test.tolist()) == (y.tolist(), (y + 0.5).tolist())

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..contract import BadData, Place
 from ..datasets import Dataset
+from ..datasets.ingest.labels import Label
 from ..datasets.ingest.raw import features_of
 from ..numerics.scaling import Scaling
 from ..rows.columns import differ, names_of
@@ -72,6 +73,29 @@ def common_scaling(clients: Sequence[Any], test: Any, places: Sequence[Place]) -
                 place=place,
             )
     return first
+
+
+def common_classes(
+    clients: Sequence[Any], classes: int | None, places: Sequence[Place]
+) -> tuple[int | None, tuple[Label, ...]]:
+    """The number of classes and their names, as far as the clients' data sets say them.
+
+    Raises BadData, naming the client, if two of them differ.
+    """
+    labels: tuple[Label, ...] = ()
+    for given, place in zip(clients, places, strict=True):
+        if not isinstance(given, Dataset) or given.inferred or given.classes is None:
+            continue
+        if classes not in (None, given.classes) or (labels and {*given.labels} != {*labels}):
+            others = f"others {classes}{_listed(labels)}; give all the same classes= or labels="
+            said = f"its data set has {given.classes} classes{_listed(given.labels)}, and {others}"
+            raise BadData(said, place=place)
+        classes, labels = given.classes, labels or given.labels
+    return classes, labels
+
+
+def _listed(labels: Sequence[Label]) -> str:
+    return f", {', '.join(map(repr, labels[:8]))}" if labels else ""
 
 
 def _inputs(given: Any) -> dict[str, Any]:

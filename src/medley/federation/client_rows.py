@@ -69,6 +69,8 @@ class ClientRows(NamedTuple):
         Args:
             like: inputs and targets of training rows, which have the same form
         """
+        if isinstance(given, Dataset):
+            given = replace(given, X_test=None, y_test=None, test_keys={}, weights=None)
         arrays = _arrays(given, TEST, aside, features)
         if not isinstance(arrays, tuple | list) or len(arrays) != 2:
             what = type(given).__name__ + (f" of {len(given)}" if isinstance(given, tuple | list) else "")
@@ -96,6 +98,8 @@ def refuse_by_client(test: Any) -> None:
 def _arrays(given: Any, place: Place, aside: str | None, features: Sequence[str]) -> Any:
     """Rows as a tuple of arrays, columns in the order of ``features``; anything unknown unchanged."""
     if isinstance(given, Dataset):
+        if given.X_validation is not None and place.client is not None:
+            raise BadData("it has validation rows; leave them out, and pass Federation(validation=...)", place=place)
         data = given.ordered(features, str(place))
         tests = [] if data.X_test is None or data.y_test is None else [data.X_test, raw(data.y_test, data.labels)]
         return (data.X, raw(data.y, data.labels), *tests, *([] if data.weights is None else [data.weights]))

@@ -13,7 +13,7 @@ from ..contract import BadData, Family, Place
 from ..datasets import Dataset
 from ..datasets.checks import refuse_other_form
 from ..rows.lazy import joined
-from .alike import check_bytes, common_features, common_scaling
+from .alike import check_bytes, common_classes, common_features, common_scaling
 from .client_rows import FILE, ClientRows, refuse_by_client
 from .labels import stored
 
@@ -45,6 +45,7 @@ def pooled(
     check_bytes(listed, test, places)
     features, wanted = common_features(listed, test, aside, places)
     scaling = common_scaling(listed, test, places)
+    classes, named = common_classes(listed, classes, places)
     rows = [ClientRows.of(given, place, aside, wanted) for given, place in zip(listed, places, strict=True)]
     first = rows[0]
     for r, place in zip(rows[1:], places[1:], strict=True):
@@ -54,7 +55,8 @@ def pooled(
     if tests and shared is not None:
         raise BadData("Federation(test=...): clients have their own test rows; pass either those or test=")
     held = [*tests.values()] if shared is None else [(shared.X, shared.y)]
-    ys, classes, labels = stored(problem, [*(r.y for r in rows), *(y for _, y in held)], classes, first.X)
+    parts = [*(r.y for r in rows), *(y for _, y in held)]
+    ys, classes, labels = stored(problem, parts, classes, first.X, named)
     X = joined([r.X for r in rows])
     data = Dataset(
         X,
@@ -68,7 +70,7 @@ def pooled(
         labels=labels,
         features=features if X.shape[1:] == (len(features),) else (),
         scaling=scaling,
-        inferred=bool(labels),
+        inferred=bool(labels) and not named,
     )
     return data, [len(r.X) for r in rows]
 

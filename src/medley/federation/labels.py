@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..contract import BadData, Family, Place
 from ..datasets import Dataset
-from ..datasets.ingest.labels import SOME_LABELS, Coded, RawTargets, code, count_kinds, is_plain
+from ..datasets.ingest.labels import SOME_LABELS, Coded, Label, RawTargets, code, count_kinds, is_plain
 from ..problems import LeastSquares, Logistic, Network, Softmax
 from ..problems.network.own_loss import fits_values
 from ..rows.fields import Fields
@@ -28,7 +28,7 @@ def fits(problem: Family, classes: int = 2) -> Literal["values", "classes", "los
     return "loss"
 
 
-def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None) -> Coded:
+def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None, named: Sequence[Label] = ()) -> Coded:
     """Targets of all clients' training and test rows, as the problem reads them, numbered together.
 
     Raises BadData, naming client and row, for labels that the problem does not take, and if all rows have one label.
@@ -59,22 +59,35 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None) 
             raise p.refuse(int(bad.argmax()), said)
     signed = isinstance(problem, Logistic) and plain and any((p.values == -1).any() for p in parts)
     given = None if signed and classes == 2 else classes
-    coded = code(parts, given, floats="whole" if kind == "classes" else "values")
+    coded = code(
+        parts, None if named else given, named if text else (), floats="whole" if kind == "classes" else "values"
+    )
+    if named and not text:
+        return _placed(coded, named)
     if coded.classes is not None and given is None:
         refuse_other_number(coded.labels, classes)
     return coded
 
 
+def _placed(coded: Coded, named: Sequence[Label]) -> Coded:
+    """Numbers by their places among the names of all classes. Raises BadData for a label that has none."""
+    if others := [v for v in coded.labels if v not in named]:
+        raise BadData(f"the label {others[0]!r} is not among labels={(*named,)}, as a client's data set names them")
+    places = torch.tensor([named.index(v) for v in coded.labels])
+    return Coded([places[y] for y in coded.parts], len(named), tuple(named))
+
+
 def stored(
-    problem: Family, parts: Sequence[RawTargets], classes: int | None, X: Tensor
+    problem: Family, parts: Sequence[RawTargets], classes: int | None, X: Tensor, named: Sequence[Label] = ()
 ) -> tuple[list[Tensor], int | None, tuple[Any, ...]]:
     """All targets as data sets store them, the number of classes, and their names if they are not 0..classes-1.
 
     Args:
+        named: the names of all classes, if the user says them
         X: rows of one client; if they have several inputs by place, an error says which tensor counted as the label
     """
     try:
-        coded = numbered(problem, parts, classes)
+        coded = numbered(problem, parts, classes, named)
         labels = () if is_plain(coded.labels) else coded.labels
         ys = coded.parts
         if not labels:

@@ -53,6 +53,13 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
         raise RecipeError("Federation(test=...): the data set already has test rows; leave one of them out", "test")
     refuse_by_client(test)
     rows, keys = _tests_like(data, test, key)
+    if (
+        data.inferred
+        and not any(isinstance(v, str) for v in data.labels)
+        and fits(problem) != "classes"
+        and len(fractions(rows.y))
+    ):
+        data = _with(data, [torch.from_numpy(v.astype(float)) for v in _targets(data)], None, ())
     return _joined(data, rows, keys, isinstance(test, Dataset) or is_table(test))
 
 
@@ -69,8 +76,7 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, 
                 place=TEST,
             )
         test_keys = {name: test.keys[name] for name in data.keys if name in test.keys}
-        alone = replace(test, X_test=None, y_test=None, test_keys={}, weights=None)
-        return ClientRows.of_tests(alone, like, features=data.features), test_keys
+        return ClientRows.of_tests(test, like, features=data.features), test_keys
     columns = columns_of(test, str(TEST)) if is_table(test) else {}
     coding = None if scaling is None or not columns else scaling.coding
     is_raw = coding is not None and ({*coding.names} <= {*columns} or not {*data.features} <= {*columns})
@@ -108,13 +114,19 @@ def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named:
     """
     X, y = rows.X, rows.y
     if data.classes is None or (y.values.ndim > 1 and not y.are_text):
+        if y.are_text:
+            raise y.refuse(0, f"{y.first!r} is text, and the training rows' targets are values; give numbers")
         y_test = y.tensor()
         y_test = y_test.to(data.y.dtype) if data.classes is None else y_test
         return replace(data, X_test=X, y_test=y_test, test_keys=keys)
     labels = data.labels or tuple(range(data.classes))
+    if len(odd := fractions(y)) and not any(isinstance(v, float) for v in labels):
+        shown = ", ".join(map(repr, labels[:8]))
+        raise y.refuse(int(odd[0]), f"{y.values.flat[odd[0]]} is no class, and the training rows have {shown}")
     text, coded = isinstance(labels[0], str), labels != tuple(range(len(labels)))
     given = {*y.values.ravel().tolist()} if coded and not text and not data.inferred else set()
-    if not y.are_text and not named and (text or (not data.inferred and given <= {*range(len(labels))})):
+    is_number = not y.are_text and y.values.dtype.kind != "b"
+    if is_number and not named and (text or (not data.inferred and given <= {*range(len(labels))})):
         if given and coded and given <= {*labels}:
             raise BadData(
                 f"the targets may be the labels {', '.join(map(str, labels))}, or their numbers from 0; "
@@ -135,6 +147,11 @@ def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named:
         raise y.refuse(row, said)
     places = torch.tensor([labels.index(v) for v in names])
     return replace(data, X_test=X, y_test=places[y_test], test_keys=keys)
+
+
+def fractions(y: RawTargets) -> np.ndarray:
+    """The rows of targets that are no whole numbers."""
+    return np.flatnonzero(y.values % 1) if y.values.dtype.kind == "f" else np.empty(0, int)
 
 
 def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
