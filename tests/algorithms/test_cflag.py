@@ -511,7 +511,7 @@ RESNET = """
 import resource, torch, medley as md
 torch.set_num_threads(1)
 y = torch.cat([torch.arange(5 * 8) % 2, torch.arange(5 * 32) % 2 + 2])
-X = torch.randn(len(y), 3, 16, 16)
+X = torch.randn(len(y), 3, 8, 8)
 fed = md.Federation(
     md.problems.Network(md.models.resnet18(classes=4)), partition=md.scenarios.IID(5),
     data=md.datasets.Dataset(X, y, X[::50], y[::50], classes=4),

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import medley as md
+from support.pairs import quick
 
 DRAWN = np.random.default_rng(0)
 X = DRAWN.normal(size=(60, 4))
@@ -276,7 +277,7 @@ NOTED = {
 }
 
 
-@pytest.mark.parametrize("case", NOTED)
+@pytest.mark.parametrize("case", quick(5, NOTED))
 def test_outputs_that_the_loss_does_not_take_are_noted_and_the_remedy_learns(case, caplog):
     wrong, words, remedy = NOTED[case]
     trained(wrong(), BINARY, 1, throw=False)

@@ -45,7 +45,7 @@ def federation(problem, **more):
 def made(kind):
     """The digest of a run, what its model predicts, and what it says of rows outside."""
     problem, options = RUNS[kind]
-    result = md.run(md.FedAvg(), federation(problem()), rounds=3, progress=False, **options)
+    result = md.run(md.FedAvg(), federation(problem()), rounds=2, progress=False, **options)
     return result.digest, result.outputs(X).numpy().tobytes()
 
 
@@ -91,7 +91,7 @@ def test_no_mode_around_a_run_changes_its_bits(around):
         problem, options = RUNS[kind]
         fed = federation(problem())
         with AROUND[around]():
-            result = md.run(md.FedAvg(), fed, rounds=3, progress=False, **options)
+            result = md.run(md.FedAvg(), fed, rounds=2, progress=False, **options)
             said = result.outputs(X).numpy().tobytes()
         assert (result.digest, said) == PLAIN[kind], kind
         assert result.outputs(X).numpy().tobytes() == said
@@ -186,7 +186,7 @@ def test_the_streams_of_torch_and_numpy_around_a_run_are_neither_read_nor_change
         torch.manual_seed(seed)
         np.random.seed(seed)
         torchs, numpys = torch.get_rng_state(), np.random.get_state()[1].copy()
-        assert md.run(md.FedAvg(), fed, rounds=3, progress=False).digest == plain[0]
+        assert md.run(md.FedAvg(), fed, rounds=2, progress=False).digest == plain[0]
         assert torch.equal(torch.get_rng_state(), torchs)
         assert np.array_equal(np.random.get_state()[1], numpys)
 
@@ -197,7 +197,7 @@ def test_a_run_that_on_round_starts_in_a_thread_and_waits_for_ends(how, monkeypa
     plain, fed, outer, inner = made("BatchNorm and Dropout"), federation(DROPOUT()), federation(DROPOUT()), []
 
     def other(on_round=None):
-        inner.append(md.run(md.FedAvg(), fed, rounds=3, progress=False, on_round=on_round).digest)
+        inner.append(md.run(md.FedAvg(), fed, rounds=2, progress=False, on_round=on_round).digest)
 
     def waits(row):
         if how == "own thread":
@@ -207,9 +207,9 @@ def test_a_run_that_on_round_starts_in_a_thread_and_waits_for_ends(how, monkeypa
             in_a_thread(lambda: other(on_round))
 
     with torch.autocast("cpu", dtype=torch.bfloat16), setting(torch.set_default_dtype, torch.float64, torch.float32):
-        assert md.run(md.FedAvg(), outer, rounds=3, progress=False, on_round=waits).digest == plain[0]
+        assert md.run(md.FedAvg(), outer, rounds=2, progress=False, on_round=waits).digest == plain[0]
         assert torch.get_default_dtype() == torch.float64
-    assert inner == [plain[0]] * (8 if how == "nested" else 4)
+    assert inner == [plain[0]] * (6 if how == "nested" else 3)
     assert ("takes the turn of another one" in caplog.text) == (how != "own thread")
 
 

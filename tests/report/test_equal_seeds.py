@@ -15,6 +15,7 @@ from medley.report.table import caption, latex, markdown, named, rows, told_apar
 from medley.report.text import difference
 from medley.storage.result import Result, Status
 from medley.wire.ledger import Ledger
+from support.pairs import crossed
 
 
 def made(method, seed, figure, metric="accuracy", test_rows=100, **settings):
@@ -140,8 +141,10 @@ def test_a_card_names_the_rows_of_its_figures(held_out, tmp_path):
     assert f"| loss on training rows | {run.evaluation['loss']:.4g} |" in text
 
 
-@pytest.mark.parametrize("family", [md.problems.Logistic, md.problems.LeastSquares, md.problems.Softmax])
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.int64])
+FAMILIES = [md.problems.Logistic, md.problems.LeastSquares, md.problems.Softmax]
+
+
+@pytest.mark.parametrize(("family", "kind"), crossed(FAMILIES, [torch.float32, torch.float64, torch.int64]))
 def test_a_linear_models_module_takes_rows_of_any_dtype(family, kind, tmp_path):
     X = torch.tensor(np.random.default_rng(0).integers(-3, 4, (60, 3)), dtype=kind)
     y = (X[:, 0] > 0).long() if family.classification else X[:, 0].double()

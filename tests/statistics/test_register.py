@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from medley.statistics.register import Register, file_of, plain
+from support.pairs import crossed, quick
 
 pytest.importorskip("formulaic")
 
@@ -81,7 +82,7 @@ def _grown(rows: Any, k: int) -> Any:
     return pd.concat([rows, patients(60, 9).assign(id=np.arange(60) + 5000, age=np.arange(60) / 10 + 96).iloc[:k]])
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", quick(6, TABLES))
 def test_two_questions_that_differ_in_one_patient_are_refused_of_any_table(name: str, tmp_path: Path) -> None:
     rows = patients()
     below, up_to = victim(rows)
@@ -110,8 +111,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("id", ["", "id"])
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(("name", "id"), crossed(REFUSED, ["", "id"]))
 def test_tables_that_differ_in_few_rows_are_refused(name: str, id: str, tmp_path: Path) -> None:
     rows, (change, said) = patients(), REFUSED[name]
     total(rows, tmp_path, rules=Rules(id=id))
