@@ -199,6 +199,25 @@ def test_people_that_are_not_known(patient: list[Any], message: str) -> None:
         md.run(by_person(), fed, rounds=1, progress=False)
 
 
+@pytest.mark.parametrize(
+    "spellings", [[7, "7.0", " 7"], [7.0, "007", 7], ["A 1", "a1", "A1"], ["Jos\u00e9", "Jose\u0301", "JOS\u00c9"]]
+)
+def test_spellings_of_a_name_are_one_person(spellings: list[Any]) -> None:
+    """Apart, each spelling's rows would be bounded by themselves, and the person would move a sum by three bounds."""
+    seen, right = list[list[int]](), rows.NoisyGradient.grad
+
+    def watched(self: Any, *args: Any, **kw: Any) -> Tensor:
+        seen.append(self.people.tolist())
+        return right(self, *args, **kw)
+
+    patient = np.array([*spellings, *"bcdefghij"[: 12 - len(spellings)]], object)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows.NoisyGradient, "grad", watched)
+        md.run(by_person(), crossed(table([12]), patient=patient), rounds=1, progress=False)
+    assert len({*seen[0][:3]}) == 1
+    assert len({*seen[0]}) == 10
+
+
 def test_the_remedy_for_a_person_at_two_clients() -> None:
     data = md.datasets.Dataset(table([12]).X, table([12]).y, keys={"patient": np.array([*"abcabcabcabc"])})
     fed = md.Federation(md.problems.LeastSquares(mu=0.1), data=data, partition=md.scenarios.ByKey("patient"))

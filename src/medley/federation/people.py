@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from ..contract import BadData, Index, RecipeError
+from ..rows.coding import folded
 from .rows import Layout, Picked
 
 
 def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
     """The person of each row [n], from 0, in the order of ``layout``; None without a column.
 
-    Values that differ only in spaces around them are one person.
+    Values that differ only in spaces, case or form are one person: 7, 7.0, "007" and " 7". If two people have such
+    names, they are bounded as one, which protects them no less.
 
     Args:
         by: the column of `medley.datasets.Dataset.keys` that names people; "" for none
@@ -35,9 +39,10 @@ def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
                 f"set's keys: Dataset(X, y, keys={{{by!r}: ...}}), or keys=[{by!r}] of a reader of files",
                 "by",
             )
-        columns.append(np.char.strip(np.asarray(table.keys[by])[rows].astype(str)))
-    column = np.concatenate(columns)
-    if len(empty := np.flatnonzero(np.isin(np.char.lower(column), ("", "nan", "none", "nat", "<na>")))):
+        columns.append(np.asarray(table.keys[by])[rows].astype(str))
+    spellings, which = np.unique(np.concatenate(columns), return_inverse=True)
+    column = np.array([_person(v) for v in spellings.tolist()])[which]
+    if len(empty := np.flatnonzero(np.isin(column, ("", "nan", "none", "nat", "<na>")))):
         raise layout.blamed(
             BadData(f"it has no {by}, so its person is not known; give it one, or leave the row out", row=int(empty[0]))
         )
@@ -56,3 +61,12 @@ def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
             client=int(first[k]),
         )
     return torch.from_numpy(people.astype(np.int64))
+
+
+def _person(name: str) -> str:
+    """What all spellings of a name have in common."""
+    text = folded(unicodedata.normalize("NFKC", name))
+    with contextlib.suppress(ValueError):
+        number = float(text)
+        return str(int(number)) if number.is_integer() and abs(number) < 2**53 else text
+    return text
