@@ -32,7 +32,7 @@ RULES, ROBUST = "tests/robust/test_rules.py", "tests/robust/test_robust.py"
 NODES, NODE_SUMS, APP = (f"tests/flower/test_{name}.py" for name in ("private_nodes", "secure", "flower"))
 RECORD, CHAIN = "tests/flower/test_record.py", "tests/flower/test_record_chain.py"
 STUDY, STUDY_ATTACKS = "tests/statistics/test_rules.py", "tests/statistics/test_attacks.py"
-DOMINANCE, REGISTER = (f"tests/statistics/test_{name}.py" for name in ("dominance", "register"))
+DOMINANCE, REGISTER, KNAPSACK = (f"tests/statistics/test_{name}.py" for name in ("dominance", "register", "knapsack"))
 
 BUDGETS = [
     Plant("a budget of clients exceeded by 5 %", "privacy/private.py",
@@ -210,6 +210,13 @@ STUDIES = [
     Plant("rows without the event that nobody counts", "statistics/site.py",
           'for there, said in ((event, "with"), (~event, "without")):', 'for there, said in ((event, "with"),):',
           [DOMINANCE]),
+    Plant("sums of a Cox model's events that are not rounded", "statistics/events.py",
+          "self.told = np.column_stack([self.Q, q]), np.append(self.told, told)",
+          "self.told = np.column_stack([self.Q, q]), np.append(self.told, at[0])",
+          [f"{KNAPSACK}::test_a_lattice_finds_each_outcome_from_exact_sums_and_not_from_rounded_ones"]),
+    Plant("mean times of a curve that are not rounded", "statistics/curves.py",
+          "- 1, 0) if coarse else 1", "- 1, 0) if False else 1",
+          [f"{KNAPSACK}::test_a_lattice_finds_each_outcome_from_exact_sums_and_not_from_rounded_ones"]),
     Plant("each earlier sum looked at by itself", "statistics/register.py",
           "if not self._hides([*self.sets.get(key, {}).values(), *map(self.spread, rows)], least):",
           "earlier = self.sets.get(key, {}).values()\n"
@@ -231,7 +238,7 @@ RECORDS = [
           'or line["before"] != before:', "or False:", [CHAIN], True),
     Plant("a line of the record without a signature", "flower/record.py",
           "if public is not None:\n", 'if public is not None and "signature" in line:\n', [CHAIN], True),
-    Plant("an answer before its line is on the disk", "flower/record.py",
+    Plant("an answer before its line is on the disk", "storage/atomic.py",
           "            flush(file.fileno())\n", "", [CHAIN], True),
 ]  # fmt: skip
 

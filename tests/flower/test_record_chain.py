@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import medley as md
-from medley.flower import record
 from medley.flower.record import LEFT, Record
+from medley.storage import atomic
 
 pytest.importorskip("cryptography")
 
@@ -55,8 +55,8 @@ def test_a_line_without_its_signature_is_refused(at: int, tmp_path: Path, key: P
 def test_a_line_is_on_the_disk_before_add_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it describes is sent after that."""
     r, flushed = made(tmp_path, None), list[int]()
-    right = record.flush
-    monkeypatch.setattr(record, "flush", lambda number: (flushed.append(len(r.path.read_bytes())), right(number)))
+    right = atomic.flush
+    monkeypatch.setattr(atomic, "flush", lambda number: (flushed.append(len(r.path.read_bytes())), right(number)))
     r.add(run="7", kind="query.train", bytes=5, sha256="0" * 64)
     assert flushed == [len(r.path.read_bytes())]
     assert r.path.stat().st_mode & 0o077 == 0

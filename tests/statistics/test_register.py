@@ -182,7 +182,7 @@ def test_the_file_is_its_owners_and_has_no_value(tmp_path: Path) -> None:
 
 def test_a_sum_that_cannot_be_recorded_does_not_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full for a while: the figure does not leave, and counts for nothing, now or after a restart."""
-    import medley.statistics.register as module
+    import medley.storage.atomic as module
 
     rows, (below, up_to) = patients(), victim(patients())
     study = Study({"Bern": rows}, registers=tmp_path)

@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from ..contract.errors import RecipeError, WireError
-from ..storage.atomic import flush, refuse_links, sync, write, writing
+from ..storage.atomic import append, refuse_links, write, writing
 from .agreement import refuse_settings
 from .cleaning import private
 from .keys import ecdsa, is_low, public_key, signed
@@ -53,18 +53,16 @@ class Record:
     def add(self, **what: Any) -> None:
         """Add a line. Raises MedleyError if it cannot be written, and RecipeError for a link."""
         refuse_links(private(self.path.parent))
-        with writing(self.path), FileLock(f"{self.path}.lock"), open(self.path, "ab+", opener=_owners) as file:
-            last = _last(file)
-            n, before = (0, "") if last is None else (self._number(last) + 1, sha256(last).hexdigest())
+        with writing(self.path), FileLock(f"{self.path}.lock"):
+            last, end = _last(self.path)
+            number, before = 0, ""
+            if last is not None:
+                number, before = self._number(last) + 1, sha256(last).hexdigest()
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            line = {"n": n, "at": at, "form": FORM, **what, "before": before}
+            line = {"n": number, "at": at, "form": FORM, **what, "before": before}
             if self.key is not None:
                 line["signature"] = signed(self.key, _bytes(line)).hex()
-            file.write(_bytes(line) + b"\n")
-            file.flush()
-            flush(file.fileno())
-        if last is None:
-            sync(self.path.parent)
+            append(self.path, end, _bytes(line) + b"\n")
 
     def _number(self, last: bytes) -> int:
         """The number of the last line. Raises WireError if it is none of the record's."""
@@ -209,25 +207,19 @@ def refuse_unapproved(ledger: Record, recipe: str, client: object, config: Mappi
         raise RecipeError(f"{e}, by its approval of this recipe; {again}, and --allow 'KEYS'", "allow") from None
 
 
-def _owners(path: str, flags: int) -> int:
-    """Open a file for its owner only, and no link."""
-    fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    if hasattr(os, "fchmod"):
-        os.fchmod(fd, 0o600)
-    return fd
-
-
-def _last(file: Any) -> bytes | None:
-    """The last complete line of a file. Cuts the file after it: what a partial line describes was not sent."""
-    end, size, tail = file.seek(0, os.SEEK_END), 1 << 16, b""
-    while tail.count(b"\n") < 2 and len(tail) < end:
-        file.seek(max(0, end - size))
-        tail, size = file.read(), 2 * size
+def _last(path: Path) -> tuple[bytes | None, int]:
+    """The last complete line of a file, and where it ends. What a partial line after it describes was not sent."""
+    if not path.exists():
+        return None, 0
+    with path.open("rb") as file:
+        end, size, tail = file.seek(0, os.SEEK_END), 1 << 16, b""
+        while tail.count(b"\n") < 2 and len(tail) < end:
+            file.seek(max(0, end - size))
+            tail, size = file.read(), 2 * size
     whole, _, torn = tail.rpartition(b"\n")
     if torn:
-        log.warning("%s ends in an incomplete line, which was not sent; removing it", file.name)
-        file.truncate(end - len(torn))
-    return whole.rpartition(b"\n")[2] or None
+        log.warning("%s ends in an incomplete line, which was not sent; removing it", path)
+    return whole.rpartition(b"\n")[2] or None, end - len(torn)
 
 
 def _bytes(line: dict[str, Any]) -> bytes:

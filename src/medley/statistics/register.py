@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import secrets
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from filelock import FileLock
 
 from ..contract import BadData, MedleyError
 from ..rows.coding import folded
-from ..storage.atomic import flush, make_folder, sync, write, writing
+from ..storage.atomic import append, flush, make_folder, write, writing
 from .cells import needed
 from .rules import light, recoverable
 
@@ -231,19 +230,7 @@ class Register:
         if self.file is None or not lines:
             return
         text = "".join(json.dumps(line) + "\n" for line in [*self._pending, *lines]).encode()
-        with writing(self.file), open(self.file, "r+b" if self.file.exists() else "xb", opener=_owners) as f:
-            f.truncate(self._read)  # less a line that was not written to its end
-            f.seek(self._read)
-            try:
-                f.write(text)
-                f.flush()
-                flush(f.fileno())
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(f.fileno(), self._read)
-                raise
-        if not self._read:
-            sync(self.file.parent)
+        append(self.file, self._read, text)
         self._read, self._lines, self._pending = self._read + len(text), self._lines + text.count(b"\n"), []
 
     def _key(self) -> bytes:
@@ -373,10 +360,6 @@ class Register:
                         f"and a difference would be about them; wait until at least {self.least} are {what}, or "
                         "give the table as it was"
                     )
-
-
-def _owners(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def _spelt(file: Path) -> str:

@@ -59,6 +59,33 @@ def write(path: Path, content: str | bytes, owner_only: bool = False) -> None:
         tmp.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def append(path: Path, end: int, content: bytes) -> None:
+    """Put content on the disk at the place ``end`` of a file for its owner alone, instead of what follows there.
+
+    Raises MedleyError if it cannot be written, or is a link; then no part of it is there.
+    """
+    with writing(path), open(path, "r+b" if path.exists() else "xb", opener=_owner_only) as file:
+        file.truncate(end)
+        file.seek(end)
+        try:
+            file.write(content)
+            file.flush()
+            flush(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file.fileno(), end)
+            raise
+    if not end:
+        sync(path.parent)
+
+
+def _owner_only(path: str, flags: int) -> int:
+    fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    if hasattr(os, "fchmod"):
+        os.fchmod(fd, 0o600)
+    return fd
+
+
 def flush(fd: int) -> None:
     """Force a file to disk. macOS needs another call, because ``fsync`` leaves it in the drive's cache."""
     if sys.platform == "darwin":
