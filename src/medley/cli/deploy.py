@@ -131,8 +131,8 @@ def deploy_evaluate(
 
 def _classes(support: Mapping[str, Any], client: int) -> str:
     """A client's training rows of each class, as "0: 12, 1: 30"."""
-    tasks = support.get(str(client), ())
-    pairs = [f"{k}: {n}" for k, n in chain.from_iterable(task.get("support", ()) for task in tasks)]
+    counts = chain.from_iterable(task.get("support", ()) for task in support.get(str(client), ()))
+    pairs = [f"{k}: {n}" for k, n in counts]
     return ", ".join(pairs[:10]) + (f" and {len(pairs) - 10} more" if len(pairs) > 10 else "")
 
 
@@ -163,5 +163,8 @@ def _figures(rows: Sequence[tuple[str, Row, str]], total: Row) -> Any:
     others = sorted(names - {*standard, "client", "round", "took_part"})
     heads = [k for k in [*standard, *others] if k in names]
     lines = (*rows, ("all", {**total, **sums}, ""))
-    body = [(name, *(cell(row, k) for k in heads), classes) for name, row, classes in lines]
+    body = []
+    for name, row, classes in lines:
+        cells = [cell(row, k) for k in heads]
+        body.append((name, *cells, classes))
     return table(("client", *heads, "rows by class"), body)

@@ -27,7 +27,6 @@ def show_folder(
 ) -> None:
     """Print what a folder holds: its runs, their settings and identity, and the versions that made them."""
     from ..contract.errors import WireError
-    from ..storage.as_json import shown_seed
     from ..storage.identity import PREFIX
     from ..storage.result import Result
     from ..storage.run_folder import described
@@ -41,9 +40,8 @@ def show_folder(
     if started:
         # The result names the engine that ran.
         settings = [{**started["settings"], **s} for s in settings]
-    # Scaling is a number for each feature.
-    settings = [{k: shown_seed(v, s) if k == "seed" else v for k, v in s.items() if k != "scaling"} for s in settings]
-    common = {k: v for k, v in settings[0].items() if all(k in s and s[k] == v for s in settings)}
+    settings = [_shown(s) for s in settings]
+    common = _alike(settings)
     show(pairs("settings", {k: v for k, v in common.items() if not k.startswith(PREFIX)}))
     identity = {k.removeprefix(PREFIX): v for k, v in common.items() if k.startswith(PREFIX)}
     show(pairs("identity", identity) if identity else "no identity is recorded: this folder was saved without one")
@@ -53,11 +51,25 @@ def show_folder(
             show(pairs(str(path.relative_to(folder)), differ))
     starts = started.get("starts", []) or [r.environment for _, r in results[:1] if r.environment]
     if starts:
-        versions = [{k: str(s.get(k, "")) for k in VERSIONS} for s in starts]
-        alike = {k: v for k, v in versions[0].items() if all(s[k] == v for s in versions)}
+        texts = [{k: str(s.get(k, "")) for k in ("at", "round", *VERSIONS)} for s in starts]
+        alike = {k: v for k, v in _alike(texts).items() if k in VERSIONS}
         show(pairs("versions", alike))
-        head = ("start", "round", *(k for k in VERSIONS if k not in alike))
-        show(table(head, [[str(s.get(k, "")) for k in ("at", *head[1:])] for s in starts]))
+        head = ["round", *(k for k in VERSIONS if k not in alike)]
+        show(table(("start", *head), [[text["at"], *map(text.__getitem__, head)] for text in texts]))
+
+
+def _shown(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they are printed: without a secret seed, and without the scaling, a number for each feature."""
+    from ..storage.as_json import shown_seed
+
+    out = {k: v for k, v in settings.items() if k != "scaling"}
+    return out | ({"seed": shown_seed(settings["seed"], settings)} if "seed" in settings else {})
+
+
+def _alike(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entries that all tables share, in the order of the first."""
+    first = tables[0]
+    return {k: v for k, v in first.items() if all(k in t and t[k] == v for t in tables)}
 
 
 def _runs(folder: Path, results: Sequence[tuple[Path, Result]], started: Mapping[str, Any]) -> Any:

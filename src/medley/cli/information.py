@@ -122,7 +122,10 @@ def list_all(
     for kind, entries in kinds.items():
         if what in (None, kind):
             more = _MORE.get(kind, {})
-            rows = [(n, _sentence(t, n), *(describe(n, t) for describe in more.values())) for n, t in entries.items()]
+            rows = []
+            for name, entry in entries.items():
+                cells = [describe(name, entry) for describe in more.values()]
+                rows.append((name, _sentence(entry, name), *cells))
             show(table((kind, "", *more), rows))
             if kind == "datasets":
                 show(f"Files are expected below {' or '.join(map(str, files.places()))}; folder= names another place.")

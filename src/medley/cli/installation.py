@@ -30,11 +30,12 @@ def extras(requirements: Iterable[str], version_of: Callable[[str], str | None] 
         name, _, extra = parts(line)
         if extra and extra not in BACKSTAGE and name != "medley-fl":
             rows.setdefault(extra, {})[name] = version_of(name)
-    return {
-        extra: ", ".join(f"{name} {installed}" if installed else f"no {name}" for name, installed in needs.items())
-        + ("" if all(needs.values()) else f": {install(extra)}")
-        for extra, needs in sorted(rows.items())
-    }
+    out: dict[str, str] = {}
+    for extra, needs in sorted(rows.items()):
+        packages = [f"{name} {installed}" if installed else f"no {name}" for name, installed in needs.items()]
+        command = "" if all(needs.values()) else f": {install(extra)}"
+        out[extra] = ", ".join(packages) + command
+    return out
 
 
 def conflicts(requirements: Iterable[str], version_of: Callable[[str], str | None] = version) -> list[str]:

@@ -151,7 +151,7 @@ def names(methods: Sequence[Method]) -> list[str]:
     out = []
     for m, values, default in zip(methods, settings, defaults, strict=True):
         same_kind = [o for n, o in zip(methods, settings, strict=True) if n.name == m.name]
-        differ = [k for k in values if any(repr(o[k]) != repr(values[k]) for o in same_kind)]
+        differ = [k for k in values if len({repr(other[k]) for other in same_kind}) > 1]
         wrapper = f"{getattr(split(m)[0], 'prefix', '')}."
         differences = ", ".join(
             f"{k.removeprefix(wrapper)}={_short(values[k])}" for k in differ if repr(values[k]) != repr(default[k])

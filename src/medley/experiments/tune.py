@@ -206,7 +206,7 @@ def tunable(algorithm: Algorithm[Any, Any]) -> list[str]:
 
 
 def variant(algorithm: Algorithm[Any, Any], settings: Mapping[str, Any], lr: float = 1.0) -> Tuned:
-    """``algorithm`` with these settings, named as in `known`; ``lr`` multiplies its factor."""
+    """``algorithm`` with these settings, named as in `tunable`; ``lr`` multiplies its factor."""
     arguments = {k: v for k, v in settings.items() if k != "lr"}
     method: Any = algorithm  # mypy doesn't know that every method is a dataclass
     if isinstance(algorithm, Wrapper):

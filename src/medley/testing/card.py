@@ -51,7 +51,8 @@ class Line(NamedTuple):
             up: bytes delivered to the server
         """
         weight = {"float": width, "scalar": 8, "byte": 1}
-        letters = sorted({c for c in "".join(t.text for t in self.down + self.up) if c.isalpha()} - {"d"})
+        text = "".join(t.text for t in self.down + self.up)
+        letters = sorted({c for c in text if c.isalpha()} - {"d"})
 
         def search(free: list[str], fixed: dict[str, int]) -> bool | None:
             """Try the values of the letters in ``free``; None if even 0 for all of them is too much.
@@ -59,11 +60,12 @@ class Line(NamedTuple):
             Costs grow with every letter, so too much stays too much.
             """
             at = {**dict.fromkeys(free, 0), **fixed}
-            least = [sum(weight[t.unit] * t.of(at) for t in terms) for terms in (self.down, self.up)]
-            if least[0] > down or least[1] > up:
+            least_down = sum(weight[t.unit] * t.of(at) for t in self.down)
+            least_up = sum(weight[t.unit] * t.of(at) for t in self.up)
+            if least_down > down or least_up > up:
                 return None
             if not free:
-                return least == [down, up]
+                return (least_down, least_up) == (down, up)
             for k in range(max(down, up) + 1):
                 result = search(free[1:], {**fixed, free[0]: k})
                 if result is not False:

@@ -102,11 +102,15 @@ def partial(t: Subject) -> None:
                 continue
             raise AssertionError(f"{t.method.name} says it needs everyone, but ran without")
         r = t.run(fed, ROUNDS)
-        clients_asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in range(1, ROUNDS + 1)]
+        clients_asked = [_clients_asked(r, k) for k in range(1, ROUNDS + 1)]
         expect(
             clients_asked == cohorts, f"{place.name}: the cohorts are {cohorts}, but the method asked {clients_asked}"
         )
         expect(learned(r, t.run(fed, 0)), f"{place.name}: nothing was learned")
+
+
+def _clients_asked(r: Result, round: int) -> list[int]:
+    return sorted({e.client for e in r.ledger if e.round == round})
 
 
 def members(t: Subject) -> None:
@@ -126,7 +130,7 @@ def members(t: Subject) -> None:
             raise AssertionError(f"{t.method.name} says it needs the same clients throughout, but ran without")
         r = t.run(fed)
         for k in range(1, place.rounds + 1):
-            clients_asked = {e.client for e in r.ledger if e.round == k}
+            clients_asked = {*_clients_asked(r, k)}
             present = set(changes.at(k, 5))
             expect(
                 clients_asked <= present,
@@ -162,8 +166,9 @@ def one_client(t: Subject) -> None:
 
 def learned(after: Result, before: Result) -> bool:
     """True if the server's model changed, or the loss of any client's own model."""
-    losses = [[row.get("loss") for row in r.clients] for r in (after, before)]
-    return not torch.equal(after.x, before.x) or losses[0] != losses[1]
+    new = [row.get("loss") for row in after.clients]
+    old = [row.get("loss") for row in before.clients]
+    return not torch.equal(after.x, before.x) or new != old
 
 
 def small_steps(t: Subject) -> None:
@@ -186,7 +191,7 @@ def relabelled(t: Subject) -> None:
         cohorts = None if t.everyone else ((0, 1, 2, 3, 4), (0, 2, 3), (1, 3, 4))
         runs = []
         for ids in (tuple(range(5)), order):
-            participation = None if cohorts is None else Fixed([[ids.index(i) for i in c] for c in cohorts])
+            participation = None if cohorts is None else Fixed([[*map(ids.index, cohort)] for cohort in cohorts])
             runs.append(t.run(place.federation(ids, participation, batch=None)).x)
         distance = float((runs[0] - runs[1]).norm() / (1 + runs[0].norm()))
         expect(distance <= 1e-12, f"{place.name}: with the clients renumbered x is off by {distance:.2g}")
