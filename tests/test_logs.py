@@ -43,11 +43,11 @@ def test_json_lines_are_the_rows(tmp_path: Path):
     logs.lines("json", tmp_path / "log.jsonl")
     r = md.run(Toy(), federation(), 2)
     logging.getLogger("medley").warning("something else")
-    said = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    rows = [{k: v for k, v in line.items() if k not in ("at", "level", "method", "seed")} for line in said[:3]]
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    rows = [{k: v for k, v in line.items() if k not in ("at", "level", "method", "seed")} for line in lines[:3]]
     assert rows == r.history
-    assert {(line["method"], line["seed"], line["level"]) for line in said[:3]} == {("Toy", 0, "INFO")}
-    assert said[3]["message"] == "something else"
+    assert {(line["method"], line["seed"], line["level"]) for line in lines[:3]} == {("Toy", 0, "INFO")}
+    assert lines[3]["message"] == "something else"
     with pytest.raises(md.RecipeError, match="It knows: json, text"):
         logs.lines("jsn")
 
@@ -58,8 +58,8 @@ def test_the_shell_can_ask_for_lines(tmp_path: Path):
         '[problem]\nkind = "Softmax"\n[data]\nname = "digits"\n[partition]\nkind = "IID"\nclients = 3\n'
         '[run]\nrounds = 1\n[[methods]]\nkind = "FedAvg"\n'
     )
-    got = CliRunner().invoke(app, ["run", str(recipe), "--log", "json"])
-    taken, *rounds = map(json.loads, got.stderr.splitlines())
+    result = CliRunner().invoke(app, ["run", str(recipe), "--log", "json"])
+    taken, *rounds = map(json.loads, result.stderr.splitlines())
     assert taken["message"] == "a.toml: Dataset(digits: 1438 rows [64], 359 test rows, 10 classes)"
     assert [line["round"] for line in rounds] == [0, 1]
     assert CliRunner().invoke(app, ["run", str(recipe), "--log", "jsn"]).exit_code == 2
@@ -67,17 +67,17 @@ def test_the_shell_can_ask_for_lines(tmp_path: Path):
 
 @pytest.mark.parametrize("transport", quick(1, [Local(), Processes(2)]), ids=["local", "processes"])
 def test_the_bar_moves_within_a_round_on_any_transport(transport: Any, monkeypatch: pytest.MonkeyPatch):
-    seen: list[str] = []
+    lines: list[str] = []
     answered = progress.ProgressBar.answered
 
     def note(self: Any, exchange: Any, count: int) -> None:
         answered(self, exchange, count)
         at = self.shown.tasks[0]
-        seen.append(f"{at.completed} {at.fields['live']}")
+        lines.append(f"{at.completed} {at.fields['live']}")
 
     monkeypatch.setattr(progress.ProgressBar, "answered", note)
     r = md.run(Toy(), federation(11), 2, transport=transport, progress=True)
-    assert seen == ["0 train 11/11", "0 shift 11/11", "1 train 11/11", "1 shift 11/11"]
+    assert lines == ["0 train 11/11", "0 shift 11/11", "1 train 11/11", "1 shift 11/11"]
     assert torch.equal(r.x, md.run(Toy(), federation(11), 2).x)
 
 
@@ -91,8 +91,8 @@ def test_tensorboard(tmp_path: Path):
 
     with closing(sinks.TensorBoard(tmp_path)) as sink:
         r = md.run(Toy(), federation(), 2, on_round=sink)
-    there = EventAccumulator(str(tmp_path)).Reload()
-    assert [(e.step, e.value) for e in there.Scalars("loss")] == [
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [
         (k, pytest.approx(v, rel=1e-6)) for k, v in enumerate(columns(r, "loss"))
     ]
 
@@ -104,10 +104,10 @@ def test_mlflow(tmp_path: Path):
     uri = f"sqlite:///{tmp_path}/runs.db"
     with closing(sinks.MLflow("toys", uri=uri, name="a", params={"rounds": 2})) as sink:
         r = md.run(Toy(), federation(), 2, on_round=sink)
-    kept = client(uri)
-    (run,) = kept.search_runs([kept.get_experiment_by_name("toys").experiment_id])
+    client_ = client(uri)
+    (run,) = client_.search_runs([client_.get_experiment_by_name("toys").experiment_id])
     assert (run.info.status, run.data.params) == ("FINISHED", {"rounds": "2"})
-    assert [(m.step, m.value) for m in kept.get_metric_history(run.info.run_id, "loss")] == list(
+    assert [(m.step, m.value) for m in client_.get_metric_history(run.info.run_id, "loss")] == list(
         enumerate(columns(r, "loss"))
     )
 
@@ -116,9 +116,9 @@ def test_wandb(tmp_path: Path):
     pytest.importorskip("wandb")
     with closing(sinks.WandB("toys", mode="offline", dir=str(tmp_path))) as sink:
         r = md.run(Toy(), federation(), 2, on_round=sink)
-    (kept,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    assert kept.read_bytes().count(f"{r.summary['loss']!r}".encode()) >= 1
-    assert kept.read_bytes().count(b"bytes_down") >= len(r.history)
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert file.read_bytes().count(f"{r.summary['loss']!r}".encode()) >= 1
+    assert file.read_bytes().count(b"bytes_down") >= len(r.history)
 
 
 def test_a_tracker_that_is_not_there_says_what_to_install(monkeypatch: pytest.MonkeyPatch):

@@ -113,7 +113,7 @@ def test_what_does_not_converge_says_so():
 
 
 @pytest.mark.parametrize(
-    ("settings", "given", "said"),
+    ("settings", "data", "message"),
     [
         ({"solver": "newtn"}, {}, "Did you mean 'newton'"),
         ({"C": 0.0}, {}, "C=0.0"),
@@ -123,9 +123,9 @@ def test_what_does_not_converge_says_so():
         ({}, {"sample_weight": [1, 0, 1, 0, 1, 0]}, r"one class, 0; at least"),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings, given, said):
-    with pytest.raises(ValueError, match=said):
-        FederatedLogisticRegression(**settings).fit(np.eye(6), np.arange(6) % 2, **given)
+def test_what_makes_no_sense_is_refused(settings, data, message):
+    with pytest.raises(ValueError, match=message):
+        FederatedLogisticRegression(**settings).fit(np.eye(6), np.arange(6) % 2, **data)
 
 
 @pytest.mark.parametrize("model", [FederatedLogisticRegression(), FederatedRidge()])

@@ -69,10 +69,10 @@ def medley(*args):
 
 
 def test_run_prints_saves_and_resumes_to_the_same_bits(file, tmp_path):
-    got = medley("run", file, "--save", tmp_path / "a", "--seed", 4)
-    assert got.exit_code == 0, got.output
-    assert "FedAvg" in got.stdout
-    assert "finished" in got.stdout
+    result = medley("run", file, "--save", tmp_path / "a", "--seed", 4)
+    assert result.exit_code == 0, result.output
+    assert "FedAvg" in result.stdout
+    assert "finished" in result.stdout
     longer = medley("run", "--resume", tmp_path / "a", "--rounds", 5)
     assert longer.exit_code == 0, longer.output
     resumed = md.Result.load(tmp_path / "a")
@@ -84,15 +84,15 @@ def test_run_prints_saves_and_resumes_to_the_same_bits(file, tmp_path):
 
 @pytest.mark.slow
 def test_a_profile_says_where_the_time_went(file):
-    got = medley("run", file, "--profile")
-    assert got.exit_code == 0, got.output
-    lines = got.stdout.splitlines()
+    result = medley("run", file, "--profile")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
     lines = lines[1 : 1 + next(k for k, line in enumerate(lines) if line.startswith("all "))]
     shares = {line[:28].strip(): float(line[37:45].strip(" %")) for line in lines}
     assert shares.pop("all") == 100
     assert sum(shares.values()) == pytest.approx(100, abs=0.5)
     assert min(shares["local steps"], shares["evaluation"]) > 0
-    assert "GFLOP/s of a matrix product" in got.stdout
+    assert "GFLOP/s of a matrix product" in result.stdout
 
 
 def test_run_takes_settings_and_a_method_that_the_recipe_lacks(file, tmp_path):
@@ -104,9 +104,9 @@ def test_run_takes_settings_and_a_method_that_the_recipe_lacks(file, tmp_path):
 
 
 def test_a_diverged_run_is_saved_and_exits_with_1(file, tmp_path):
-    got = medley("run", file, "--set", "pace.lr=1e30", "--save", tmp_path / "a")
-    assert got.exit_code == 1
-    assert "try a smaller lr" in got.stdout
+    result = medley("run", file, "--set", "pace.lr=1e30", "--save", tmp_path / "a")
+    assert result.exit_code == 1
+    assert "try a smaller lr" in result.stdout
     assert md.Result.load(tmp_path / "a").status.outcome == "diverged"
 
 
@@ -166,35 +166,35 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
 )
 def test_errors_are_one_message_and_exit_with_2(file, args, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    got = medley(*(a.format(file=file) for a in args))
-    assert got.exit_code == 2
-    assert says in got.stderr
-    assert "\nError: " in f"\n{got.stderr}"
-    assert "[Errno" not in got.stderr
-    assert "Traceback" not in got.output
+    result = medley(*(a.format(file=file) for a in args))
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert "\nError: " in f"\n{result.stderr}"
+    assert "[Errno" not in result.stderr
+    assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize("args", [["--debug", "run", "nowhere.toml"], ["run", "nowhere.toml", "--debug"]])
 def test_debug_lets_the_error_through(args):
-    got = medley(*args)
-    assert isinstance(got.exception, md.RecipeError)
+    result = medley(*args)
+    assert isinstance(result.exception, md.RecipeError)
 
 
 def test_ctrl_c_exits_with_130(file, tmp_path, monkeypatch):
     def stop(self, round):
         if round == 3:
             raise KeyboardInterrupt
-        return whole(self, round)
+        return cohort(self, round)
 
-    whole = md.federation.simulation.Simulation.cohort
+    cohort = md.federation.simulation.Simulation.cohort
     monkeypatch.setattr(md.federation.simulation.Simulation, "cohort", stop)
-    got = medley("run", file, "--save", tmp_path / "a")
-    assert got.exit_code == 130
-    assert "stopped by Ctrl-C after round 2 of 3" in got.stdout
+    result = medley("run", file, "--save", tmp_path / "a")
+    assert result.exit_code == 130
+    assert "stopped by Ctrl-C after round 2 of 3" in result.stdout
     assert md.Result.load(tmp_path / "a").history[-1]["round"] == 2
-    got = medley("compare", file, "--jobs", 1)
-    assert got.exit_code == 130
-    assert "0 of 4 runs are done" in got.stderr
+    result = medley("compare", file, "--jobs", 1)
+    assert result.exit_code == 130
+    assert "0 of 4 runs are done" in result.stderr
     assert medley("tune", file, "--jobs", 1, "--rounds", 3).exit_code == 130
     monkeypatch.undo()
     assert medley("run", "--resume", tmp_path / "a").exit_code == 0
@@ -204,12 +204,12 @@ def test_ctrl_c_exits_with_130(file, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_compare_prints_the_table_and_writes_what_it_is_asked_for(file, tmp_path):
     page, figures = tmp_path / "report.html", tmp_path / "figures.json"
-    got = medley("compare", file, "--methods", "FEDPROX,fedavg,fednova", "--base", "fednova", "--save", page)
-    assert got.exit_code == 0, got.output
-    assert [w for w in got.stdout.split() if w.startswith("Fed")][:4] == ["FedNova", "FedProx", "FedAvg", "FedNova"]
+    result = medley("compare", file, "--methods", "FEDPROX,fedavg,fednova", "--base", "fednova", "--save", page)
+    assert result.exit_code == 0, result.output
+    assert [w for w in result.stdout.split() if w.startswith("Fed")][:4] == ["FedNova", "FedProx", "FedAvg", "FedNova"]
     assert page.read_text().startswith("<!DOCTYPE html>")
-    got = medley("compare", file, "--seeds", "7,9", "--rounds", 1, "--jobs", 1, "--save", figures)
-    assert got.exit_code == 0, got.output
+    result = medley("compare", file, "--seeds", "7,9", "--rounds", 1, "--jobs", 1, "--save", figures)
+    assert result.exit_code == 0, result.output
     runs = json.loads(figures.read_text())["runs"]
     assert [(r["method"], r["seed"]) for r in runs] == [("FedAvg", 7), ("FedAvg", 9), ("FedProx", 7), ("FedProx", 9)]
     assert runs[2]["settings"]["method.mu"] == 0.5
@@ -221,30 +221,30 @@ def test_compare_into_a_folder_can_be_reported(file, tmp_path):
     assert medley("compare", file, "--jobs", 1, "--save", board).exit_code == 0
     assert (board / "report.html").exists()
     assert recipe.load(board / "recipe.toml").tables == recipe.loads(RECIPE).tables
-    got = medley("report", board / "FedAvg", board / "FedProx", "-o", tmp_path / "p.html", "--base", "FedProx")
-    assert got.exit_code == 0, got.output
-    assert "against FedProx" in got.stdout
+    result = medley("report", board / "FedAvg", board / "FedProx", "-o", tmp_path / "p.html", "--base", "FedProx")
+    assert result.exit_code == 0, result.output
+    assert "against FedProx" in result.stdout
     assert "FedAvg" in (tmp_path / "p.html").read_text()
     assert medley("report", board, "-o", tmp_path / "p.txt").exit_code == 2
 
 
 @pytest.mark.slow
 def test_tune_prints_the_grid_and_writes_a_recipe_that_runs(file, tmp_path):
-    got = medley("tune", file, "--jobs", 1, "--save", tmp_path / "tuned.toml")
-    assert got.exit_code == 0, got.output
-    assert got.stdout.count("chosen") == 2
-    assert "diverged" in got.stdout
-    found = recipe.load(tmp_path / "tuned.toml").methods()
-    assert [m.name for m in found] == ["FedAvg", "FedProx"]
-    assert all(getattr(m, "lr", 1.0) in (0.1, 1.0) for m in found)
+    result = medley("tune", file, "--jobs", 1, "--save", tmp_path / "tuned.toml")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("chosen") == 2
+    assert "diverged" in result.stdout
+    methods = recipe.load(tmp_path / "tuned.toml").methods()
+    assert [m.name for m in methods] == ["FedAvg", "FedProx"]
+    assert all(getattr(m, "lr", 1.0) in (0.1, 1.0) for m in methods)
     assert medley("run", tmp_path / "tuned.toml", "--rounds", 1).exit_code == 0
 
 
 def test_list_has_every_method_with_its_sentence():
-    got = medley("list")
-    assert got.exit_code == 0
+    result = medley("list")
+    assert result.exit_code == 0
     for name in (*recipe.constructors(), "Dirichlet", "digits", "mlp", "Softmax", "LogUniform", "phones"):
-        assert f" {name} " in got.stdout
+        assert f" {name} " in result.stdout
     only = medley("list", "methods").stdout
     assert "clients descend on their own data, and the server averages their models." in only
     assert "digits" not in only
@@ -256,22 +256,22 @@ def test_list_says_where_data_sets_are_expected(tmp_path, monkeypatch):
     place = tmp_path / "sets" / "femnist" / "data" / "train"
     place.mkdir(parents=True)
     (place / "all_data_0.json").write_text("{}")
-    got = medley("list", "datasets").stdout
-    rows = {line.split()[0]: line.split() for line in got.splitlines() if line.strip()}
+    output = medley("list", "datasets").stdout
+    rows = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
     assert rows["femnist"][-2:] == ["femnist/data/train/*.json", "yes"]
     assert rows["cifar10"][-2:] == ["cifar-10-batches-bin/data_batch_1.bin", "no"]
     assert rows["digits"][-1] not in ("yes", "no")
-    assert f"{tmp_path / 'sets'} or {tmp_path / '.cache' / 'medley'}" in got
+    assert f"{tmp_path / 'sets'} or {tmp_path / '.cache' / 'medley'}" in output
 
 
 def test_cite_has_the_reference_and_bibtex():
-    got = medley("cite", "FEDAVG", "scaffold")
-    assert got.exit_code == 0
-    assert "Communication-Efficient Learning of Deep Networks" in got.stdout
-    assert "@inproceedings{mcmahan2017communication," in got.stdout
-    assert "booktitle = {International Conference on Artificial Intelligence and Statistics}" in got.stdout
-    assert "author = {McMahan and Moore and Ramage and Hampson and {Agüera y Arcas}}" in got.stdout
-    assert "year = {2020}" in got.stdout
+    result = medley("cite", "FEDAVG", "scaffold")
+    assert result.exit_code == 0
+    assert "Communication-Efficient Learning of Deep Networks" in result.stdout
+    assert "@inproceedings{mcmahan2017communication," in result.stdout
+    assert "booktitle = {International Conference on Artificial Intelligence and Statistics}" in result.stdout
+    assert "author = {McMahan and Moore and Ramage and Hampson and {Agüera y Arcas}}" in result.stdout
+    assert "year = {2020}" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -286,9 +286,9 @@ def test_cite_has_the_reference_and_bibtex():
     ],
 )
 def test_an_entry_has_the_type_of_its_venue(after, kind, fields):
-    made = bibtex(f'Liu & Nocedal, "On R&D", {after} It follows "Another", arXiv:1111.22222, 2001.')
-    entry = dict(re.findall(r"^  (\w+) = \{(.*)\},$", made, re.MULTILINE))
-    assert made.startswith(f"@{kind}{{liu")
+    text = bibtex(f'Liu & Nocedal, "On R&D", {after} It follows "Another", arXiv:1111.22222, 2001.')
+    entry = dict(re.findall(r"^  (\w+) = \{(.*)\},$", text, re.MULTILINE))
+    assert text.startswith(f"@{kind}{{liu")
     assert {k: v for k, v in entry.items() if k not in ("author", "title", "year")} == fields
     assert entry["title"] == r"{On R\&D}"
 
@@ -300,13 +300,13 @@ def test_every_card_says_what_becomes_of_missing_replies(name):
 
 @pytest.mark.parametrize("name", sorted(recipe.constructors()))
 def test_every_method_can_be_cited_and_says_whether_it_is_as_published(name):
-    said = status(recipe.constructors()[name])
-    assert said in STATUSES, f"{name}: its card, or its constructor's docstring, needs a line **Status**"
-    assert ("." in name) <= (said == "this library's own")  # a form with a constructor of its own
-    got = medley("cite", name)
-    assert got.exit_code == 0
-    assert bool(re.search(r"^@(misc|article|inproceedings)\{", got.stdout, re.MULTILINE)) == (name != "FedNorton")
-    assert f"{name} is {said}: " in " ".join(got.stdout.split())
+    state = status(recipe.constructors()[name])
+    assert state in STATUSES, f"{name}: its card, or its constructor's docstring, needs a line **Status**"
+    assert ("." in name) <= (state == "this library's own")  # a form with a constructor of its own
+    result = medley("cite", name)
+    assert result.exit_code == 0
+    assert bool(re.search(r"^@(misc|article|inproceedings)\{", result.stdout, re.MULTILINE)) == (name != "FedNorton")
+    assert f"{name} is {state}: " in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize("name", sorted(recipe.constructors()))
@@ -361,25 +361,25 @@ def test_the_paper_is_the_first_with_authors(name, key):
     ],
 )
 def test_a_method_is_found_by_the_papers_spelling(written, name):
-    got = medley("cite", written)
-    assert got.exit_code == 0
-    assert got.stdout.startswith(f"{name}: ")
+    result = medley("cite", written)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"{name}: ")
 
 
 def test_citing_a_method_tells_its_published_form_from_this_librarys():
-    for name, said in (("SHED", "published"), ("CFLAG", "published with corrections")):
-        got = " ".join(medley("cite", name).stdout.split())
+    for name, state in (("SHED", "published"), ("CFLAG", "published with corrections")):
+        output = " ".join(medley("cite", name).stdout.split())
         form = next(n for n in recipe.constructors() if n.startswith(f"{name}."))
-        assert f"{name} is {said}: " in got
-        assert f"{form} is this library's own: no paper has it" in got
+        assert f"{name} is {state}: " in output
+        assert f"{form} is this library's own: no paper has it" in output
 
 
 def test_the_list_has_the_status_of_every_method():
     text = medley("list", "methods").stdout
-    count = Counter(status(made) for made in recipe.constructors().values())
+    count = Counter(status(kind) for kind in recipe.constructors().values())
     assert count["published"] > 40
-    for said in ("published with corrections", "this library's own"):
-        assert text.count(f" {said}  ") == count[said]  # a column, not a word of a card
+    for state in ("published with corrections", "this library's own"):
+        assert text.count(f" {state}  ") == count[state]  # a column, not a word of a card
 
 
 def test_references_that_are_not_written_that_way_give_no_entry():
@@ -407,9 +407,9 @@ def test_the_module_is_the_command():
 
 
 def test_a_name_is_listed_with_its_settings():
-    got = medley("list", "fedprox").stdout
-    assert "FedProx: FedAvg whose clients are pulled back" in got
-    (mu,) = (line for line in got.splitlines() if line.startswith(" mu "))
+    output = medley("list", "fedprox").stdout
+    assert "FedProx: FedAvg whose clients are pulled back" in output
+    (mu,) = (line for line in output.splitlines() if line.startswith(" mu "))
     assert "a finite number, at least 0" in mu
     assert "0.01" in mu
     assert " poisoned " in medley("list", "sign flip").stdout
@@ -430,16 +430,16 @@ def test_the_help_of_run_names_every_transport():
 def test_version_and_help():
     assert medley("--version").stdout.startswith("medley 0.")
     for command in ("run", "compare", "tune", "report", "list", "cite"):
-        got = medley(command, "--help")
-        assert got.exit_code == 0
-        assert "--debug" in got.stdout
+        result = medley(command, "--help")
+        assert result.exit_code == 0
+        assert "--debug" in result.stdout
 
 
 def test_a_page_that_cannot_be_saved_is_refused_before_anything_runs(file, monkeypatch):
     monkeypatch.setattr(comparison, "compare", lambda *a, **k: pytest.fail("it ran"))
-    got = medley("compare", file, "--save", "page.htm")
-    assert got.exit_code == 2
-    assert "page.htm: save a board as .html (report), .csv (table)" in got.stderr
+    result = medley("compare", file, "--save", "page.htm")
+    assert result.exit_code == 2
+    assert "page.htm: save a board as .html (report), .csv (table)" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -459,9 +459,9 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(
     (tmp_path / "taken").write_text("a file in the place of a folder")
     (tmp_path / "folder.html").mkdir()
     monkeypatch.setattr("medley.server.loop.Loop._run", lambda *a: pytest.fail("it ran"))
-    got = medley(command, file, "--save", tmp_path / place)
-    assert got.exit_code == 2, got.output
-    assert says.format(tmp_path / place) in " ".join(got.stderr.split())
+    result = medley(command, file, "--save", tmp_path / place)
+    assert result.exit_code == 2, result.output
+    assert says.format(tmp_path / place) in " ".join(result.stderr.split())
 
 
 @pytest.mark.slow
@@ -472,18 +472,18 @@ def test_the_table_is_printed_where_saving_fails_at_the_end(file, tmp_path, monk
 
     saves = {"compare": "experiments.board.Board.save", "run": "storage.result.Result.write"}
     monkeypatch.setattr(f"medley.{saves[command]}", full)
-    got = medley(command, file, "--save", tmp_path / place)
-    assert got.exit_code == 2
-    assert "FedAvg" in got.stdout
-    assert "No space left" in got.stderr
+    result = medley(command, file, "--save", tmp_path / place)
+    assert result.exit_code == 2
+    assert "FedAvg" in result.stdout
+    assert "No space left" in result.stderr
 
 
 def test_deploy_init_wants_to_know_how_many_nodes_there_will_be(file, tmp_path):
     bare = tmp_path / "bare.toml"
     bare.write_text('[problem]\nkind = "Logistic"\n[[methods]]\nkind = "SHED"\n')
-    got = medley("deploy", "init", tmp_path / "a", "--recipe", bare)
-    assert got.exit_code == 2
-    assert "the number of nodes, from --clients or partition.clients" in got.output
+    result = medley("deploy", "init", tmp_path / "a", "--recipe", bare)
+    assert result.exit_code == 2
+    assert "the number of nodes, from --clients or partition.clients" in result.output
     for folder, words in (tmp_path / "b", bare), (tmp_path / "c", file):
         assert medley("deploy", "init", folder, "--recipe", words, "--clients", 2).exit_code == 0
         assert "clients = 2 " in (folder / "app" / "pyproject.toml").read_text()
@@ -500,29 +500,29 @@ def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(fi
     args = ("compare", file, "--jobs", 1, "--seeds", 1, "--rounds", 1, "--methods", "fedavg", "--save")
     assert medley(*args, board).exit_code == 0
 
-    def there(folder):
+    def content(folder):
         return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name[0] != "."}
 
-    before = there(board)
-    got = medley(*args, board, "--set", "federation.classes=40", "--set", "problem.classes=40")
-    assert got.exit_code == 2
-    assert "holds another run" in got.stderr
-    got = medley("run", file, "--rounds", 1, "--save", board)
-    assert got.exit_code == 2
-    assert "holds a comparison" in got.stderr
-    got = medley("run", "--rounds", 2, "--resume", board)
-    assert got.exit_code == 2
-    assert f"{board} holds a comparison: medley compare RECIPE.toml --save {board} goes on with it" in got.stderr
-    assert there(board) == before
+    before = content(board)
+    result = medley(*args, board, "--set", "federation.classes=40", "--set", "problem.classes=40")
+    assert result.exit_code == 2
+    assert "holds another run" in result.stderr
+    result = medley("run", file, "--rounds", 1, "--save", board)
+    assert result.exit_code == 2
+    assert "holds a comparison" in result.stderr
+    result = medley("run", "--rounds", 2, "--resume", board)
+    assert result.exit_code == 2
+    assert f"{board} holds a comparison: medley compare RECIPE.toml --save {board} goes on with it" in result.stderr
+    assert content(board) == before
     assert medley("run", file, "--rounds", 1, "--save", single).exit_code == 0
-    before = there(single)
-    got = medley(*args, single)
-    assert got.exit_code == 2
-    assert "holds a single run" in got.stderr
-    assert there(single) == before
-    got = medley("report", single, board, "-o", tmp_path / "p.html")
-    assert got.exit_code == 2
-    assert f"{single} and {board / 'FedAvg' / 'seed-0'} both hold 'FedAvg' with seed 0: report" in got.stderr
+    before = content(single)
+    result = medley(*args, single)
+    assert result.exit_code == 2
+    assert "holds a single run" in result.stderr
+    assert content(single) == before
+    result = medley("report", single, board, "-o", tmp_path / "p.html")
+    assert result.exit_code == 2
+    assert f"{single} and {board / 'FedAvg' / 'seed-0'} both hold 'FedAvg' with seed 0: report" in result.stderr
 
 
 @pytest.mark.slow
@@ -544,12 +544,12 @@ def test_nothing_is_cut_on_a_terminal(columns, file, tmp_path):
         return printed.decode()
 
     short = ("--rounds", 1)
-    made = on_terminal("run", file, *short, "--save", tmp_path / "run")
+    run_output = on_terminal("run", file, *short, "--save", tmp_path / "run")
     shown = on_terminal("show", tmp_path / "run")
     for name in ("torch", "platform"):
         assert json.loads((tmp_path / "run" / "run.json").read_text())["starts"][0][name] in shown
-    told = on_terminal("plan", file, *short), on_terminal("compare", file, *short, "--seeds", 2, "--jobs", 1)
-    for text in (made, shown, *told, on_terminal("status", tmp_path / "run"), on_terminal("report", "--help")):
+    outputs = on_terminal("plan", file, *short), on_terminal("compare", file, *short, "--seeds", 2, "--jobs", 1)
+    for text in (run_output, shown, *outputs, on_terminal("status", tmp_path / "run"), on_terminal("report", "--help")):
         assert "…" not in text, text
 
 
@@ -557,9 +557,9 @@ def test_a_run_says_what_its_data_are_taken_for(file, tmp_path):
     (tmp_path / "ward.csv").write_text("age,ill,site\n" + "3,no,a\n5,yes,b\n" * 20)
     ward = "data={name='csv',path='%s',target='ill',keys=['site']}" % (tmp_path / "ward.csv")
     of = ("--set", ward, "--set", "partition={kind='ByKey',key='site'}", "--rounds", 1)
-    got = medley("run", file, "--set", "problem={kind='Softmax'}", *of)
-    said = "Dataset(ward: 40 rows [1], 2 classes (no, yes), site as keys) with age; no test rows, so figures are for"
-    assert said in got.stderr, got.output
+    result = medley("run", file, "--set", "problem={kind='Softmax'}", *of)
+    line = "Dataset(ward: 40 rows [1], 2 classes (no, yes), site as keys) with age; no test rows, so figures are for"
+    assert line in result.stderr, result.output
     assert "no test rows" not in medley("run", file, "--rounds", 0).stderr
 
 
@@ -569,19 +569,19 @@ def test_show_prints_runs_settings_identity_and_versions(file, tmp_path):
         assert medley(command, file, "--rounds", 1, *more, "--save", tmp_path / command).exit_code == 0
     single, board = (medley("show", tmp_path / command) for command in ("run", "compare"))
     assert (single.exit_code, board.exit_code) == (0, 0), (single.output, board.output)
-    kept = json.loads((tmp_path / "run" / "run.json").read_text())
+    saved = json.loads((tmp_path / "run" / "run.json").read_text())
     for part in ("data", "partition", "problem", "method", "metrics"):
-        assert kept["settings"][f"identity.{part}"] in single.stdout
-    assert kept["starts"][0]["torch"] in single.stdout
-    assert kept["starts"][0]["numpy"] in board.stdout
+        assert saved["settings"][f"identity.{part}"] in single.stdout
+    assert saved["starts"][0]["torch"] in single.stdout
+    assert saved["starts"][0]["numpy"] in board.stdout
     assert board.stdout.count("seed-1") == 4  # a row of the table and its own settings, for two methods
     assert board.stdout.count("finished") == 4
-    assert kept["settings"]["identity.data"] in board.stdout
+    assert saved["settings"]["identity.data"] in board.stdout
     assert medley("show", tmp_path).exit_code == 0
     (tmp_path / "none").mkdir()
-    got = medley("show", tmp_path / "none")
-    assert got.exit_code == 2
-    assert "there is no run in" in got.stderr
+    result = medley("show", tmp_path / "none")
+    assert result.exit_code == 2
+    assert "there is no run in" in result.stderr
 
 
 @pytest.mark.slow
@@ -609,12 +609,12 @@ def test_a_comparison_of_other_versions_is_told_of(file, tmp_path, caplog):
 
 
 def test_plan_prints_the_cost_of_every_method(file):
-    got = medley("plan", file, "--seeds", 3)
-    assert got.exit_code == 0, got.output
-    assert "610 parameters; 2 clients a round with " in got.stdout
-    assert "3 rounds and 4 evaluations of " in got.stdout
-    assert "3 seeds, 2 methods" in got.stdout
-    rows = [line.split() for line in got.stdout.splitlines() if line.strip().startswith("Fed")]
+    result = medley("plan", file, "--seeds", 3)
+    assert result.exit_code == 0, result.output
+    assert "610 parameters; 2 clients a round with " in result.stdout
+    assert "3 rounds and 4 evaluations of " in result.stdout
+    assert "3 seeds, 2 methods" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines() if line.strip().startswith("Fed")]
     assert [row[0] for row in rows] == ["FedAvg", "FedProx"]
     assert all(row[1] == "fused" for row in rows)
     assert medley("plan", file, "--set", "problem.model=mlpp").exit_code == 2
@@ -630,9 +630,9 @@ def test_a_folder_that_is_resumed_runs_none_of_its_files(file, tmp_path, monkeyp
     for name in ("evil.py", "recipe.toml"):
         (bare / name).write_text((foreign / name).read_text())
     for folder in (foreign, bare):
-        got = medley("run", "--resume", folder)
-        assert got.exit_code == 2
-        assert "there is no module 'evil'" in " ".join(got.output.split())
+        result = medley("run", "--resume", folder)
+        assert result.exit_code == 2
+        assert "there is no module 'evil'" in " ".join(result.output.split())
     monkeypatch.chdir(foreign)
     assert medley("run", "--resume", ".").exit_code == 2
     assert not (tmp_path / "ran").exists()
@@ -644,9 +644,9 @@ def test_names_in_a_folder_move_no_cursor(file, tmp_path):
     described = json.loads((tmp_path / "a" / "run.json").read_text())
     described["settings"]["method"] = "Fed\x1b]0;pwned\x07\x9b2J\u202eAvg"
     (tmp_path / "a" / "run.json").write_text(json.dumps(described))
-    got = medley("show", tmp_path / "a")
-    assert "Fed\ufffd]0;pwned\ufffd2J\ufffd" in got.stdout
-    assert not set(got.stdout) & set("\x1b\x07\x9b\u202e")
+    result = medley("show", tmp_path / "a")
+    assert "Fed\ufffd]0;pwned\ufffd2J\ufffd" in result.stdout
+    assert not set(result.stdout) & set("\x1b\x07\x9b\u202e")
 
 
 @pytest.mark.slow
@@ -657,12 +657,12 @@ def test_the_seed_of_a_private_run_is_shown_nowhere_and_its_folder_is_its_owners
     method = md.Private(md.FedAvg(), noise=1.0)
     with caplog.at_level("INFO", "medley"):
         r = md.run(method, fed, 2, seed=seed, checkpoint=folder, progress=False)
-    said = [caplog.text, repr(r), *(str(vars(record)) for record in caplog.records)]
+    texts = [caplog.text, repr(r), *(str(vars(record)) for record in caplog.records)]
     for words in (["show", folder], ["status", folder], ["status", folder, "--prometheus"]):
-        got = medley(*words)
-        assert got.exit_code == 0, got.output
-        said.append(got.output)
-    assert not [text for text in said if str(seed) in text]
+        result = medley(*words)
+        assert result.exit_code == 0, result.output
+        texts.append(result.output)
+    assert not [text for text in texts if str(seed) in text]
     assert "seed hidden" in repr(r)
     assert folder.stat().st_mode & 0o077 == 0
     assert r.seed == seed

@@ -27,9 +27,9 @@ def test_what_fits_is_no_conflict_and_a_missing_extra_none_either():
     ],
 )
 def test_a_version_out_of_range_is_named_with_its_remedy(installed, remedy):
-    (told,) = conflicts(WANTED, lambda name: (HERE | installed).get(name, ""))
-    assert told.startswith(next(iter(installed)))
-    assert remedy in told
+    (line,) = conflicts(WANTED, lambda name: (HERE | installed).get(name, ""))
+    assert line.startswith(next(iter(installed)))
+    assert remedy in line
 
 
 def test_requirements_are_taken_apart():

@@ -17,8 +17,8 @@ from cli.test_cli import medley
 @pytest.mark.slow
 def test_a_new_project_runs_at_once_and_passes_its_own_tests(tmp_path: Path):
     project = tmp_path / "wards"
-    got = medley("new", project)
-    assert got.exit_code == 0, got.output
+    result = medley("new", project)
+    assert result.exit_code == 0, result.output
     assert {p.name for p in project.iterdir()} == {
         "wards.py",
         "recipe.toml",
@@ -28,9 +28,9 @@ def test_a_new_project_runs_at_once_and_passes_its_own_tests(tmp_path: Path):
         ".gitignore",
     }
     assert not any("$" in p.read_text() for p in project.iterdir())
-    got = medley("compare", project / "recipe.toml", "--rounds", 2, "--seeds", 1, "--jobs", 1)
-    assert got.exit_code == 0, got.output
-    assert "SCAFFOLD" in got.stdout
+    result = medley("compare", project / "recipe.toml", "--rounds", 2, "--seeds", 1, "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert "SCAFFOLD" in result.stdout
     assert "2 passed" in own_tests(project)
     # The three words of the tutorial on data: the file, the target and the key.
     rng = np.random.default_rng(0)
@@ -47,8 +47,8 @@ def test_a_new_project_runs_at_once_and_passes_its_own_tests(tmp_path: Path):
 @pytest.mark.slow
 def test_a_new_method_passes_the_battery_and_its_own_tests(tmp_path: Path):
     project = tmp_path / "half_step"
-    got = medley("new", project, "--method")
-    assert got.exit_code == 0, got.output
+    result = medley("new", project, "--method")
+    assert result.exit_code == 0, result.output
     assert {p.name for p in project.iterdir()} == {
         "half_step.py",
         "recipe.toml",
@@ -58,9 +58,9 @@ def test_a_new_method_passes_the_battery_and_its_own_tests(tmp_path: Path):
     }
     assert not any("$" in p.read_text() for p in project.iterdir())
     assert " failed" not in own_tests(project)
-    got = medley("compare", project / "recipe.toml", "--rounds", 2, "--seeds", 1, "--jobs", 1)
-    assert got.exit_code == 0, got.output
-    assert "HalfStep" in got.stdout
+    result = medley("compare", project / "recipe.toml", "--rounds", 2, "--seeds", 1, "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert "HalfStep" in result.stdout
     source = project / "half_step.py"
     source.write_text(source.read_text().replace("self.server_lr * step", "step"))
     with pytest.raises(AssertionError, match="test_half_the_server_lr"):
@@ -83,18 +83,18 @@ def own_tests(project: Path) -> str:
 
 @pytest.mark.parametrize("name", ["Wards", "two words", "class", "medley", "1st"])
 def test_a_name_that_is_no_module_is_refused(name, tmp_path):
-    got = medley("new", tmp_path / name)
-    assert got.exit_code == 2
-    assert "the name of a Python module" in got.stderr
+    result = medley("new", tmp_path / name)
+    assert result.exit_code == 2
+    assert "the name of a Python module" in result.stderr
     assert not (tmp_path / name).exists()
 
 
 def test_nothing_is_written_over(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("all of it")
-    got = medley("new", tmp_path / "mine")
-    assert got.exit_code == 2
-    assert "something already" in got.stderr
+    result = medley("new", tmp_path / "mine")
+    assert result.exit_code == 2
+    assert "something already" in result.stderr
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
@@ -109,9 +109,9 @@ def test_a_full_disk_leaves_no_half_of_a_project(tmp_path, monkeypatch):
         return write(self, text, encoding)
 
     monkeypatch.setattr(Path, "write_text", fills)
-    got = medley("new", tmp_path / "wards")
-    assert got.exit_code == 2
-    assert "No space left on device" in got.stderr
+    result = medley("new", tmp_path / "wards")
+    assert result.exit_code == 2
+    assert "No space left on device" in result.stderr
     assert not (tmp_path / "wards").exists()
     (tmp_path / "mine").mkdir()
     left[0] = 3
@@ -123,20 +123,20 @@ def test_the_readme_names_pages_that_medley_docs_has_and_what_tests_need(tmp_pat
     monkeypatch.chdir(tmp_path)
     for name, more in (("mine", []), ("rule", ["--method"])):
         assert medley("new", name, *more).exit_code == 0
-        said = Path(name, "README.md").read_text()
-        assert "pip install pytest" in said
-        named = re.findall(r"medley docs\s+(\w[\w/]+)", said) + re.findall(r"`(tutorials/\w+)`", said)
+        text = Path(name, "README.md").read_text()
+        assert "pip install pytest" in text
+        named = re.findall(r"medley docs\s+(\w[\w/]+)", text) + re.findall(r"`(tutorials/\w+)`", text)
         assert named
         for page in named:
-            got = medley("docs", page)
-            assert got.exit_code == 0, got.output
-            assert got.stdout.startswith("# ")
+            result = medley("docs", page)
+            assert result.exit_code == 0, result.output
+            assert result.stdout.startswith("# ")
 
 
 def test_docs_lists_every_page_with_its_title_and_names_the_nearest():
-    got = medley("docs")
-    assert re.search(r"howto +How do I", got.stdout)
-    assert re.search(r"tutorials/comparison +1\. A first comparison", got.stdout)
+    result = medley("docs")
+    assert re.search(r"howto +How do I", result.stdout)
+    assert re.search(r"tutorials/comparison +1\. A first comparison", result.stdout)
     wrong = medley("docs", "tutorials/dat")
     assert wrong.exit_code == 2
     assert "Did you mean 'tutorials/data'?" in wrong.stderr

@@ -106,7 +106,7 @@ def test_client_code_that_fails_is_named_with_its_traceback():
         cohort(toy).ask(toy.fail, Say(x)).mean()
     e = caught.value
     assert (e.client, e.round, e.method) == (0, 1, "fail")
-    assert "return Maybe(got.x[torch.tensor([999])])" in e.traceback
+    assert "return Maybe(request.x[torch.tensor([999])])" in e.traceback
     assert isinstance(e.__cause__, IndexError)
 
 

@@ -68,7 +68,7 @@ class Descent(Algorithm[Server, Memory]):
     """
 
     fault: str = "none"
-    seen: list[int] = field(default_factory=list)
+    clients_seen: list[int] = field(default_factory=list)
     elsewhere: ClassVar[dict[Any, Any]] = {}
 
     def start(self, x: Vec) -> Server:
@@ -111,8 +111,8 @@ class Descent(Algorithm[Server, Memory]):
             case "remembers elsewhere":
                 self.elsewhere[me.id] = 10 * self.elsewhere.get(me.id, 0.0) + step
             case "keeps state on itself":
-                self.seen.append(me.id)
-                step = step / len(self.seen)
+                self.clients_seen.append(me.id)
+                step = step / len(self.clients_seen)
             case "counts who came before":
                 at, count = self.elsewhere.get("count", (0, 0))
                 self.elsewhere["count"] = me.round, count + 1 if at == me.round else 0
@@ -413,10 +413,10 @@ def test_a_users_method_may_do_without_a_card() -> None:
 
 
 def test_without_the_packages_of_secure_sums_the_battery_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {check.name for check in checks(md.FedAvg())}
+    names = {check.name for check in checks(md.FedAvg())}
     ours = ("medley.secure.party", "medley.secure.crypto")
     for name in [name for name in sys.modules if name.split(".")[0] == "Crypto" or name in ours]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "Crypto", None)
     monkeypatch.delattr(medley.secure, "party", raising=False)
-    assert there - {check.name for check in checks(md.FedAvg())} == {"secure sums"}
+    assert names - {check.name for check in checks(md.FedAvg())} == {"secure sums"}

@@ -26,14 +26,14 @@ def on_both(method: Algorithm[Any, Any], place: Place, engine: str, rounds: int)
     settings: dict[str, Any] = {"progress": False, "engine": engine, "dtype": torch.float64}
     fed = place.federation()
     try:
-        here = md.run(method, fed, rounds, **settings)
+        on_cpu = md.run(method, fed, rounds, **settings)
     except RecipeError:
         assert engine in ("fused", "stacked")  # which are refused on any device
         return
-    there = md.run(method, fed, rounds, device="cuda", **settings)
-    assert there.x.is_cpu
-    torch.testing.assert_close(there.x, here.x, rtol=1e-7, atol=1e-9)
-    ours, theirs = here.ledger, there.ledger
+    on_gpu = md.run(method, fed, rounds, device="cuda", **settings)
+    assert on_gpu.x.is_cpu
+    torch.testing.assert_close(on_gpu.x, on_cpu.x, rtol=1e-7, atol=1e-9)
+    ours, theirs = on_cpu.ledger, on_gpu.ledger
     assert (ours.up, ours.down, ours.exchanges) == (theirs.up, theirs.down, theirs.exchanges)
 
 
@@ -62,15 +62,15 @@ def test_convolutions(momentum: float, engine: str) -> None:
     pace = md.scenarios.Pace(lr=0.05, batch=8, epochs=2, momentum=momentum)
     fed = md.Federation(md.problems.Network(md.models.cnn((1, 12, 12), 3)), clients=clients, classes=3, pace=pace)
     settings: dict[str, Any] = {"progress": False, "engine": engine, "dtype": torch.float64}
-    here, there = (md.run(md.FedNorton(), fed, 3, device=device, **settings) for device in ("cpu", "cuda"))
-    torch.testing.assert_close(there.x, here.x, rtol=1e-7, atol=1e-9)
+    on_cpu, on_gpu = (md.run(md.FedNorton(), fed, 3, device=device, **settings) for device in ("cpu", "cuda"))
+    torch.testing.assert_close(on_gpu.x, on_cpu.x, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")], ids="-".join)
 def test_a_run_goes_on_on_another_device(devices: tuple[str, str], tmp_path: Path) -> None:
-    there = next(p for p in places() if p.name == "network")
-    fed = md.Federation(there.problem, clients=there.clients, classes=3)
+    network = next(p for p in places() if p.name == "network")
+    fed = md.Federation(network.problem, clients=network.clients, classes=3)
     settings: dict[str, Any] = {"progress": False, "dtype": torch.float64}
     md.run(md.FedNorton(), fed, 2, checkpoint=tmp_path, device=devices[0], **settings)
     rest = md.run(md.FedNorton(), fed, 4, resume=tmp_path, device=devices[1], **settings)
@@ -80,12 +80,12 @@ def test_a_run_goes_on_on_another_device(devices: tuple[str, str], tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [md.SCAFFOLD(), md.Ditto(), md.FedNorton()], ids=lambda m: m.name)
 def test_a_resumed_run_has_the_same_bits(method: Algorithm[Any, Any], tmp_path: Path) -> None:
-    there = next(p for p in places() if p.name == "network")
-    fed = md.Federation(there.problem, clients=there.clients, classes=3, test=there.clients[0])
+    network = next(p for p in places() if p.name == "network")
+    fed = md.Federation(network.problem, clients=network.clients, classes=3, test=network.clients[0])
     settings: dict[str, Any] = {"progress": False, "device": "cuda"}
-    whole = md.run(method, fed, 4, **settings)
+    uninterrupted = md.run(method, fed, 4, **settings)
     md.run(method, fed, 2, checkpoint=tmp_path, **settings)
     rest = md.run(method, fed, 4, resume=tmp_path, checkpoint=tmp_path, **settings)
-    assert torch.equal(rest.x, whole.x)
+    assert torch.equal(rest.x, uninterrupted.x)
     assert rest.model is not None
     assert next(rest.model.parameters()).is_cuda

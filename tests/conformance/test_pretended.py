@@ -43,9 +43,14 @@ def agree(a: md.Result, b: md.Result) -> None:
 def test_tensors_are_where_torch_would_have_them() -> None:
     with PretendedGPU(devices=2) as gpu:
         x = torch.ones(2, 3, device="cuda")
-        made = [x, 2 * x, x.sum(), x[0], x.view(6), torch.zeros_like(x), x.new_zeros(3), x.new_tensor([1.0])]
-        made += [torch.tensor([1.0], device="cuda"), x.to(torch.float64), torch.ones(1).to(x), nn.Linear(3, 1).to(x)(x)]
-        assert {str(t.device) for t in made} == {"cuda:0"}
+        tensors = [x, 2 * x, x.sum(), x[0], x.view(6), torch.zeros_like(x), x.new_zeros(3), x.new_tensor([1.0])]
+        tensors += [
+            torch.tensor([1.0], device="cuda"),
+            x.to(torch.float64),
+            torch.ones(1).to(x),
+            nn.Linear(3, 1).to(x)(x),
+        ]
+        assert {str(t.device) for t in tensors} == {"cuda:0"}
         assert x.is_cuda
         assert not x.is_cpu
         assert x.get_device() == 0
@@ -136,11 +141,11 @@ def on_gpu(method: Algorithm[Any, Any], place: Place, engine: str, rounds: int =
     except RecipeError:
         return  # refused on any device
     with PretendedGPU() as gpu:
-        got = md.run(method, fed, rounds, progress=False, engine=engine, device="cuda")
-    agree(got, want)
+        result = md.run(method, fed, rounds, progress=False, engine=engine, device="cuda")
+    agree(result, want)
     assert gpu.uploads
     assert gpu.draws == []  # the network has no dropout, and nothing else has a seed there
-    assert got.x.is_cpu
+    assert result.x.is_cpu
 
 
 @pytest.mark.slow
@@ -148,8 +153,8 @@ def on_gpu(method: Algorithm[Any, Any], place: Place, engine: str, rounds: int =
 def test_every_method_and_engine(method: Algorithm[Any, Any], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     *others, last = Subject(method).places
-    for there in others:
-        on_gpu(method, there, "auto")
+    for other in others:
+        on_gpu(method, other, "auto")
     for engine in NAMES:
         on_gpu(method, last, engine, rounds=1)
 
@@ -173,8 +178,8 @@ def test_paces_of_every_kind_with_each_engine() -> None:
             pace = md.scenarios.Pace(**{"batch": 4, "lr": 0.05} | settings)
             fed = md.Federation(md.problems.Network(nn.Sequential(*layers)), clients=data, classes=3, pace=pace)
             with PretendedGPU():
-                got = md.run(md.FedAvg(), fed, 2, progress=False, device="cuda")
-            agree(got, md.run(md.FedAvg(), fed, 2, progress=False))
+                result = md.run(md.FedAvg(), fed, 2, progress=False, device="cuda")
+            agree(result, md.run(md.FedAvg(), fed, 2, progress=False))
 
 
 def test_engines_are_refused_by_name() -> None:
@@ -190,30 +195,30 @@ def test_engines_are_refused_by_name() -> None:
 
 @pytest.mark.slow
 def test_checkpoint_resume_and_prediction(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    there = place("network")
-    fed = md.Federation(there.problem, clients=there.clients, classes=3, test=there.clients[0])
+    network = place("network")
+    fed = md.Federation(network.problem, clients=network.clients, classes=3, test=network.clients[0])
     settings: dict[str, Any] = {"progress": False, "device": "cuda", "clients_every": 2}
     for method in (md.SCAFFOLD(), md.Ditto(), md.FedAdam()):
         with PretendedGPU():
-            whole = md.run(method, fed, 4, **settings)
+            uninterrupted = md.run(method, fed, 4, **settings)
             md.run(method, fed, 2, checkpoint=tmp_path / method.name, **settings)
             rest = md.run(method, fed, 4, resume=tmp_path / method.name, checkpoint=tmp_path / method.name, **settings)
-            assert torch.equal(rest.x, whole.x)
+            assert torch.equal(rest.x, uninterrupted.x)
             assert rest.x.is_cpu
-            assert rest.history[-1]["accuracy"] == whole.history[-1]["accuracy"]
-            assert whole.model is not None
-            assert next(whole.model.parameters()).is_cuda
-            X = there.clients[0][0].float()
-            predicted = whole.model(X.to("cuda")).argmax(1)
+            assert rest.history[-1]["accuracy"] == uninterrupted.history[-1]["accuracy"]
+            assert uninterrupted.model is not None
+            assert next(uninterrupted.model.parameters()).is_cuda
+            X = network.clients[0][0].float()
+            predicted = uninterrupted.model(X.to("cuda")).argmax(1)
             assert predicted.is_cuda
-        agree(whole, md.run(method, fed, 4, **settings | {"device": "cpu"}))
+        agree(uninterrupted, md.run(method, fed, 4, **settings | {"device": "cpu"}))
         for devices in (("cuda", "cpu"), ("cpu", "cuda")):
             folder = tmp_path / f"{method.name} {devices[0]}"
             caplog.clear()
             with PretendedGPU():
                 md.run(method, fed, 2, checkpoint=folder, **settings | {"device": devices[0]})
                 rest = md.run(method, fed, 4, resume=folder, **settings | {"device": devices[1]})
-            agree(rest, whole)
+            agree(rest, uninterrupted)
             assert f"was written with device {devices[0]} and resumes with {devices[1]}: bits may differ" in caplog.text
             starts = json.loads((folder / "run.json").read_text())["starts"]
             assert [start["device"] for start in starts] == list(devices)
@@ -224,17 +229,16 @@ def test_checkpoint_resume_and_prediction(tmp_path: Path, caplog: pytest.LogCapt
 
 def waits_a_round(method: Algorithm[Any, Any], name: str, engine: str = "stacked") -> Counter[Event]:
     """Waits of a round without evaluation: those of a longer run less those of a shorter one."""
-    there = place(name)
-    there = (
-        there if name.endswith("stream") else Place(name, md.problems.Network(nn.Sequential(*LAYERS)), there.clients, 3)
-    )
+    problem = place(name)
+    if not name.endswith("stream"):
+        problem = Place(name, md.problems.Network(nn.Sequential(*LAYERS)), problem.clients, 3)
     runs = []
     for rounds in (2, 3):
         with PretendedGPU() as gpu:
-            md.run(method, there.federation(), rounds, progress=False, device="cuda", engine=engine, eval_every=100)
+            md.run(method, problem.federation(), rounds, progress=False, device="cuda", engine=engine, eval_every=100)
         runs.append(Counter(gpu.waits))
     runs[1].subtract(runs[0])
-    more = 1 if there.stream is None else 2  # a round of each task
+    more = 1 if problem.stream is None else 2  # a round of each task
     assert all(n % more == 0 for n in runs[1].values())
     return Counter({e: n // more for e, n in runs[1].items() if n})
 
@@ -251,8 +255,8 @@ def waits_a_round(method: Algorithm[Any, Any], name: str, engine: str = "stacked
     ids=lambda v: getattr(v, "name", ""),
 )
 def test_a_round_waits_no_more_often_than_it_must(method: Algorithm[Any, Any], name: str, most: int) -> None:
-    found = waits_a_round(method, name)
-    assert sum(found.values()) == most, found
+    waits = waits_a_round(method, name)
+    assert sum(waits.values()) == most, waits
 
 
 def test_a_client_that_diverges_is_named_where_checks_are_gathered() -> None:
@@ -265,7 +269,7 @@ def test_a_client_that_diverges_is_named_where_checks_are_gathered() -> None:
         with PretendedGPU():
             settings = {"progress": False, "engine": "stacked", "throw": False}
             results.append(md.run(md.FedAvg(), fed, 3, device=device, **settings))
-    here, there = results
-    assert here.status.outcome == there.status.outcome == "diverged"
-    assert there.status.message == here.status.message
-    assert "client" in there.status.message
+    on_host, on_gpu_ = results
+    assert on_host.status.outcome == on_gpu_.status.outcome == "diverged"
+    assert on_gpu_.status.message == on_host.status.message
+    assert "client" in on_gpu_.status.message

@@ -65,7 +65,7 @@ class Probe(Algorithm[Server]):
         s.x = clients.ask(self.stay, Point(s.x)).mean().x
 
     @on_client
-    def stay(self, me: Client, got: Point) -> Point:
+    def stay(self, me: Client, request: Point) -> Point:
         if me.seed == self.seed and me.round == 2:
             if self.what == "fail":
                 raise ValueError("no such luck")
@@ -74,7 +74,7 @@ class Probe(Algorithm[Server]):
             if self.what == "sleep":
                 Path(self.asleep).touch()
                 time.sleep(3600)
-        return Point(got.x)
+        return Point(request.x)
 
 
 def cohorts(result):
@@ -93,8 +93,8 @@ def test_all_methods_meet_the_same_clients_cohorts_and_start():
         assert cohorts(a) == cohorts(b) == cohorts(c)
         assert len(cohorts(a)) == 4 * 3
         assert a["loss"][0] == b["loss"][0] == c["loss"][0] == pytest.approx(c["loss"][-1], rel=1e-6)
-        alone = fed.run(md.FedAvg(), rounds=4, seed=seed)
-        assert torch.equal(a.x, alone.x)
+        single = fed.run(md.FedAvg(), rounds=4, seed=seed)
+        assert torch.equal(a.x, single.x)
     assert cohorts(by["Probe", 3]) != cohorts(by["Probe", 8])
     # One round of the same batches from the same x: half the server step is half the way.
     one = compare([md.FedAvg(), md.FedAvg(server_lr=0.5), Probe()], fed, rounds=1, seeds=1, jobs=1).results
@@ -147,19 +147,19 @@ def test_rows_are_means_and_t_intervals_of_the_results(monkeypatch):
 def test_a_folder_keeps_finished_runs_and_they_are_not_made_again(tmp_path, monkeypatch):
     fed, methods = federation(), [md.FedAvg(), Probe()]
     first = compare(methods, fed, rounds=2, seeds=2, jobs=1, save=tmp_path / "board")
-    made = []
+    runs = []
     true_run = md.Federation.run
     monkeypatch.setattr(
-        md.Federation, "run", lambda self, m, *a, **k: (made.append((m.name, k["seed"])), true_run(self, m, *a, **k))[1]
+        md.Federation, "run", lambda self, m, *a, **k: (runs.append((m.name, k["seed"])), true_run(self, m, *a, **k))[1]
     )
     again = compare(methods, fed, rounds=2, seeds=3, jobs=1, save=tmp_path / "board")
-    assert made == [("FedAvg", 2), ("Probe", 2)]
-    kept = {(r.method, r.seed): r for r in again.results}
-    assert len(kept) == 6
+    assert runs == [("FedAvg", 2), ("Probe", 2)]
+    results = {(r.method, r.seed): r for r in again.results}
+    assert len(results) == 6
     for r in first.results:
-        assert torch.equal(kept[r.method, r.seed].x, r.x)
+        assert torch.equal(results[r.method, r.seed].x, r.x)
     loaded = Board.load(tmp_path / "board")
-    assert {(r.method, r.seed) for r in loaded.results} == set(kept)
+    assert {(r.method, r.seed) for r in loaded.results} == set(results)
     with pytest.raises(md.WireError, match=r"run was .*'rounds': 2.* is .*'rounds': 5"):
         compare(methods, fed, rounds=5, seeds=2, jobs=1, save=tmp_path / "board")
     other = federation(pace=md.scenarios.Pace(lr=0.5))
@@ -182,8 +182,8 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, jobs, no_collection):
     before = signal.getsignal(signal.SIGINT)
 
     def strike():
-        seen = tmp_path / "b" / "Probe" / "seed-0" / "result.json", tmp_path / "asleep"
-        while not all(path.exists() for path in seen):
+        paths = tmp_path / "b" / "Probe" / "seed-0" / "result.json", tmp_path / "asleep"
+        while not all(path.exists() for path in paths):
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -234,9 +234,9 @@ def test_names_say_what_differs_and_nothing_else():
 
 
 def test_slots_of_different_names_are_different_folders():
-    said = ["a/b", "a-b", "a%2Fb", "FedNova (lr_aware=True)", "..", "é"]
-    slots = {slot(Path("x"), name, 0) for name in said}
-    assert len(slots) == len(said)
+    names = ["a/b", "a-b", "a%2Fb", "FedNova (lr_aware=True)", "..", "é"]
+    slots = {slot(Path("x"), name, 0) for name in names}
+    assert len(slots) == len(names)
     assert all(len(s.parts) == 3 and ".." not in s.parts for s in slots)
 
 

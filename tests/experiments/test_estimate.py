@@ -44,15 +44,15 @@ def test_rows_in_the_local_steps_of_a_client_with_100(pace: dict[str, int], rows
     assert local(md.scenarios.Pace(**pace).of(0, 0, 1), 100) == rows
 
 
-@pytest.mark.parametrize("whole", quick(1, [True, False]))
+@pytest.mark.parametrize("whole_rounds", quick(1, [True, False]))
 @pytest.mark.parametrize("method", quick(1, [md.FedAvg(), md.SCAFFOLD(), md.FedNorton()]), ids=lambda m: m.name)
-def test_bytes_are_those_of_a_round(method: md.Algorithm, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHEAP", math.inf if whole else 0.0)  # not by the clock of a busy machine
+def test_bytes_are_those_of_a_round(method: md.Algorithm, whole_rounds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHEAP", math.inf if whole_rounds else 0.0)  # not by the clock of a busy machine
     fed = images(n=120)
     (e,) = estimates({"mine": method}, fed, 5)
     ledger = [entry for entry in md.run(method, fed, 3, throw=False).ledger if entry.round == 3]
     assert (e.down, e.up) == (sum(entry.down for entry in ledger), sum(entry.up for entry in ledger))
-    assert (e.name, e.whole, e.clients, e.rounds, e.evaluations) == ("mine", whole, 3, 5, 6)
+    assert (e.name, e.whole, e.clients, e.rounds, e.evaluations) == ("mine", whole_rounds, 3, 5, 6)
     assert e.rows == 3 * 20 * 3
     assert e.memory >= memory.peak() - 2**28
 

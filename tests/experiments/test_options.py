@@ -82,15 +82,15 @@ def test_objects_show_themselves_in_a_line_and_in_a_notebook() -> None:
     assert repr(result).startswith("Result(FedAvg, seed 0: finished after round 2; ")
     assert repr(data) == "Dataset(digits: 1438 rows [64], 359 test rows, 10 classes)"
     partition = md.scenarios.IID(clients=4)
-    whole = md.Federation(md.problems.Softmax(), data=data, partition=partition)
-    for thing in (result, data, fed, whole, board, whole.describe()):
+    federation_ = md.Federation(md.problems.Softmax(), data=data, partition=partition)
+    for thing in (result, data, fed, federation_, board, federation_.describe()):
         assert len(repr(thing)) < 400, thing
         assert "\n" not in repr(thing)
         html = thing._repr_html_()
         assert html.startswith(("<b>", "<table"))
         assert "<script" not in html
-    assert "Dataset(digits" in repr(whole)
-    assert "IID(clients=4)" in repr(whole)
+    assert "Dataset(digits" in repr(federation_)
+    assert "IID(clients=4)" in repr(federation_)
 
 
 def test_a_frame_has_method_and_seed_or_says_what_to_install() -> None:

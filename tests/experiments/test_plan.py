@@ -100,10 +100,10 @@ def test_a_run_without_a_result_has_nothing_kept(tmp_path: Path) -> None:
 
 def test_a_final_result_is_kept_and_an_interrupted_one_made_again(tmp_path: Path) -> None:
     run = planned(tmp_path / "a")
-    saved, kept = kept_as(run), run.saved_result()
+    saved, loaded = kept_as(run), run.saved_result()
     assert run.done
-    assert kept is not None
-    assert torch.equal(kept.x, saved.x)
+    assert loaded is not None
+    assert torch.equal(loaded.x, saved.x)
     kept_as(run, "interrupted")
     assert run.done
     assert run.saved_result() is None

@@ -16,9 +16,9 @@ TOY = md.problems.quadratics(clients=3)
 METHODS: dict[str, Algorithm[Any, Any]] = {"b": md.FedAvg(), "a": md.FedProx()}
 
 
-def sweep(seeds: tuple[int, ...] = (4, 0), **given: Any) -> Sweep:
+def sweep(seeds: tuple[int, ...] = (4, 0), **arguments: Any) -> Sweep:
     fed = md.Federation(TOY.problem, clients=TOY.clients, pace=md.scenarios.Pace(lr=0.05, batch=None))
-    return Sweep(METHODS, fed, 2, seeds, "sweep", progress=False, **given)
+    return Sweep(METHODS, fed, 2, seeds, "sweep", progress=False, **arguments)
 
 
 @pytest.mark.parametrize("jobs", quick(2, [1, 2, 9]))
@@ -26,17 +26,17 @@ def test_results_stand_in_the_order_of_methods_and_seeds_whatever_the_jobs(jobs:
     results, status = sweep(jobs=jobs).run()
     assert [(r.method, r.seed) for r in results] == [("b", 4), ("b", 0), ("a", 4), ("a", 0)]
     assert status.ok
-    alone = md.run(METHODS["a"], sweep().fed, 2, seed=0, progress=False)  # type: ignore[arg-type]
-    assert results[3].digest == alone.digest
+    single = md.run(METHODS["a"], sweep().fed, 2, seed=0, progress=False)  # type: ignore[arg-type]
+    assert results[3].digest == single.digest
 
 
 def test_a_folder_gives_back_finished_runs_and_only_the_lacking_ones_are_made(tmp_path: Path) -> None:
     first, _ = sweep((4,), jobs=1, folder=tmp_path / "s").run()
-    made: list[tuple[str, int]] = []
-    count = lambda row: made.append((row["method"], row["seed"]))
+    runs: list[tuple[str, int]] = []
+    count = lambda row: runs.append((row["method"], row["seed"]))
     both, _ = sweep(jobs=1, folder=tmp_path / "s", options={"on_round": count}).run()
     assert [r.digest for r in both[::2]] == [r.digest for r in first]
-    assert {seed for _, seed in made} == {0}
+    assert {seed for _, seed in runs} == {0}
 
 
 def test_an_interrupted_sweep_says_so_and_keeps_what_it_has() -> None:

@@ -25,8 +25,8 @@ def test_the_quickest_method_is_named_and_no_accuracy_after_the_target(tmp_path:
     board = md.compare(
         {"slow": slow, "quick": quick}, fed, 40, 2, jobs=1, target={"accuracy": 0.8}, save=tmp_path / "b"
     )
-    took = {r.method: [row["round"] for row in r.history][-1] for r in board.results if r.seed == 0}
-    assert took["quick"] < took["slow"]
+    rounds = {r.method: [row["round"] for row in r.history][-1] for r in board.results if r.seed == 0}
+    assert rounds["quick"] < rounds["slow"]
     assert all(r.status.outcome == "target" for r in board.results)
     rows = {row["method"]: row for row in board.rows}
     assert rows["quick"]["compared_by"] == "seconds_to_target"
@@ -43,12 +43,12 @@ def test_the_quickest_method_is_named_and_no_accuracy_after_the_target(tmp_path:
 @pytest.mark.slow
 def test_a_target_that_nobody_reached_is_said_below_the_table(tmp_path: Path) -> None:
     board = md.compare([md.FedAvg()], federation(), 2, 2, jobs=1, target={"accuracy": 0.999}, save=tmp_path / "b")
-    said = "No run reached accuracy of at least 99.9 %, so final figures are compared."
-    assert said in " ".join(str(board).split())
-    assert said in board.markdown()
-    assert said in board._repr_html_()
-    assert said in md.Board.load(tmp_path / "b").markdown()
-    assert said in board.save(tmp_path / "page.html").read_text()
+    sentence = "No run reached accuracy of at least 99.9 %, so final figures are compared."
+    assert sentence in " ".join(str(board).split())
+    assert sentence in board.markdown()
+    assert sentence in board._repr_html_()
+    assert sentence in md.Board.load(tmp_path / "b").markdown()
+    assert sentence in board.save(tmp_path / "page.html").read_text()
     near = md.compare([md.FedAvg()], federation(), 2, 2, jobs=1, target={"accuracy": 0.2})
     assert "No run reached" not in near.markdown() + md.report.markdown(near.results)
 

@@ -65,9 +65,9 @@ def test_accuracy_is_that_of_the_validation_rows():
         md.problems.Softmax(), data=data, partition=md.scenarios.IID(5), validation=0.25, pace=md.scenarios.Pace(lr=0.1)
     )
     best = tune(md.FedAvg(), fed, {"lr": [0.01, 1.0]}, rounds=3, jobs=1)
-    held = fed.run(md.FedAvg(), rounds=3, evaluate_on="validation")
+    validated = fed.run(md.FedAvg(), rounds=3, evaluate_on="validation")
     assert best.lr == 1.0
-    assert best.record[1]["score"] == pytest.approx(sum(held["accuracy"][1:]) / 3)
+    assert best.record[1]["score"] == pytest.approx(sum(validated["accuracy"][1:]) / 3)
     shown = fed.run(md.FedAvg(), rounds=3)
     assert best.record[1]["score"] != pytest.approx(sum(shown["accuracy"][1:]) / 3)
 
@@ -97,7 +97,7 @@ def test_the_default_metric_is_the_first_that_there_is():
     best = tune(md.FedAvg(), quadratic(), {"lr": [1.0, 2.0, 3.0]}, rounds=2, jobs=1)
     assert best.lr == 2.0
     assert best.record[0]["score"] == pytest.approx(4.5 * (1 / 4 + 1 / 16) / 2)  # the test loss of rounds 1 and 2
-    own = tune(
+    tuned = tune(
         md.FedAvg(),
         quadratic(),
         {"lr": [1.0, 2.0, 3.0]},
@@ -106,13 +106,13 @@ def test_the_default_metric_is_the_first_that_there_is():
         metric="error",
         metrics={"error": lambda out, y: float((out.flatten() - y).abs().mean())},
     )
-    assert own.record[0]["score"] == pytest.approx(3 * (1 / 2 + 1 / 4) / 2)
+    assert tuned.record[0]["score"] == pytest.approx(3 * (1 / 2 + 1 / 4) / 2)
     assert tune(md.FedAvg(), quadratic(), {"lr": [1.0]}, rounds=0, jobs=1).record[0]["score"] == pytest.approx(4.5)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_metric_that_is_not_there_is_refused_after_one_round(jobs):
-    seen = []
+    rows = []
     with pytest.raises(md.RecipeError, match="Did you mean 'test_loss'") as caught:
         tune(
             md.FedAvg(),
@@ -121,9 +121,9 @@ def test_a_metric_that_is_not_there_is_refused_after_one_round(jobs):
             rounds=1000,
             jobs=jobs,
             metric="testloss",
-            on_round=lambda row: seen.append(row["round"]),
+            on_round=lambda row: rows.append(row["round"]),
         )
-    assert set(seen) <= {0}
+    assert set(rows) <= {0}
     assert "loss, seconds, test_loss" in str(caught.value)
 
 

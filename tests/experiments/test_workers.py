@@ -97,8 +97,8 @@ def test_an_error_crosses_with_class_attributes_and_traceback() -> None:
     try:
         raise ClientFailed(client=3, round=2, method="train", traceback="a trace")
     except ClientFailed as e:
-        said = workers.described(e)
-    back = workers.revived(*said)
+        description = workers.described(e)
+    back = workers.revived(*description)
     assert type(back) is ClientFailed
     assert (back.client, back.round, back.traceback) == (3, 2, "a trace")
     assert str(back).startswith("client 3 failed in round 2 in train(): a trace\n")

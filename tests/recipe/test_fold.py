@@ -73,13 +73,13 @@ def test_settings_of_the_command_line() -> None:
 
 def test_a_tuned_method_is_written_and_read_again() -> None:
     r = loads(TEXT)
-    found = [variant(m, {"lr": 0.5}) for m in r.methods() if not isinstance(m, Tuned)]
-    found[0] = variant(found[0].method, {"mu": 0.7, "robust.fold": R.MultiKrum(0.1, keep=2), "lr": 0.5})
-    found[1] = variant(found[1].method, {"private.noise": 3.0})
-    again = loads(tuned(r, found).dumps()).methods()
-    assert again[0] == found[0]
-    assert again[1] == found[1].method
-    inner = found[0].method
+    methods = [variant(m, {"lr": 0.5}) for m in r.methods() if not isinstance(m, Tuned)]
+    methods[0] = variant(methods[0].method, {"mu": 0.7, "robust.fold": R.MultiKrum(0.1, keep=2), "lr": 0.5})
+    methods[1] = variant(methods[1].method, {"private.noise": 3.0})
+    again = loads(tuned(r, methods).dumps()).methods()
+    assert again[0] == methods[0]
+    assert again[1] == methods[1].method
+    inner = methods[0].method
     assert isinstance(inner, md.Robust)
     assert inner == md.Robust(md.FedProx(mu=0.7), fold=R.MultiKrum(0.1, keep=2))
 

@@ -69,11 +69,11 @@ def test_settings_of_the_command_line() -> None:
 
 def test_a_tuned_method_is_written_and_read_again() -> None:
     r = loads(TEXT)
-    found = [variant(m, {"lr": 0.5}) for m in r.methods() if not isinstance(m, Tuned)]
-    found[0] = variant(found[0].method, {"mu": 0.7, "private.noise": 2.5, "lr": 0.5})
-    again = loads(tuned(r, found).dumps()).methods()
-    assert again == found
-    inner = found[0].method
+    methods = [variant(m, {"lr": 0.5}) for m in r.methods() if not isinstance(m, Tuned)]
+    methods[0] = variant(methods[0].method, {"mu": 0.7, "private.noise": 2.5, "lr": 0.5})
+    again = loads(tuned(r, methods).dumps()).methods()
+    assert again == methods
+    inner = methods[0].method
     assert isinstance(inner, md.Private)
     assert inner.noise == 2.5
     assert inner.method == md.FedProx(mu=0.7)

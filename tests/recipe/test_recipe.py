@@ -116,10 +116,10 @@ def test_a_recipe_runs_as_the_same_thing_in_python():
 def test_images_are_pooled_flattened_and_cut(tmp_path, monkeypatch):
     X = torch.arange(40 * 16, dtype=torch.float32).reshape(40, 1, 4, 4)
     y = torch.arange(40) % 4
-    whole = md.datasets.Dataset(X, y, X[:20], y[:20], classes=4, name="squares")
+    data = md.datasets.Dataset(X, y, X[:20], y[:20], classes=4, name="squares")
 
     def squares() -> md.datasets.Dataset:
-        return whole
+        return data
 
     monkeypatch.setattr(schema, "readers", lambda *_: {"squares": squares})
     text = """
@@ -136,7 +136,7 @@ def test_images_are_pooled_flattened_and_cut(tmp_path, monkeypatch):
     clients = 4
     """
     fed = recipe.loads(text).federation()
-    want = whole.take(24, 8).pool(2).flatten()
+    want = data.take(24, 8).pool(2).flatten()
     assert torch.equal(fed.data.X, want.X)
     assert fed.data.X.shape == (24, 4)
     assert len(fed.data.X_test) == 8
@@ -166,14 +166,14 @@ def visits(folder: Path) -> recipe.Recipe:
 
 def test_a_test_set_is_split_off_before_all_other_steps(tmp_path: Path) -> None:
     r = visits(tmp_path)
-    whole = r.federation().data
-    assert whole.X_test is None
+    data = r.federation().data
+    assert data.X_test is None
     some = r.with_settings(["data.split=0.25", "data.test=8", "data.standardise=true"]).federation().data
-    want = whole.split(0.25).take(None, 8).standardise()
+    want = data.split(0.25).take(None, 8).standardise()
     assert torch.equal(some.X, want.X)
     assert torch.equal(some.X_test, want.X_test)
     each = r.with_settings(["data.split={ test = 0.2, by = 'clinic', seed = 3 }"]).federation().data
-    assert torch.equal(each.X_test, whole.split(0.2, by="clinic", seed=3).X_test)
+    assert torch.equal(each.X_test, data.split(0.2, by="clinic", seed=3).X_test)
 
 
 def test_files_are_looked_for_beside_the_recipe_then_in_the_working_folder(
@@ -182,13 +182,13 @@ def test_files_are_looked_for_beside_the_recipe_then_in_the_working_folder(
     (project := tmp_path / "project").mkdir()
     file = visits(project).with_settings(["data.path=visits.csv", "run.rounds=1"]).save(project / "recipe.toml")
     monkeypatch.chdir(tmp_path)
-    whole = recipe.load(file).federation().data
+    data = recipe.load(file).federation().data
     md.scenarios.save([np.arange(30), np.arange(30, 40)], project / "parts.npz")
     parts = recipe.load("project/recipe.toml").with_settings(["partition={ kind = 'Saved', path = 'parts.npz' }"])
     assert parts.federation().draw(0).sizes.tolist() == [30, 10]
     shorter = Path("visits.csv")
     shorter.write_text("age,dose,cured,clinic\n1,2,0,a\n2,3,1,b\n")
-    assert len(recipe.load("project/recipe.toml").federation().data.X) == len(whole.X) == 40
+    assert len(recipe.load("project/recipe.toml").federation().data.X) == len(data.X) == 40
     (project / "visits.csv").unlink()
     assert len(recipe.load("project/recipe.toml").federation().data.X) == 2
 
@@ -298,8 +298,8 @@ def test_set_takes_toml_values_text_and_new_tables():
 
 def test_tuned_methods_are_written_as_they_are_read():
     r = recipe.loads(TEXT)
-    found = [md.Tuned(md.FedProx(mu=0.25), lr=3.0), md.Tuned(md.FedAvg(server_lr=0.5), lr=0.1)]
-    assert recipe.loads(recipe.tuned(r, found).dumps()).methods() == found
+    methods = [md.Tuned(md.FedProx(mu=0.25), lr=3.0), md.Tuned(md.FedAvg(server_lr=0.5), lr=0.1)]
+    assert recipe.loads(recipe.tuned(r, methods).dumps()).methods() == methods
 
 
 def test_dumps_and_loads_are_inverse(tmp_path):
@@ -344,9 +344,11 @@ def test_the_recipes_of_the_papers_are_in_order(path):
 
 
 def test_reply_policy_and_faults_are_options_of_the_run():
-    got = recipe.loads("[reply_policy]\ndeadline = 9\nretries = 2\n[faults]\nloss = 0.2\nclients = [0, 3]").options()
-    assert got["reply_policy"] == md.ReplyPolicy(deadline=9, retries=2)
-    assert (got["transport"].loss, list(got["transport"].clients)) == (0.2, [0, 3])
+    options = recipe.loads(
+        "[reply_policy]\ndeadline = 9\nretries = 2\n[faults]\nloss = 0.2\nclients = [0, 3]"
+    ).options()
+    assert options["reply_policy"] == md.ReplyPolicy(deadline=9, retries=2)
+    assert (options["transport"].loss, list(options["transport"].clients)) == (0.2, [0, 3])
     with pytest.raises(md.RecipeError, match=r"faults has no 'los'\. Did you mean 'loss'"):
         recipe.loads("[faults]\nlos = 0.2").options()
     with pytest.raises(md.RecipeError, match="quorum=2"):
@@ -355,9 +357,9 @@ def test_reply_policy_and_faults_are_options_of_the_run():
 
 def test_clients_that_join_and_leave():
     text = TEXT + "\n[membership]\njoins = { 3 = 10, 0 = 2 }\nleaves = { 1 = 5 }\n"
-    there = md.scenarios.Membership(joins={0: 2, 3: 10}, leaves={1: 5})
+    membership = md.scenarios.Membership(joins={0: 2, 3: 10}, leaves={1: 5})
     for r in (recipe.loads(text), recipe.loads(recipe.loads(text).dumps())):
-        assert r.federation().membership == there
+        assert r.federation().membership == membership
     with pytest.raises(
         md.RecipeError, match="on other machines do so by themselves: leave it out, and start the run w"
     ):

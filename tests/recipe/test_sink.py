@@ -60,14 +60,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def told(*words: object) -> Any:
-    got = CliRunner().invoke(cli.app, list(map(str, words)))
-    assert got.exit_code == 0, got.output
-    return got
+def invoke(*words: object) -> Any:
+    result = CliRunner().invoke(cli.app, list(map(str, words)))
+    assert result.exit_code == 0, result.output
+    return result
 
 
 def test_a_run_files_settings_and_rows(file: Path) -> None:
-    told("run", file, "--set", "pace.lr=0.05")
+    invoke("run", file, "--set", "pace.lr=0.05")
     settings, *rows = json.loads(Path("kept.json").read_text())
     assert settings["pace.lr"] == "0.05"
     assert settings["partition.kind"] == "IID"
@@ -76,16 +76,16 @@ def test_a_run_files_settings_and_rows(file: Path) -> None:
 
 
 def test_a_comparison_files_every_method_and_seed(file: Path) -> None:
-    told("compare", file, "--jobs", 1)
+    invoke("compare", file, "--jobs", 1)
     _, *rows = json.loads(Path("kept.json").read_text())
     assert {(row["method"], row["seed"]) for row in rows} == {(m, s) for m in ("FedAvg", "SCAFFOLD") for s in (0, 1)}
 
 
 def test_a_folder_that_is_resumed_files_nothing_by_its_own_recipe(file: Path) -> None:
-    told("run", file, "--save", "a", "--rounds", 1)
+    invoke("run", file, "--save", "a", "--rounds", 1)
     Path("kept.json").unlink()
-    got = told("run", "--resume", "a", "--rounds", 2)
-    assert "[sink] of a/recipe.toml is left out" in got.stderr
+    result = invoke("run", "--resume", "a", "--rounds", 2)
+    assert "[sink] of a/recipe.toml is left out" in result.stderr
     assert not Path("kept.json").exists()
 
 
@@ -101,7 +101,7 @@ def test_a_deployed_run_says_that_it_has_no_sink(file: Path) -> None:
 
 
 def test_neither_the_sinks_own_settings_nor_secret_seeds_are_filed(file: Path) -> None:
-    told("run", file, "--method", "FedAvg", "--set", f"run.seed={1 << 70}")
+    invoke("run", file, "--method", "FedAvg", "--set", f"run.seed={1 << 70}")
     (settings, *_) = json.loads(Path("kept.json").read_text())
     assert settings["run.seed"] == "hidden"
     assert not [key for key in settings if key.startswith("sink")]

@@ -8,7 +8,7 @@ from medley.recipe.terms import in_terms
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "expected"),
     [
         ("there is none: give Federation(validation=0.1)", "there is none: give data.validation = 0.1"),
         ("give Federation(weights='uniform')", 'give federation.weights = "uniform"'),
@@ -25,5 +25,5 @@ from medley.recipe.terms import in_terms
         ("round(s, x=1) and f(a)", "round(s, x=1) and f(a)"),
     ],
 )
-def test_calls_of_python_are_told_as_a_recipe_has_them(said: str, told: str) -> None:
-    assert in_terms(said) == told
+def test_calls_of_python_are_told_as_a_recipe_has_them(message: str, expected: str) -> None:
+    assert in_terms(message) == expected

@@ -169,9 +169,9 @@ def written(folder: Path, module: str) -> Path:
 
 
 def medley(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    there = os.pathsep.join(p for p in sys.path if p.endswith("src"))
+    paths = os.pathsep.join(p for p in sys.path if p.endswith("src"))
     code = "from medley.cli import app; app()"
-    env = {**os.environ, "PYTHONPATH": there, "COLUMNS": "200"}
+    env = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200"}
     return subprocess.run([sys.executable, "-c", code, *args], cwd=cwd, env=env, capture_output=True, text=True)
 
 
@@ -207,11 +207,11 @@ def test_a_model_with_options_takes_any_key(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_method_of_ones_own_keeps_the_recipes_settings_by_whatever_name(tmp_path: Path) -> None:
     recipe = recipes.load(written(tmp_path, "own_by_name"))
-    own = recipe.methods()[-1]
+    method = recipe.methods()[-1]
     for name in ("own_by_name:FedHalf", "FedHalf", "fedhalf"):
-        assert recipe.methods([name]) == [own], name
-        assert recipe.only(name).methods() == [own], name
-    assert own.settings() != type(own)().settings()
+        assert recipe.methods([name]) == [method], name
+        assert recipe.only(name).methods() == [method], name
+    assert method.settings() != type(method)().settings()
 
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ def test_the_command_line_takes_ones_own_method_from_beside_the_recipe(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("own_for_errors:Net", "nowhere:Net"), "there is no module 'nowhere'"),
         (("own_for_errors:Net", "own_for_errors:Nett"), "Did you mean|has no 'Nett'"),
@@ -238,14 +238,16 @@ def test_the_command_line_takes_ones_own_method_from_beside_the_recipe(tmp_path:
         (("torch.optim:AdamW", "torch.optim:AdamWW"), "AdamWW"),
     ],
 )
-def test_names_that_lead_nowhere_are_refused_with_their_key(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+def test_names_that_lead_nowhere_are_refused_with_their_key(
+    tmp_path: Path, change: tuple[str, str], message: str
+) -> None:
     path = written(tmp_path, "own_for_errors")
     text = path.read_text()
     assert change[0] in text
     path.write_text(text.replace(*change))
     recipe = recipes.load(path)
-    read = recipe.methods if "is not an Algorithm" in said else recipe.federation
-    with pytest.raises(md.RecipeError, match=said):
+    read = recipe.methods if "is not an Algorithm" in message else recipe.federation
+    with pytest.raises(md.RecipeError, match=message):
         read()
 
 
@@ -263,12 +265,12 @@ def test_a_folder_of_the_modules_name_is_no_module_and_a_run_folder_wants_the_re
     project.mkdir()
     recipe = written(project, "own_project")
     monkeypatch.chdir(tmp_path)  # from here a project's folder has its module's name
-    kept = recipes.load(recipe).save("runs/recipe.toml")
+    saved = recipes.load(recipe).save("runs/recipe.toml")
     with pytest.raises(md.RecipeError, match=r"there is no module 'own_project'.*put its file next to the recipe"):
-        recipes.load(kept).federation()
-    (kept.parent / "run.json").touch()
+        recipes.load(saved).federation()
+    (saved.parent / "run.json").touch()
     with pytest.raises(md.RecipeError, match=r"there is no module .*, medley run RECIPE.toml --resume DIR$"):
-        recipes.load(kept).federation()
+        recipes.load(saved).federation()
     recipes.load("own_project/recipe.toml").federation()
 
 
@@ -292,8 +294,8 @@ def test_a_recipe_begins_at_a_file_of_weights_beside_it_and_holds_a_mean_against
 
 @pytest.mark.parametrize("named", ["medley.federation.figures:AUROC", ["medley.federation.figures:AUROC", "max"]])
 def test_a_class_of_metrics_is_made(named: Any) -> None:
-    (made,) = recipes.Recipe({**TABLES, "run": {"metrics": {"auroc": named}}}).options()["metrics"].values()
-    metric = made[0] if isinstance(made, tuple) else made
+    (instance,) = recipes.Recipe({**TABLES, "run": {"metrics": {"auroc": named}}}).options()["metrics"].values()
+    metric = instance[0] if isinstance(instance, tuple) else instance
     assert metric(torch.tensor([0.1, 0.4, 0.2, 0.9]), torch.tensor([0, 0, 1, 1])) == 0.75
 
 
@@ -310,13 +312,13 @@ def test_a_class_that_needs_arguments_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", [lambda r: r.methods(), lambda r: r.methods(["fedavg"]), lambda r: r.only("fedavg").federation()]
+    "call", [lambda r: r.methods(), lambda r: r.methods(["fedavg"]), lambda r: r.only("fedavg").federation()]
 )
-def test_a_study_where_methods_are_wanted_says_what_to_do_and_that_works(wanted: Callable[[Any], object]) -> None:
+def test_a_study_where_methods_are_wanted_says_what_to_do_and_that_works(call: Callable[[Any], object]) -> None:
     pandas = pytest.importorskip("pandas")
     read = recipes.Recipe({"study": [{"kind": "describe", "columns": ["age"]}]})
     with pytest.raises(md.RecipeError, match=r"medley deploy run; .*statistics\.Study\(.*\.run\(analysis\)"):
-        wanted(read)
+        call(read)
     frames = {name: pandas.DataFrame({"age": [50.0 + k for k in range(30)]}) for name in "AB"}
-    (said,) = (md.statistics.Study(frames).run(analysis) for analysis in read.analyses())
-    assert "age" in str(said)
+    (result,) = (md.statistics.Study(frames).run(analysis) for analysis in read.analyses())
+    assert "age" in str(result)

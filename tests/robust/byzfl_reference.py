@@ -41,7 +41,7 @@ def case(a: int, f: int, d: int) -> dict[str, Any]:
     rows[a - f :] = 30 * g.standard_normal((f, d))
     honest = rows[: a - f]
     mixed = NNM(f=f)(rows)
-    made = {
+    vectors = {
         "TrimmedMean": TrMean(f=f)(rows),
         "Median": Median()(rows),
         "GeometricMedian": GeometricMedian(nu=1e-6, T=20000)(rows),
@@ -53,7 +53,12 @@ def case(a: int, f: int, d: int) -> dict[str, Any]:
         "ALIE": ALittleIsEnough(tau=1.2)(honest),
         "IPM": InnerProductManipulation(tau=0.6)(honest),
     }
-    return {"a": a, "f": f, "rows": rows.tolist(), "byzfl": {name: np.asarray(v).tolist() for name, v in made.items()}}
+    return {
+        "a": a,
+        "f": f,
+        "rows": rows.tolist(),
+        "byzfl": {name: np.asarray(v).tolist() for name, v in vectors.items()},
+    }
 
 
 if __name__ == "__main__":

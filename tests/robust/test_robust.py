@@ -24,9 +24,9 @@ from support.pairs import crossed, quick
 R = md.robust
 
 
-def federation(n: int = 10, **given: Any) -> md.Federation:
+def federation(n: int = 10, **arguments: Any) -> md.Federation:
     """Digits dealt to n clients, with one weight for all."""
-    settings = {"weights": "uniform", "partition": md.scenarios.IID(n), **given}
+    settings = {"weights": "uniform", "partition": md.scenarios.IID(n), **arguments}
     return md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits().standardise(), **settings)
 
 
@@ -48,7 +48,7 @@ class State:
     """A place for what the server read."""
 
 
-def reading(read: Callable[[Any], Any], fold: R.Fold, rows: list[float], **given: Any) -> Any:
+def reading(read: Callable[[Any], Any], fold: R.Fold, rows: list[float], **fields: Any) -> Any:
     """The message that a method reads by ``read`` off clients that send their row's value in every field."""
     out: list[Any] = []
 
@@ -70,11 +70,11 @@ def reading(read: Callable[[Any], Any], fold: R.Fold, rows: list[float], **given
             out.append((read(replies), replies))
 
         @on_client
-        def say(self, me: Client, got: Model) -> Said:
+        def say(self, me: Client, request: Model) -> Said:
             """Its own value."""
             v = rows[me.id]
-            o = None if given.get("silent", False) and (me.id or given["silent"] == "all") else got.x + v
-            return Said(got.x + v, 2 * (got.x + v), v, int(10 * v), o)
+            o = None if fields.get("silent", False) and (me.id or fields["silent"] == "all") else request.x + v
+            return Said(request.x + v, 2 * (request.x + v), v, int(10 * v), o)
 
     Reader.say.__annotations__.update(me=Client, got=Model)
     fed = md.Federation(
@@ -103,8 +103,8 @@ def test_every_field_is_folded_by_itself_and_sums_keep_their_weights() -> None:
 
 
 def test_an_optional_field_that_nobody_sends_stays_away() -> None:
-    got, _ = reading(lambda r: r.mean(), R.Median(), [1.0, 2.0, 3.0], silent="all")
-    assert got.o is None
+    reply, _ = reading(lambda r: r.mean(), R.Median(), [1.0, 2.0, 3.0], silent="all")
+    assert reply.o is None
     with pytest.raises(MedleyError, match="'o' of say came from only some of the clients"):
         reading(lambda r: r.mean(), R.Median(), [1.0, 2.0, 3.0], silent="some")
 
@@ -135,13 +135,13 @@ def test_folds_that_leave_nobody_out_are_the_plain_method(method: Algorithm[Any,
 @pytest.mark.parametrize("fold", quick(1, [R.CentredClipping(), R.Mixed(R.CentredClipping(radius=0.5), 0.2)]), ids=str)
 def test_a_fold_that_remembers_goes_on_where_it_was(fold: R.Fold, tmp_path: Path) -> None:
     method = md.Robust(md.FedAvgM(), fold=fold)
-    whole = run(method, rounds=6)
+    uninterrupted = run(method, rounds=6)
     run(method, rounds=3, checkpoint=tmp_path / "run")
     rest = run(method, rounds=6, resume=tmp_path / "run")
-    assert torch.equal(whole.x, rest.x)
-    assert torch.equal(whole.x, run(method, rounds=6, transport=Processes(2)).x)
+    assert torch.equal(uninterrupted.x, rest.x)
+    assert torch.equal(uninterrupted.x, run(method, rounds=6, transport=Processes(2)).x)
     fresh = run(md.Robust(md.FedAvgM(), fold=R.CentredClipping(steps=1)), rounds=6)
-    assert not torch.equal(whole.x, fresh.x)
+    assert not torch.equal(uninterrupted.x, fresh.x)
 
 
 def test_another_fold_is_another_run(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_another_fold_is_another_run(tmp_path: Path) -> None:
 def test_the_root_is_asked_in_every_round() -> None:
     fed = federation(participation=md.scenarios.Fixed([[1, 2, 3], [4, 5, 6]]))
     r = run(md.Robust(md.SCAFFOLD(), fold=R.FLTrust(0)), fed, 2)
-    asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in (1, 2)]
-    assert asked == [[0, 1, 2, 3], [0, 4, 5, 6]]
+    clients_asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in (1, 2)]
+    assert clients_asked == [[0, 1, 2, 3], [0, 4, 5, 6]]
     with pytest.raises(RecipeError, match="there is no client 12; there are 0 to 9") as caught:
         run(md.Robust(md.FedAvg(), fold=R.FLTrust(12)))
     assert caught.value.key == "root"
@@ -238,15 +238,15 @@ def test_the_promised_share_is_tolerated_if_replies_are_lost(fold: R.Fold) -> No
     assert run(md.Robust(md.FedAvg(), fold=fold), fed, transport=Lossy(loss=0.1)).history[-1]["accuracy"] > 0.8
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.4, ["tolerates 1 Byzantine clients of the 4", "0.13:"]), (1.0, [])])
+@pytest.mark.parametrize(("share", "messages"), [(0.4, ["tolerates 1 Byzantine clients of the 4", "0.13:"]), (1.0, [])])
 def test_a_draw_that_may_have_more_liars_than_the_share_is_warned_of(
-    share: float, said: list[str], caplog: pytest.LogCaptureFixture
+    share: float, messages: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     # P(2 of the 2 among 4 of 10) = C(8, 2) / C(10, 4) = 28 / 210.
     run(md.Robust(md.FedAvg(), fold=R.TrimmedMean(0.2)), federation(participation=share))
     warned = [r.getMessage() for r in caplog.records if "raise participation=" in r.getMessage()]
-    assert len(warned) == len(said[:1])
-    assert all(word in warned[0] for word in said)
+    assert len(warned) == len(messages[:1])
+    assert all(word in warned[0] for word in messages)
 
 
 def test_a_reply_of_nan_ends_the_run_or_is_left_out() -> None:
@@ -254,23 +254,23 @@ def test_a_reply_of_nan_ends_the_run_or_is_left_out() -> None:
     method = md.Robust(md.FedAvg(), fold=R.Median())
     with pytest.raises(md.contract.errors.Diverged, match="client 9 sent numbers that are not finite"):
         run(method, fed)
-    kept = run(method, fed, reply_policy=md.ReplyPolicy(faulty="drop"))
-    assert kept.status.ok
-    assert kept.history[-1]["accuracy"] > 0.8
+    result = run(method, fed, reply_policy=md.ReplyPolicy(faulty="drop"))
+    assert result.status.ok
+    assert result.history[-1]["accuracy"] > 0.8
 
 
 @dataclass(frozen=True)
 class Own(R.Fold):
     """A user's own rule."""
 
-    made: Callable[[torch.Tensor], Any]
+    function: Callable[[torch.Tensor], Any]
 
-    def __call__(self, rows: torch.Tensor, told: Any = None) -> Any:
-        return self.made(rows)
+    def __call__(self, rows: torch.Tensor, context: Any = None) -> Any:
+        return self.function(rows)
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("rule", "message"),
     [
         (
             lambda rows: rows.mean(),
@@ -280,16 +280,16 @@ class Own(R.Fold):
         (lambda rows: None, "made a NoneType of"),
     ],
 )
-def test_a_rule_of_ones_own_makes_one_vector(made: Callable[[torch.Tensor], Any], said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
-        run(md.Robust(md.FedAvg(), fold=Own(made)), rounds=1)
+def test_a_rule_of_ones_own_makes_one_vector(rule: Callable[[torch.Tensor], Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        run(md.Robust(md.FedAvg(), fold=Own(rule)), rounds=1)
 
 
 def test_a_rule_of_ones_own_may_compute_by_numpy_in_double_precision() -> None:
     net = md.problems.Network(torch.nn.Linear(64, 10))
     fed = md.Federation(net, data=md.datasets.digits(), partition=md.scenarios.IID(4), weights="uniform")
-    made = Own(lambda rows: rows.double().mean(0).numpy())
-    assert run(md.Robust(md.FedAvg(), fold=made), fed).x.dtype == torch.float32
+    rule = Own(lambda rows: rows.double().mean(0).numpy())
+    assert run(md.Robust(md.FedAvg(), fold=rule), fed).x.dtype == torch.float32
 
 
 @dataclass
@@ -314,8 +314,8 @@ class AsksAgain(Algorithm[Asked]):
         s.x = s.x + clients.ask(self.train, Model(s.x), ids=sorted(again)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
-        return Step(me.descend(got.x).step)
+    def train(self, me: Client, request: Model) -> Step:
+        return Step(me.descend(request.x).step)
 
 
 def test_those_who_are_asked_again_may_be_all_liars_of_the_round() -> None:

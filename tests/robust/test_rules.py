@@ -24,7 +24,7 @@ CASES = json.loads(Path(__file__).with_name("byzfl.json").read_text())["cases"]
 
 def folds(liars: float) -> list[R.Fold]:
     """Every fold, bearing this share of liars; the root of FLTrust is row 0."""
-    made = [
+    rules = [
         R.TrimmedMean(liars),
         R.Median(),
         R.GeometricMedian(tolerance=1e-9),
@@ -33,7 +33,7 @@ def folds(liars: float) -> list[R.Fold]:
         R.CentredClipping(steps=40),
         R.FLTrust(0),
     ]
-    return [*made, *(R.Mixed(fold, liars) for fold in made)]
+    return [*rules, *(R.Mixed(fold, liars) for fold in rules)]
 
 
 def context(fold: R.Fold, root: int = 0) -> Context:
@@ -60,7 +60,7 @@ def test_a_far_liar_does_not_hide_a_near_one(fold: R.Fold, far: float, near: flo
 def test_folds_are_those_of_byzfl(case: dict[str, Any]) -> None:
     x, a, f = torch.tensor(case["rows"], dtype=torch.float64), case["a"], case["f"]
     liars = f / a
-    made = {
+    vectors = {
         "TrimmedMean": R.TrimmedMean(liars)(x),
         "Median": R.Median()(x),
         "GeometricMedian": R.GeometricMedian(steps=5000, tolerance=1e-13)(x),
@@ -70,7 +70,7 @@ def test_folds_are_those_of_byzfl(case: dict[str, Any]) -> None:
         "mixed": mix(x, f),
         "NNM-Median": R.Mixed(R.Median(), liars)(x),
     }
-    for name, v in made.items():
+    for name, v in vectors.items():
         theirs = torch.tensor(case["byzfl"][name], dtype=torch.float64)
         off = float((v - theirs).abs().max())
         assert off < (1e-6 if name == "GeometricMedian" else 1e-12), (name, off)
@@ -96,9 +96,9 @@ def test_geometric_median_of_a_triangle_is_fermats_point() -> None:
 def test_fltrust_by_hand() -> None:
     # (3, 4) has cosine 0.6 to the root and becomes (1.2, 1.6), (4, 0) becomes (2, 0); (0, 5) and (-1, 0) have weight 0.
     x = torch.tensor([[2.0, 0.0], [3.0, 4.0], [0.0, 5.0], [-1.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
-    got = R.FLTrust(7)(x, Context(root=0))
-    wanted = (0.6 * torch.tensor([1.2, 1.6]) + 1.0 * torch.tensor([2.0, 0.0])) / 1.6
-    assert torch.allclose(got, wanted.double())
+    vector = R.FLTrust(7)(x, Context(root=0))
+    expected = (0.6 * torch.tensor([1.2, 1.6]) + 1.0 * torch.tensor([2.0, 0.0])) / 1.6
+    assert torch.allclose(vector, expected.double())
     assert R.FLTrust(7)(x[[0, 2, 3]], Context(root=0)).tolist() == [2.0, 0.0]  # nobody agrees: the root's own
     with pytest.raises(TooFewReplies, match="client 7, which holds the root set, did not reply"):
         R.FLTrust(7)(x)
@@ -130,9 +130,9 @@ def test_the_order_of_rows_plays_no_part(fold: R.Fold, a: int, d: int, seed: int
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_rows_are_their_mean(fold: R.Fold, dtype: torch.dtype) -> None:
     x = rows_of(1, 9, dtype=dtype).repeat(10, 1)
-    got = fold(x, context(fold))
-    assert got.dtype == dtype
-    assert torch.allclose(got, x[0], rtol=1e-6, atol=1e-6)
+    vector = fold(x, context(fold))
+    assert vector.dtype == dtype
+    assert torch.allclose(vector, x[0], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("fold", folds(4 / 11), ids=lambda f: f.name)
@@ -242,8 +242,8 @@ def test_distances_keep_their_digits_beside_a_row_that_is_far_off() -> None:
 def test_distances_keep_their_digits_far_from_0() -> None:
     """Replies may share a large part, 1e7 in each coordinate here: of ‖x‖² + ‖y‖² − 2⟨x, y⟩ nothing would be left."""
     x = rows_of(9, 50, dtype=torch.float64)
-    found, expected = squared_distances(x + 1e7), torch.cdist(x, x) ** 2
-    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-9)
+    computed, expected = squared_distances(x + 1e7), torch.cdist(x, x) ** 2
+    assert torch.allclose(computed, expected, rtol=1e-5, atol=1e-9)
 
 
 @given(a=st.integers(1, 12), seed=st.integers(0, 99), data=st.data())
@@ -259,8 +259,8 @@ def spread(rows: torch.Tensor, v: torch.Tensor) -> float:
     return float((rows - v).norm(dim=1).sum())
 
 
-@pytest.mark.parametrize("beside", quick(2, [0.0, 1e-9, 1e-6, 1e-4, 1e-2, 0.1]))
-def test_a_reply_at_or_beside_the_start_does_not_hold_the_geometric_median(beside: float) -> None:
+@pytest.mark.parametrize("offset", quick(2, [0.0, 1e-9, 1e-6, 1e-4, 1e-2, 0.1]))
+def test_a_reply_at_or_beside_the_start_does_not_hold_the_geometric_median(offset: float) -> None:
     g = torch.Generator().manual_seed(0)
     crossed = torch.tensor([[0, 0], [10, 0.1], [10, -0.1], [-0.1, 10], [-0.1, -10]], dtype=torch.float64)
     honest = torch.cat([torch.randn(12, 200, generator=g) + 3, 9 * torch.randn(8, 200, generator=g)]).double()
@@ -268,15 +268,15 @@ def test_a_reply_at_or_beside_the_start_does_not_hold_the_geometric_median(besid
     liar = torch.cat([honest, (s[9:10] + s[10:11]) / 2])
     for rows, at in ((crossed, 0), (liar, 20)):
         rows = rows.clone()
-        rows[at] += beside * torch.randn(rows.shape[1], generator=g).double()
+        rows[at] += offset * torch.randn(rows.shape[1], generator=g).double()
         v, best = R.GeometricMedian()(rows), R.GeometricMedian(steps=20000, tolerance=1e-14)(rows)
         w = rows.mean(0)
         for _ in range(1000):  # at most 200 change anything
             beta = 1 / (rows - w).norm(dim=1).clamp(min=1e-12)
             w = beta @ rows / beta.sum()
         least = min([spread(rows, w), *(spread(rows, row) for row in rows)])
-        assert spread(rows, v) / least - 1 < 2e-5, beside
-        assert spread(rows, best) / least - 1 < 1e-9, beside
+        assert spread(rows, v) / least - 1 < 2e-5, offset
+        assert spread(rows, best) / least - 1 < 1e-9, offset
         assert spread(rows, rows.median(0).values) / least - 1 > 1e-3
 
 

@@ -22,8 +22,8 @@ from support.pairs import quick
 R = md.robust
 
 
-def federation(attack: Attack | None = None, n: int = 10, **given: Any) -> md.Federation:
-    settings = {"weights": "uniform", "partition": md.scenarios.IID(n), "pace": md.scenarios.Pace(lr=0.3), **given}
+def federation(attack: Attack | None = None, n: int = 10, **arguments: Any) -> md.Federation:
+    settings = {"weights": "uniform", "partition": md.scenarios.IID(n), "pace": md.scenarios.Pace(lr=0.3), **arguments}
     return md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), attack=attack, **settings)
 
 
@@ -64,11 +64,11 @@ def test_liars_are_drawn_once_and_more_include_fewer() -> None:
 
 def test_sign_flips_inner_products_and_boosts() -> None:
     was = replies(10)
-    got, liars = lied(Attack("sign flip", 0.3, strength=2.0))
+    lies, liars = lied(Attack("sign flip", 0.3, strength=2.0))
     honest = [i for i in range(10) if i not in liars]
-    assert torch.equal(vectors(got, liars), -2 * vectors(was, liars))
-    assert torch.equal(vectors(got, honest), vectors(was, honest))
-    assert [got[liars[0]][k] for k in ("T", "n", "o")] == [0.5, 3, None]
+    assert torch.equal(vectors(lies, liars), -2 * vectors(was, liars))
+    assert torch.equal(vectors(lies, honest), vectors(was, honest))
+    assert [lies[liars[0]][k] for k in ("T", "n", "o")] == [0.5, 3, None]
     ipm, _ = lied(Attack("ipm", 0.3, strength=0.6))
     assert torch.allclose(vectors(ipm, liars), -0.6 * vectors(was, honest).mean(0).expand(3, -1))
     assert bool((vectors(ipm, liars) @ vectors(was, honest).mean(0) < 0).all())
@@ -80,12 +80,12 @@ def test_sign_flips_inner_products_and_boosts() -> None:
 
 def test_alie_is_a_shift_by_deviations_of_the_replies_that_liars_know() -> None:
     was = replies(10)
-    got, liars = lied(Attack("alie", 0.3))
+    lies, liars = lied(Attack("alie", 0.3))
     rows = vectors(was, [i for i in range(10) if i not in liars])
-    assert torch.allclose(vectors(got, liars), (rows.mean(0) + 1.5 * rows.std(0)).expand(3, -1))
-    own, _ = lied(Attack("alie", 0.3, knows="liars", strength=2))
+    assert torch.allclose(vectors(lies, liars), (rows.mean(0) + 1.5 * rows.std(0)).expand(3, -1))
+    of_liars, _ = lied(Attack("alie", 0.3, knows="liars", strength=2))
     rows = vectors(was, liars)
-    assert torch.allclose(vectors(own, liars), (rows.mean(0) + 2 * rows.std(0)).expand(3, -1))
+    assert torch.allclose(vectors(of_liars, liars), (rows.mean(0) + 2 * rows.std(0)).expand(3, -1))
     one, liars = lied(Attack("alie", 0.1, knows="liars"))
     assert torch.equal(vectors(one, liars), vectors(was, liars))  # one liar has no deviation to go by
     # n = 50 workers, m = 24 of them liars: s = 2, Φ(z) = 24/26.
@@ -108,9 +108,9 @@ def test_alie_and_inner_products_are_those_of_byzfl() -> None:
             x = torch.tensor(case["rows"], dtype=torch.float64)
             lies = attack.lies(0, a)
             assert lies is not None
-            got = lies((1, 0), dict(sorted((i, {"delta": x[k]}) for k, i in enumerate(order))))
+            replies = lies((1, 0), dict(sorted((i, {"delta": x[k]}) for k, i in enumerate(order))))
             theirs = torch.tensor(case["byzfl"][name], dtype=torch.float64)
-            assert all(torch.allclose(got[i]["delta"], theirs, atol=1e-12) for i in liars)  # type: ignore[arg-type]
+            assert all(torch.allclose(replies[i]["delta"], theirs, atol=1e-12) for i in liars)  # type: ignore[arg-type]
 
 
 def test_gaussian_lies_are_noise_of_a_named_stream() -> None:
@@ -158,10 +158,10 @@ def test_a_backdoor_writes_its_patch_into_a_part_of_the_liars_rows() -> None:
 
 def test_the_trigger_is_a_corner_of_images() -> None:
     X = torch.rand(4, 2, 6, 5)
-    got = Attack("backdoor", 0.2, patch=2).triggered(X, 7.0)
-    assert bool((got[..., -2:, -2:] == 7).all())
-    got[..., -2:, -2:] = X[..., -2:, -2:]
-    assert torch.equal(got, X)
+    rows = Attack("backdoor", 0.2, patch=2).triggered(X, 7.0)
+    assert bool((rows[..., -2:, -2:] == 7).all())
+    rows[..., -2:, -2:] = X[..., -2:, -2:]
+    assert torch.equal(rows, X)
 
 
 @pytest.mark.slow
@@ -177,8 +177,8 @@ def test_success_is_measured_on_test_rows_of_other_classes() -> None:
     X = data.X_test[others].clone()
     X[:, -9:] = data.X.max()
     with torch.no_grad():
-        said = r.model(X.to(r.x.dtype)).argmax(1)
-    assert float((said == 3).double().mean()) == pytest.approx(r.history[-1]["attack_success"])
+        predictions = r.model(X.to(r.x.dtype)).argmax(1)
+    assert float((predictions == 3).double().mean()) == pytest.approx(r.history[-1]["attack_success"])
     board = md.Board([r])
     assert "attack success" in repr(board) or "attack_success" in repr(board) or "attack success" in board._repr_html_()
 
@@ -196,14 +196,14 @@ def test_success_is_measured_on_test_rows_of_other_classes() -> None:
 )
 def test_a_run_under_attack_has_the_same_bits_elsewhere_and_resumes(kind: Any, tmp_path: Path) -> None:
     fed, method = federation(Attack(kind, 0.3)), md.SCAFFOLD()
-    whole = run(method, fed)
-    assert torch.equal(whole.x, run(method, fed, transport=Processes(2)).x)
+    uninterrupted = run(method, fed)
+    assert torch.equal(uninterrupted.x, run(method, fed, transport=Processes(2)).x)
     run(method, fed, 2, checkpoint=tmp_path / "run")
-    assert torch.equal(whole.x, run(method, fed, resume=tmp_path / "run").x)
-    assert not torch.equal(whole.x, run(method, federation()).x)
+    assert torch.equal(uninterrupted.x, run(method, fed, resume=tmp_path / "run").x)
+    assert not torch.equal(uninterrupted.x, run(method, federation()).x)
     with pytest.raises(MedleyError, match="attack"):
         run(method, federation(Attack(kind, 0.4)), resume=tmp_path / "run")
-    assert whole.ledger.up == run(method, federation()).ledger.up
+    assert uninterrupted.ledger.up == run(method, federation()).ledger.up
 
 
 def test_means_sums_and_single_replies_are_lied_to_alike() -> None:
@@ -236,8 +236,8 @@ def test_lost_liars_lie_about_nothing() -> None:
 def test_folds_hold_where_the_mean_breaks() -> None:
     fed = federation(Attack("ipm", 0.3, strength=10.0))
     broken = run(md.FedAvg(), fed, 20, throw=False).history[-1]["accuracy"]
-    held = run(md.Robust(md.FedAvg(), fold=R.Mixed(R.TrimmedMean(0.3), 0.3)), fed, 20).history[-1]["accuracy"]
-    assert broken < 0.3 < 0.8 < held
+    robust = run(md.Robust(md.FedAvg(), fold=R.Mixed(R.TrimmedMean(0.3), 0.3)), fed, 20).history[-1]["accuracy"]
+    assert broken < 0.3 < 0.8 < robust
 
 
 @pytest.mark.parametrize(

@@ -12,22 +12,22 @@ from medley.scenarios import Bandwidth, Pace, Rayleigh, Uniform
 
 def test_sh_12_the_fading_channel_carries_3_814_pairs():
     law, stream = Rayleigh(), rng(0, "channel")
-    drawn = np.array([law.draw(stream) for _ in range(200_000)])
+    values = np.array([law.draw(stream) for _ in range(200_000)])
     # E⌊X⌋ = Σ_k P(X ≥ k), and X ≥ k iff γ ≥ (2^(k/2) − 1)/5.
     tail = [math.exp(-(2 ** (k / 2) - 1) / 5) for k in range(1, 40)]
     assert sum(tail) == pytest.approx(3.814, abs=1e-3)
-    assert drawn.mean() == pytest.approx(sum(tail), abs=4 * drawn.std() / len(drawn) ** 0.5)
+    assert values.mean() == pytest.approx(sum(tail), abs=4 * values.std() / len(values) ** 0.5)
     assert 1 - tail[0] == pytest.approx(0.0795, abs=5e-5)
-    assert (drawn == 0).mean() == pytest.approx(1 - tail[0], abs=0.003)
-    assert (drawn > 10).mean() == pytest.approx(1.4e-4, abs=1e-4)
+    assert (values == 0).mean() == pytest.approx(1 - tail[0], abs=0.003)
+    assert (values > 10).mean() == pytest.approx(1.4e-4, abs=1e-4)
 
 
 def test_a_pace_draws_it_for_every_client_and_round():
     pace = Pace(pairs=Rayleigh(), redraw=True)
-    drawn = {(i, t): pace.of(0, i, t).pairs for i in range(5) for t in range(1, 40)}
-    assert drawn == {(i, t): pace.of(0, i, t).pairs for i in range(5) for t in range(1, 40)}
-    assert len({tuple(drawn[i, t] for t in range(1, 40)) for i in range(5)}) == 5
-    assert min(drawn.values()) == 0
+    pairs = {(i, t): pace.of(0, i, t).pairs for i in range(5) for t in range(1, 40)}
+    assert pairs == {(i, t): pace.of(0, i, t).pairs for i in range(5) for t in range(1, 40)}
+    assert len({tuple(pairs[i, t] for t in range(1, 40)) for i in range(5)}) == 5
+    assert min(pairs.values()) == 0
 
 
 def test_bandwidth_is_a_gradient_and_so_many_pairs():

@@ -22,13 +22,13 @@ def test_numbers_lists_and_laws():
         devices.check(3)
 
 
-@pytest.mark.parametrize(("preset", "apart"), [(phones, 100), (hospitals, 10), (factory, 1000)])
-def test_presets_spread_as_they_say(preset, apart):
+@pytest.mark.parametrize(("preset", "ratio"), [(phones, 100), (hospitals, 10), (factory, 1000)])
+def test_presets_spread_as_they_say(preset, ratio):
     speeds = [preset().of(0, i).speed for i in range(400)]
-    assert 0.8 * apart < max(speeds) / min(speeds) <= apart
+    assert 0.8 * ratio < max(speeds) / min(speeds) <= ratio
     logs = [math.log(s) for s in speeds]  # log-uniform: the mean of the logarithm is half-way, its sd width / sqrt(12)
     middle = (math.log(preset().speed.low) + math.log(preset().speed.high)) / 2
-    assert sum(logs) / 400 == pytest.approx(middle, abs=4 * math.log(apart) / math.sqrt(12 * 400))
+    assert sum(logs) / 400 == pytest.approx(middle, abs=4 * math.log(ratio) / math.sqrt(12 * 400))
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def test_continuous_laws_follow_their_distribution(law, cdf):
     ],
 )
 def test_discrete_laws_follow_their_distribution(law, p):
-    values, seen = np.unique(draws(law), return_counts=True)
+    values, counts = np.unique(draws(law), return_counts=True)
     assert values.tolist() == list(p)
-    assert stats.chisquare(seen, 4000 * np.array(list(p.values()))).pvalue > 1e-3
+    assert stats.chisquare(counts, 4000 * np.array(list(p.values()))).pvalue > 1e-3
     assert type(law.draw(rng(0))) is int
 
 

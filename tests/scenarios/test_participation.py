@@ -40,9 +40,9 @@ def test_cohorts_are_sorted_ids_and_depend_on_seed_and_round_alone(n, fraction, 
 @pytest.mark.slow
 def test_uniform_cohorts_are_uniform():
     pairs = [tuple(Fraction(0.4).draw(r, SIZES, 0)) for r in range(1, 3001)]
-    _, seen = np.unique(pairs, axis=0, return_counts=True)
-    assert len(seen) == 10
-    assert stats.chisquare(seen).pvalue > 1e-3
+    _, counts = np.unique(pairs, axis=0, return_counts=True)
+    assert len(counts) == 10
+    assert stats.chisquare(counts).pvalue > 1e-3
 
 
 @pytest.mark.slow
@@ -56,8 +56,8 @@ def test_weighted_cohorts_follow_successive_draws():
         pair = (min(i, j), max(i, j))
         exact[pair] = exact.get(pair, 0) + p[i] * p[j] / (1 - p[i])
     pairs = [tuple(Fraction(0.4, weighted=True).draw(r, SIZES, 0).tolist()) for r in range(1, 4001)]
-    seen = [pairs.count(pair) for pair in exact]
-    assert stats.chisquare(seen, 4000 * np.array(list(exact.values()))).pvalue > 1e-3
+    counts = [pairs.count(pair) for pair in exact]
+    assert stats.chisquare(counts, 4000 * np.array(list(exact.values()))).pvalue > 1e-3
 
 
 def test_clients_without_rows_come_last():
@@ -69,10 +69,10 @@ def test_clients_without_rows_come_last():
 
 def test_coins_are_independent_and_may_all_fall_tails():
     cohorts = [Bernoulli(0.3).draw(r, SIZES, 0) for r in range(1, 4001)]
-    seen = np.bincount([len(ids) for ids in cohorts], minlength=6)
-    assert stats.chisquare(seen, 4000 * stats.binom(5, 0.3).pmf(range(6))).pvalue > 1e-3
-    assert seen[0] > 0
-    assert cohorts[seen.argmax()].dtype == np.int64
+    counts = np.bincount([len(ids) for ids in cohorts], minlength=6)
+    assert stats.chisquare(counts, 4000 * stats.binom(5, 0.3).pmf(range(6))).pvalue > 1e-3
+    assert counts[0] > 0
+    assert cohorts[counts.argmax()].dtype == np.int64
 
 
 def test_clients_keep_a_daily_rhythm():
@@ -142,7 +142,7 @@ def test_a_rule_of_ones_own_may_return_lists_and_any_order(ids):
 
 
 @pytest.mark.parametrize(
-    ("ids", "said"),
+    ("ids", "message"),
     [
         ([1, 1, 2], r"Own\.draw\(\) of round 3 names client 1 more than once; name each client once"),
         ([1, 9], r"Own\.draw\(\) of round 3 names client 9, but ids go from 0 to 4"),
@@ -153,11 +153,11 @@ def test_a_rule_of_ones_own_may_return_lists_and_any_order(ids):
     ],
     ids=str,
 )
-def test_what_is_no_cohort_is_refused(ids, said):
+def test_what_is_no_cohort_is_refused(ids, message):
     class Own:
         def draw(self, round, sizes, seed):
             return ids
 
-    with pytest.raises(RecipeError, match=said) as caught:
+    with pytest.raises(RecipeError, match=message) as caught:
         draw_cohort(Own(), 3, SIZES, 0)
     assert caught.value.key == "participation"

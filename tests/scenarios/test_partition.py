@@ -84,8 +84,8 @@ def test_labels_gives_exactly_that_many_labels_to_everyone(case, per_client):
         return  # may or may not be possible; the refusal has its own test
     d = describe(rule.split(y, n, seed), y)
     assert ((d.counts > 0).sum(1) == per_client).all()
-    held = (d.counts > 0).sum(0)
-    by_label = dict(zip(d.labels.tolist(), held.tolist(), strict=True))
+    labels = (d.counts > 0).sum(0)
+    by_label = dict(zip(d.labels.tolist(), labels.tolist(), strict=True))
     assert set(by_label.values()) <= {math.floor(takers), math.ceil(takers)}
     for c, m in zip(d.labels, d.counts.T, strict=True):  # all rows of a label or none, dealt to within one
         assert m.sum() == (0 if by_label[c] == 0 else (y == c).sum())
@@ -230,9 +230,9 @@ def test_damaged_files_are_named(tmp_path):
     with pytest.raises(RecipeError, match="There is no partition file"):
         load(path)
     save([np.arange(5), np.arange(5, 9)], path)
-    whole = path.read_bytes()
-    for cut in range(len(whole)):
-        path.write_bytes(whole[:cut])
+    original = path.read_bytes()
+    for cut in range(len(original)):
+        path.write_bytes(original[:cut])
         with pytest.raises(WireError, match="damaged"):
             load(path)
     for content, message in (
@@ -332,7 +332,7 @@ def test_partitions_are_lists_and_dicts_as_json_has_them(tmp_path, parts):
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "message"),
     [
         ([], "it holds no clients"),
         ({"0": [0], "2": [1]}, "its clients are 0, 2, not 0 to 1; give a list"),
@@ -344,8 +344,8 @@ def test_partitions_are_lists_and_dicts_as_json_has_them(tmp_path, parts):
         (3, "it is a int, not a list of clients"),
     ],
 )
-def test_a_partition_that_is_none_is_not_saved(tmp_path, parts, said):
-    with pytest.raises(BadData, match=said):
+def test_a_partition_that_is_none_is_not_saved(tmp_path, parts, message):
+    with pytest.raises(BadData, match=message):
         save(parts, tmp_path / "p.json")
     assert not (tmp_path / "p.json").exists()
 
@@ -369,7 +369,7 @@ def test_a_partition_of_other_data_is_refused_or_told_of(tmp_path: Path, caplog:
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "message"),
     [
         ([np.arange(4) < 2, np.arange(4) >= 2], r"client 0 bool \[4\]; give the numbers of its rows"),
         ([np.array([0, 1]), np.array([2.5])], r"client 1 float64 \[1\]; give"),
@@ -380,7 +380,7 @@ def test_a_partition_of_other_data_is_refused_or_told_of(tmp_path: Path, caplog:
         ([], "the partition has no clients"),
     ],
 )
-def test_rows_that_a_users_partition_cannot_mean_are_refused(parts, said):
+def test_rows_that_a_users_partition_cannot_mean_are_refused(parts, message):
     class Own:
         clients = None
 
@@ -388,7 +388,7 @@ def test_rows_that_a_users_partition_cannot_mean_are_refused(parts, said):
             return parts
 
     data = datasets.Dataset(torch.eye(4), torch.arange(4) % 2, classes=2)
-    with pytest.raises(BadData, match=said):
+    with pytest.raises(BadData, match=message):
         Federation(Softmax(), data=data, partition=Own()).parts(0)
 
 

@@ -43,19 +43,19 @@ def run(method, fed, rounds=3, **options) -> md.Result:
 @pytest.mark.parametrize("own_order", [False, True])
 def test_cf18_every_row_is_in_one_task_at_one_client_and_labels_stay_apart(mode, own_order):
     fed = federation(S.Split(3, mode, own_order=own_order))
-    whole = fed.data
+    full = fed.data
     for seed in (0, 1):
         tasks = fed.tasks(seed)
         assert sorted(c for _, classes, *_ in tasks for c in classes) == list(range(6))
-        assert sum(len(data.X) for data, *_ in tasks) == len(whole.X)
+        assert sum(len(data.X) for data, *_ in tasks) == len(full.X)
         for data, classes, parts, _ in tasks:
             assert set(data.y.tolist()) == set(data.y_test.tolist()) == set(classes)
             assert len(classes) == 2
             assert sorted(np.concatenate(parts).tolist()) == list(range(len(data.X)))
         world = fed.draw(seed, rounds=2)
         for i in range(4):
-            met = [tuple(world.client(i, t, Seq()).task.now.nonzero()[:, 0].tolist()) for t in (1, 3, 5)]
-            assert sorted(met) == sorted(tuple(sorted(classes)) for _, classes, *_ in tasks)
+            seen_classes = [tuple(world.client(i, t, Seq()).task.now.nonzero()[:, 0].tolist()) for t in (1, 3, 5)]
+            assert sorted(seen_classes) == sorted(tuple(sorted(classes)) for _, classes, *_ in tasks)
     orders = {tuple(turn.tolist()) for turn in fed.draw(0).plan.orders}
     assert len(orders) > 1 if own_order else orders == {(0, 1, 2)}
 
@@ -122,13 +122,13 @@ def test_what_a_client_holds_is_its_own_past():
         for t in (1, 3, 5):
             me = world.client(i, t, Seq())
             assert bool(me.replay) == (t > 1 and me.task.first > 0)
-            held = me.replay.problem
-            assert {float(v) for v in held.X[:, 0]} <= set(mine)
-            assert held.n <= 8 * (t // 2)
+            past = me.replay.problem
+            assert {float(v) for v in past.X[:, 0]} <= set(mine)
+            assert past.n <= 8 * (t // 2)
             assert me.replay.past == me.task.first == len(mine)
             # Worked out in another order, by whoever is asked: the same rows.
-            assert torch.equal(again.client(i, t, Seq()).replay.problem.X, held.X)
-            if held.n > 3:
+            assert torch.equal(again.client(i, t, Seq()).replay.problem.X, past.X)
+            if past.n > 3:
                 first, second = (next(me.replay.batches()) for _ in range(2))
                 assert torch.equal(first, second)
                 assert len(set(first.tolist())) == 3
@@ -142,18 +142,18 @@ def test_what_a_client_holds_is_its_own_past():
 
 def test_cf17_figures_of_a_matrix_by_hand():
     a = [[0.9, 0.1, 0.2], [0.5, 0.8, 0.3], [0.6, 0.4, 0.7]]
-    got = figures(a)
-    assert got["acc"] == pytest.approx(1.7 / 3)
-    assert got["fgt"] == pytest.approx((0.3 + 0.4) / 2) == -got["bwt"]
-    assert got["learn"] == pytest.approx(2.4 / 3)
+    values = figures(a)
+    assert values["acc"] == pytest.approx(1.7 / 3)
+    assert values["fgt"] == pytest.approx((0.3 + 0.4) / 2) == -values["bwt"]
+    assert values["learn"] == pytest.approx(2.4 / 3)
     assert figures([[0.5, 0], [0.7, 0.6]])["fgt_max"] == 0 == figures([[0.5]])["fgt"]
     assert figures([[0.5, 0, 0], [0.7, 0.6, 0], [0.2, 0.6, 0.9]])["fgt_max"] == pytest.approx(0.25)
     early = [[0.5, 0.9, 0.1], [0.7, 0.6, 0.2], [0.2, 0.6, 0.9]]  # a client had task 1 at step 0
     assert figures(early)["fgt_max"] == pytest.approx((0.5 + 0) / 2)
     assert figures(early, [0, 0, 1])["fgt_max"] == pytest.approx((0.5 + 0.3) / 2)
     for matrix in (a, a[:2]):
-        got, n = figures(matrix), len(matrix)
-        assert got["acc"] == pytest.approx(got["learn"] - (n - 1) / n * got["fgt"], abs=1e-15)
+        values, n = figures(matrix), len(matrix)
+        assert values["acc"] == pytest.approx(values["learn"] - (n - 1) / n * values["fgt"], abs=1e-15)
 
 
 def test_the_matrix_is_accuracy_on_each_tasks_test_rows():
@@ -176,7 +176,7 @@ def test_no_rounds_leave_the_first_row():
 @pytest.mark.slow
 def test_a_run_cut_anywhere_and_resumed_is_the_same_run(tmp_path):
     fed = federation(S.Split(3, "class"), replay=md.replay.Ring(12, sample=4))
-    whole = run(md.CFLAG.joint(), fed)
+    uninterrupted = run(md.CFLAG.joint(), fed)
     for cut in (3, 7):
 
         def stop(row, cut=cut):
@@ -187,10 +187,10 @@ def test_a_run_cut_anywhere_and_resumed_is_the_same_run(tmp_path):
         assert part.status.outcome == "interrupted"
         assert len(part.summary.get("matrix", [])) == cut // 3
         rest = run(md.CFLAG.joint(), fed, resume=tmp_path / str(cut))
-        assert torch.equal(rest.x, whole.x)
-        assert rest.summary["matrix"] == whole.summary["matrix"]
+        assert torch.equal(rest.x, uninterrupted.x)
+        assert rest.summary["matrix"] == uninterrupted.summary["matrix"]
         assert {k: v for k, v in rest.summary.items() if k != "wall"} == {
-            k: v for k, v in whole.summary.items() if k != "wall"
+            k: v for k, v in uninterrupted.summary.items() if k != "wall"
         }
     with pytest.raises(md.WireError, match="stream"):
         run(
@@ -216,11 +216,11 @@ def test_a_client_without_rows_of_a_task_sits_it_out():
         md.problems.Softmax(mu=1e-3), clients=[(data.X[m], data.y[m]) for m in has], test=(data.X_test, data.y_test),
         pace=PACE, stream=S.Split(3, "class", classes=[[0, 1], [2, 3], [4, 5]]), replay=md.replay.Ring(10),
     )  # fmt: skip
-    asked: dict[int, set[int]] = {}
+    clients_asked: dict[int, set[int]] = {}
     r = run(md.FineTune(), fed, 2)
     for e in r.ledger:
-        asked.setdefault(e.round, set()).add(e.client)
-    assert [asked[t] for t in (1, 3, 5)] == [{0, 2}, {0, 1, 2}, {1, 2}]
+        clients_asked.setdefault(e.round, set()).add(e.client)
+    assert [clients_asked[t] for t in (1, 3, 5)] == [{0, 2}, {0, 1, 2}, {1, 2}]
     world = fed.draw(0, rounds=2)
     assert world.view(1).p[1] == 0
     assert sum(world.view(1).p.values()) == pytest.approx(1)
@@ -285,8 +285,8 @@ def test_tasks_of_ones_own():
 def test_labels_may_be_of_any_whole_type():
     X, y = torch.eye(2), torch.tensor([0, 1])
     for kind in (torch.bool, torch.uint8, torch.uint16, torch.int32):
-        own = S.Tasks([((X, y.to(kind)), (X, y.to(kind)))] * 2)
-        assert all(torch.equal(part[k], y) for part in own.parts() for k in (1, 3))
+        tasks = S.Tasks([((X, y.to(kind)), (X, y.to(kind)))] * 2)
+        assert all(torch.equal(part[k], y) for part in tasks.parts() for k in (1, 3))
 
 
 def test_methods_that_need_a_stream_are_refused_without():
@@ -426,11 +426,11 @@ def test_a_task_may_have_one_class_where_it_is_compared_with_those_seen():
 @pytest.mark.slow
 def test_worker_processes_walk_the_same_stream():
     fed = federation(S.Split(3, "class", own_order=True), replay=md.replay.Reservoir(12, sample=4))
-    here = run(md.CFLAG.joint(form="svrg"), fed, 2)
-    there = run(md.CFLAG.joint(form="svrg"), fed, 2, transport=md.transports.Processes(2))
-    assert torch.equal(here.x, there.x)
-    assert here.summary["matrix"] == there.summary["matrix"]
-    assert list(here.ledger) == list(there.ledger)
+    local = run(md.CFLAG.joint(form="svrg"), fed, 2)
+    remote = run(md.CFLAG.joint(form="svrg"), fed, 2, transport=md.transports.Processes(2))
+    assert torch.equal(local.x, remote.x)
+    assert local.summary["matrix"] == remote.summary["matrix"]
+    assert list(local.ledger) == list(remote.ledger)
 
 
 def test_uniform_weights_count_those_who_are_there():
@@ -501,13 +501,13 @@ def test_time_order_by_a_key(values):
     )
     stream = md.scenarios.TimeOrder(tasks=4, key="day")
     fed = md.Federation(md.problems.Logistic(), data=d, partition=md.scenarios.IID(2), stream=stream)
-    found = [{*(task.data.X[:, 0] % 4).tolist()} for task in fed.tasks(0)]
+    keys = [{*(task.data.X[:, 0] % 4).tolist()} for task in fed.tasks(0)]
     tests = [{*(task.data.X_test[:, 0] % 4).tolist()} for task in fed.tasks(0)]
-    assert found == tests == [{1.0}, {3.0}, {0.0}, {2.0}]
+    assert keys == tests == [{1.0}, {3.0}, {0.0}, {2.0}]
 
 
 @pytest.mark.parametrize(
-    ("values", "row", "said"),
+    ("values", "row", "message"),
     [
         (
             ["2024-01-05", "5/1/2024"],
@@ -525,10 +525,10 @@ def test_time_order_by_a_key(values):
         (np.array(["2024-01-05", 3], object), 1, "3 beside '2024-01-05'; give all of one kind"),
     ],
 )
-def test_a_key_whose_place_in_time_is_not_known_is_refused_by_its_row(values, row, said):
+def test_a_key_whose_place_in_time_is_not_known_is_refused_by_its_row(values, row, message):
     key = np.asarray(values)
     d = md.datasets.Dataset(torch.zeros(2, 1), [0, 1], keys={"day": key})
-    with pytest.raises(BadData, match=said) as e:
+    with pytest.raises(BadData, match=message) as e:
         d.order_of("day")
     assert e.value.row == row
     d = md.datasets.Dataset(

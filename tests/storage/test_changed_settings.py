@@ -13,7 +13,7 @@ PACE = repr(md.scenarios.Pace(lr=0.3))
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "said"),
+    ("before", "after", "clause"),
     [
         (PACE, PACE, ""),
         (PACE, repr(md.scenarios.Pace(lr=0.2)), "pace.lr was 0.3 there and is 0.2 here"),
@@ -29,5 +29,5 @@ PACE = repr(md.scenarios.Pace(lr=0.3))
         (0.1, None, "pace was 0.1 there and is None here"),
     ],
 )
-def test_of_two_objects_of_one_class_only_what_differs_is_named(was: Any, now: Any, said: str) -> None:
-    assert difference({"pace": was}, {"pace": now}) == said
+def test_of_two_objects_of_one_class_only_what_differs_is_named(before: Any, after: Any, clause: str) -> None:
+    assert difference({"pace": before}, {"pace": after}) == clause

@@ -31,14 +31,14 @@ def bits(t: torch.Tensor) -> list[int]:
 
 
 def test_state_comes_back_bit_by_bit(tmp_path: Path):
-    kept = state()
-    checkpoint.save(tmp_path / "deep" / "er", kept, {"lr": 0.1, "f": plain})
+    original = state()
+    checkpoint.save(tmp_path / "deep" / "er", original, {"lr": 0.1, "f": plain})
     back = checkpoint.load(tmp_path / "deep" / "er", CLASSES, {"f": "plain", "lr": 0.1})
-    assert bits(back["server"].x) == bits(kept["server"].x)
-    assert bits(back["server"].c) == bits(kept["server"].c)
+    assert bits(back["server"].x) == bits(original["server"].x)
+    assert bits(back["server"].c) == bits(original["server"].c)
     assert back["server"].log == [0.1, 2.0]
     assert {i: (bits(m.c), m.calls) for i, m in back["memories"].items()} == {
-        i: (bits(m.c), m.calls) for i, m in kept["memories"].items()
+        i: (bits(m.c), m.calls) for i, m in original["memories"].items()
     }
     assert (back["round"], back["history"]) == (3, [{"loss": 0.1 + 0.2}])
 
@@ -47,8 +47,8 @@ def test_tensors_come_back_where_torch_puts_them(tmp_path: Path):
     """Some kernels give other bits at other alignments, and those in the file depend on the length of its header."""
     for k in range(8):
         checkpoint.save(tmp_path, {"x": torch.ones(3), "y": torch.ones(5), "z": torch.ones(64), "pad": "x" * k}, {})
-        kept = checkpoint.load(tmp_path, {}, {})
-        assert [kept[name].data_ptr() % 64 for name in "xyz"] == [0, 0, 0]
+        saved = checkpoint.load(tmp_path, {}, {})
+        assert [saved[name].data_ptr() % 64 for name in "xyz"] == [0, 0, 0]
 
 
 def test_every_flipped_bit_is_noticed(tmp_path: Path):
@@ -204,12 +204,12 @@ def test_settings_that_describe_data_do_not_part_a_run_from_its_folder(tmp_path:
 
 
 def test_another_device_is_taken_with_its_engine_and_another_engine_is_not(tmp_path: Path) -> None:
-    there = {"seed": 0, "device": "cuda", "engine": "stacked"}
-    checkpoint.same_settings(tmp_path, there, {"seed": 0, "device": "cpu", "engine": "fused"})
-    checkpoint.same_settings(tmp_path, there, there | {"device": "cuda:0"})
+    recorded = {"seed": 0, "device": "cuda", "engine": "stacked"}
+    checkpoint.same_settings(tmp_path, recorded, {"seed": 0, "device": "cpu", "engine": "fused"})
+    checkpoint.same_settings(tmp_path, recorded, recorded | {"device": "cuda:0"})
     with pytest.raises(WireError, match="engine was 'stacked' there and is 'seq' here"):
-        checkpoint.same_settings(tmp_path, there, there | {"device": "cuda:0", "engine": "seq"})
+        checkpoint.same_settings(tmp_path, recorded, recorded | {"device": "cuda:0", "engine": "seq"})
     with pytest.raises(WireError, match="engine was 'stacked' there and is 'seq' here"):
-        checkpoint.same_settings(tmp_path, there, there | {"engine": "seq"})
+        checkpoint.same_settings(tmp_path, recorded, recorded | {"engine": "seq"})
     with pytest.raises(WireError, match="seed was 0 there and is 1 here"):
-        checkpoint.same_settings(tmp_path, there, {"seed": 1, "device": "cpu", "engine": "fused"})
+        checkpoint.same_settings(tmp_path, recorded, {"seed": 1, "device": "cpu", "engine": "fused"})

@@ -45,26 +45,26 @@ def right(z: torch.Tensor, y: torch.Tensor) -> float:
 
 def test_where_the_direction_matters_it_is_asked_for_and_a_declared_one_counts() -> None:
     fed, unsaid = federation(), {"top3": right}
-    asked = r"is a larger or a smaller 'top3' better\? .*metrics=\{'top3': \(f, 'max'\)\}"
-    with pytest.raises(md.RecipeError, match=asked):
+    question = r"is a larger or a smaller 'top3' better\? .*metrics=\{'top3': \(f, 'max'\)\}"
+    with pytest.raises(md.RecipeError, match=question):
         md.run(md.FedAvg(), fed, 1, metrics=unsaid, target={"top3": 0.9})
-    with pytest.raises(md.RecipeError, match=asked):
+    with pytest.raises(md.RecipeError, match=question):
         md.tune(md.FedAvg(), fed, {"lr": [1.0, 3.0]}, 1, metric="top3", metrics=unsaid, jobs=1)
     with pytest.raises(md.RecipeError, match=r"give a function, or \(function, 'max' or 'min'\)"):
         md.run(md.FedAvg(), fed, 1, metrics={"top3": (right, "most")})
     board = md.compare([md.FedAvg(), md.FedAvgM()], fed, 2, 2, metrics=unsaid, jobs=1, progress=False)
     assert "top3" in board.markdown()  # a column needs no direction
-    with pytest.raises(md.RecipeError, match=asked):
+    with pytest.raises(md.RecipeError, match=question):
         board.paired(metric="top3")
     for r in board.results:
         r.settings["metrics"]["top3"] = "higher"
     assert board.paired(metric="top3")[0].n == 2
-    said = {"top3": (right, "max"), "recall": (right, "min")}
-    r = md.run(md.FedAvg(), fed, 3, metrics=said, target={"top3": 1.1})
+    metrics = {"top3": (right, "max"), "recall": (right, "min")}
+    r = md.run(md.FedAvg(), fed, 3, metrics=metrics, target={"top3": 1.1})
     assert r.status.ok
     assert r.settings["metrics"] == {"top3": "higher", "recall": "lower"}
     assert r["top3"] == r["recall"]
-    assert md.run(md.FedAvg(), fed, 3, metrics=said, target={"recall": 1.1}).status.outcome == "target"
+    assert md.run(md.FedAvg(), fed, 3, metrics=metrics, target={"recall": 1.1}).status.outcome == "target"
     size = lambda z, y: float(z.abs().mean())
     for way, lr in (("max", 9.0), ("min", 0.01)):
         grid = {"lr": [0.01, 9.0]}

@@ -64,16 +64,16 @@ print(json.dumps([run.digest, *(r.digest for r in board.results)]))
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_without_the_names_of_linux_the_bits_are_the_same(tmp_path: Path) -> None:
-    said = {}
+    digests = {}
     for how in ("whole", "poor"):
         words = [sys.executable, "-c", WORK, how, str(tmp_path / how)]
         done = subprocess.run(words, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
-        said[how] = json.loads(done.stdout.splitlines()[-1])
+        digests[how] = json.loads(done.stdout.splitlines()[-1])
         assert ("cannot fork; clients are served in this process" in done.stderr) == (how == "poor")
         assert ("cannot fork, so runs are made one after the other" in done.stderr) == (how == "poor")
-    assert len(said["whole"]) == 5
-    assert said["poor"] == said["whole"]
+    assert len(digests["whole"]) == 5
+    assert digests["poor"] == digests["whole"]
 
 
 def test_macos_has_a_call_of_its_own_to_force_a_file_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,10 +64,10 @@ def test_another_process_and_hash_seed_compute_the_same(tmp_path: Path):
     script = "import sys, json, pathlib; from support import changes\n"
     script += "print(json.dumps(changes.identities(pathlib.Path(sys.argv[1]))))"
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=env, capture_output=True, check=True)
-    there, here = json.loads(done.stdout), changes.identities(tmp_path)
-    assert there == here
-    assert len(here) == 13
-    assert {len(parts) for parts in here.values()} == {13}
+    remote, local = json.loads(done.stdout), changes.identities(tmp_path)
+    assert remote == local
+    assert len(local) == 13
+    assert {len(parts) for parts in local.values()} == {13}
 
 
 def code_of(text: str) -> Callable[..., Any]:
@@ -145,13 +145,13 @@ def test_weights_that_the_seed_draws_do_not_count():
     def family(start: str) -> Any:
         return md.problems.Network(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), start=start)
 
-    kept = family("draw").module[1].running_mean.clone()
+    before = family("draw").module[1].running_mean.clone()
     assert fingerprint(family("draw")) == fingerprint(family("draw"))
     assert fingerprint(family("module")) != fingerprint(family("module"))
     frozen = [family("draw") for _ in range(2)]
     frozen[1].module[1].running_mean.add_(1.0)
     assert fingerprint(frozen[0]) != fingerprint(frozen[1])
-    assert torch.equal(frozen[0].module[1].running_mean, kept)
+    assert torch.equal(frozen[0].module[1].running_mean, before)
 
 
 @dataclass(frozen=True)
@@ -210,11 +210,13 @@ def test_recurrent_layers_keep_references_to_their_weights(kind: str, tmp_path: 
 
     fed = federation()
     before = fed.identity()
-    whole = md.run(md.FedAvg(), fed, 4, checkpoint=tmp_path / "whole", progress=False)
+    uninterrupted = md.run(md.FedAvg(), fed, 4, checkpoint=tmp_path / "whole", progress=False)
     assert fed.identity() == before
     assert federation().identity() == before
     md.run(md.FedAvg(), federation(), 2, checkpoint=tmp_path / "half", progress=False)
-    assert torch.equal(md.run(md.FedAvg(), federation(), 4, resume=tmp_path / "half", progress=False).x, whole.x)
+    assert torch.equal(
+        md.run(md.FedAvg(), federation(), 4, resume=tmp_path / "half", progress=False).x, uninterrupted.x
+    )
 
 
 @pytest.mark.slow

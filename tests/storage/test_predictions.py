@@ -41,9 +41,9 @@ def test_labels_come_back_as_the_table_had_them(names: tuple[Any, Any], dtype: s
     data = md.datasets.csv(tmp_path / "table.csv", target="y", keys=["client"]) if kind == "csv" else table
     r = run(Logistic(intercept=True), clients=data)
     for result in (r, md.Result.load(r.save(tmp_path / "run"))):
-        found = result.predict(table[list("abcd")])
-        assert found.dtype.kind == dtype
-        assert (found == table.y).mean() > 0.8
+        predictions = result.predict(table[list("abcd")])
+        assert predictions.dtype.kind == dtype
+        assert (predictions == table.y).mean() > 0.8
     assert [str(k) for k in md.Federation(Logistic(), clients=data).describe().labels] == [
         str(k) for k in r.settings["labels"]
     ]
@@ -61,21 +61,21 @@ def test_labels_of_a_logistic_regression_come_back_from_pairs_and_data_sets(y: n
     if y.dtype.kind == "f" or y.min() == 0:
         fed.append(md.Federation(Logistic(), data=md.datasets.Dataset(X, y), partition=md.scenarios.IID(2)))
     for f in fed:
-        found = md.run(md.FedAvg(), f, 2, progress=False).predict(X)
-        assert set(found.tolist()) == {*y.tolist()}
-        assert (found == y).mean() > 0.8
+        predictions = md.run(md.FedAvg(), f, 2, progress=False).predict(X)
+        assert set(predictions.tolist()) == {*y.tolist()}
+        assert (predictions == y).mean() > 0.8
 
 
 @pytest.mark.parametrize("problem", [Logistic(), Network(nn.Linear(4, 2))], ids=["linear", "network"])
 def test_integers_booleans_lists_and_sparse_rows_are_cast_to_the_models_floats(problem: Any) -> None:
     r = run(problem, X, Y)
-    whole = (3 * X).round()
-    want = r.outputs(whole)
+    integers = (3 * X).round()
+    want = r.outputs(integers)
     forms = (
-        whole.astype(int),
-        whole.astype(int).tolist(),
-        scipy.sparse.csr_matrix(whole),
-        scipy.sparse.coo_array(whole),
+        integers.astype(int),
+        integers.astype(int).tolist(),
+        scipy.sparse.csr_matrix(integers),
+        scipy.sparse.coo_array(integers),
     )
     for form in forms:
         torch.testing.assert_close(r.outputs(form, batch=7), want)  # a kernel's sums may depend on the batch
@@ -119,8 +119,8 @@ class OneHot(nn.Module):
 def test_each_input_is_cast_to_what_the_training_rows_were() -> None:
     rows = {"tokens": IDS, "ages": G.normal(size=(40, 2))}
     r = run(Network(Notes()), rows, Y)
-    whole = {**rows, "ages": np.ones((40, 2), int)}
-    assert torch.equal(r.outputs(whole), r.outputs({"ages": np.ones((40, 2)), "tokens": IDS.astype(float)}))
+    integers = {**rows, "ages": np.ones((40, 2), int)}
+    assert torch.equal(r.outputs(integers), r.outputs({"ages": np.ones((40, 2)), "tokens": IDS.astype(float)}))
     hot = run(Network(OneHot()), IDS, Y)
     assert torch.equal(hot.outputs(IDS.astype(np.int32)), hot.outputs(IDS.astype(float)))
     del r.settings["integers"]  # as results of an earlier version are
@@ -150,7 +150,7 @@ def pair(out: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("problem", "y", "rows", "said"),
+    ("problem", "y", "rows", "message"),
     [
         (lambda: Network(Squeezed(4, 1), loss="mse"), 1.0 * Y, X[:1], r"of one row have shape \[\], .*squeeze\(1\)"),
         (lambda: Network(Squeezed(4, 2)), Y, X[:1], r"of one row have shape \[2\], without the rows"),
@@ -159,13 +159,13 @@ def pair(out: Tensor, y: Tensor) -> Tensor:
     ],
 )
 def test_rows_and_outputs_that_do_not_fit_are_refused_with_a_remedy(
-    problem: Callable[[], Any], y: np.ndarray, rows: np.ndarray, said: str
+    problem: Callable[[], Any], y: np.ndarray, rows: np.ndarray, message: str
 ) -> None:
     r = run(problem(), X, y)
     if "6" in str(r.model):
         assert r.model is not None
         r.model.bias.data[4] = 100.0
-    with pytest.raises(md.BadData, match=said):
+    with pytest.raises(md.BadData, match=message):
         r.predict(rows)
 
 

@@ -39,7 +39,7 @@ def go(path: Path | None = None, **options: Any) -> Result:
 
 
 @pytest.fixture(scope="module")
-def whole() -> Result:
+def uninterrupted() -> Result:
     return go()
 
 
@@ -74,7 +74,7 @@ class Fatal:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [7, 1])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_killed_before_any_write_it_resumes_to_the_same_bits(whole: Result, tmp_path: Path, step: int):
+def test_killed_before_any_write_it_resumes_to_the_same_bits(uninterrupted: Result, tmp_path: Path, step: int):
     """One child for each write, sync and renaming of a whole run, which dies in its place."""
 
     def work(path: Path, last: int) -> None:
@@ -90,8 +90,8 @@ def test_killed_before_any_write_it_resumes_to_the_same_bits(whole: Result, tmp_
             break
         assert end == -signal.SIGKILL
         again = go(path)
-        assert again.digest == whole.digest, last
-        assert Result.load(path).digest == whole.digest
+        assert again.digest == uninterrupted.digest, last
+        assert Result.load(path).digest == uninterrupted.digest
         assert [row["round"] for row in history_of((path / "history.jsonl").read_text())] == [0, 1, 2, 3]
         assert not [*path.glob(".*.tmp")]
     assert 40 < last < 92
@@ -128,15 +128,15 @@ def test_history_and_ledger_grow_round_by_round(tmp_path: Path):
     assert lines[1:] == [[2, 7], [3, 13], [4, 19]]
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_anew(whole: Result, tmp_path: Path):
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(uninterrupted: Result, tmp_path: Path):
     go(tmp_path)
     (tmp_path / checkpoint.FILE).unlink()
     with pytest.raises(WireError, match=r"method\.lr was 1\.0 there and is 2\.0 here"):
         md.run(Toy(lr=2.0), federation(3), ROUNDS, resume=tmp_path)
-    assert go(tmp_path).digest == whole.digest
+    assert go(tmp_path).digest == uninterrupted.digest
 
 
-def test_a_second_run_in_a_folder_is_refused_and_harms_nothing(whole: Result, tmp_path: Path):
+def test_a_second_run_in_a_folder_is_refused_and_harms_nothing(uninterrupted: Result, tmp_path: Path):
     def second(row: md.storage.result.Row) -> None:
         if row["round"] == 2:
             with pytest.raises(RecipeError, match=rf"in use: process {os.getpid()} is writing to it; .*another folder"):
@@ -144,10 +144,10 @@ def test_a_second_run_in_a_folder_is_refused_and_harms_nothing(whole: Result, tm
             with pytest.raises(RecipeError, match="in use"):
                 md.run(Toy(), federation(3), 9, resume=tmp_path)
 
-    assert go(tmp_path, on_round=second).digest == whole.digest
+    assert go(tmp_path, on_round=second).digest == uninterrupted.digest
     with pytest.raises(RecipeError, match=r"holds a run already: resume it with resume='.*', choose another"):
         md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
-    assert Result.load(tmp_path).digest == whole.digest
+    assert Result.load(tmp_path).digest == uninterrupted.digest
     (tmp_path / "recipe.toml").touch()
     with pytest.raises(RecipeError, match=r"resume it with .* \(medley run --resume /.*\), choose"):
         md.run(Toy(), federation(3), 1, checkpoint=tmp_path)
@@ -279,16 +279,16 @@ def test_ctrl_c_at_any_line_of_an_addition_leaves_a_journal_that_goes_on(tmp_pat
         if journal.lines == 1:
             journal.add("one\n", 1)
         journal.add("two\n", 1)
-        said = journal.sync()
+        synced = journal.sync()
         journal.close()
-        return (tmp_path / "journal").read_text(), said
+        return (tmp_path / "journal").read_text(), synced
 
     lines: list[int] = []
-    wanted = "head\none\ntwo\n"
-    whole = (wanted, [len(wanted), blake2b(wanted.encode(), digest_size=16).hexdigest()])
-    assert added(None) == whole
+    text = "head\none\ntwo\n"
+    state = (text, [len(text), blake2b(text.encode(), digest_size=16).hexdigest()])
+    assert added(None) == state
     assert lines[0] > 7
-    assert [added(stop) for stop in range(1, lines[0] + 1)] == [whole] * lines[0]
+    assert [added(stop) for stop in range(1, lines[0] + 1)] == [state] * lines[0]
     assert len(lines) == 1
 
 
@@ -307,17 +307,17 @@ def test_clients_rows_are_appended_and_a_checkpoint_does_not_grow_with_them(tmp_
         r = md.run(md.FedAvg(), federation(20), rounds, clients_every=1, checkpoint=folder, checkpoint_every=1)
         return r, (folder / checkpoint.FILE).stat().st_size
 
-    (short, few), (whole, many) = sized(2), sized(12)
-    assert len(whole.clients) == 6 * len(short.clients) == 240
+    (short, few), (first_result, many) = sized(2), sized(12)
+    assert len(first_result.clients) == 6 * len(short.clients) == 240
     assert many - few < 200  # bytes; a row takes a hundred
-    assert history_of((tmp_path / "12" / "clients.jsonl").read_text()) == whole.clients
+    assert history_of((tmp_path / "12" / "clients.jsonl").read_text()) == first_result.clients
     resumed = md.run(md.FedAvg(), federation(20), 12, clients_every=1, resume=tmp_path / "2")
-    assert resumed.clients == whole.clients
-    assert history_of((tmp_path / "2" / "clients.jsonl").read_text()) == whole.clients
+    assert resumed.clients == first_result.clients
+    assert history_of((tmp_path / "2" / "clients.jsonl").read_text()) == first_result.clients
 
 
 def test_a_checkpoint_that_holds_the_clients_rows_itself_is_still_read(tmp_path: Path):
-    whole = md.run(md.FedAvg(), federation(3), 4, clients_every=1)
+    uninterrupted = md.run(md.FedAvg(), federation(3), 4, clients_every=1)
     first = md.run(md.FedAvg(), federation(3), 2, clients_every=1, checkpoint=tmp_path)
     state = checkpoint.load(tmp_path, pytree.dataclasses_in(md.FedAvg().start(first.x)))
     for name in ("client rows", "earlier", "begun with", "last"):
@@ -326,4 +326,4 @@ def test_a_checkpoint_that_holds_the_clients_rows_itself_is_still_read(tmp_path:
     checkpoint.save(tmp_path, state | {"clients": first.clients}, settings)
     (tmp_path / "clients.jsonl").unlink()
     resumed = md.run(md.FedAvg(), federation(3), 4, clients_every=1, resume=tmp_path)
-    assert (resumed.digest, resumed.clients) == (whole.digest, whole.clients)
+    assert (resumed.digest, resumed.clients) == (uninterrupted.digest, uninterrupted.clients)

@@ -28,21 +28,21 @@ class Picky(md.FedAvg):
     """A method that fails at client 2."""
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
+    def train(self, me: Client, request: Model) -> Step:
         if me.id == 2:
             raise ValueError("no")
-        return Step(me.descend(got.x).step)
+        return Step(me.descend(request.x).step)
 
 
 def test_a_run_is_seen_while_it_goes_and_at_its_end(tmp_path: Path) -> None:
-    seen: list[run_view.RunView] = []
+    views: list[run_view.RunView] = []
     r = federation().run(
-        md.FedAvg(), 6, checkpoint=tmp_path, eval_every=2, on_round=lambda row: seen.append(run_view.view(tmp_path))
+        md.FedAvg(), 6, checkpoint=tmp_path, eval_every=2, on_round=lambda row: views.append(run_view.view(tmp_path))
     )
-    assert [v.state for v in seen] == ["running"] * 4
-    assert [v.round for v in seen] == [0, 2, 4, 6]
-    assert [len(v.history) for v in seen][1:] == [2, 3, 4]
-    assert seen[2].standings == {"alive": 6}
+    assert [v.state for v in views] == ["running"] * 4
+    assert [v.round for v in views] == [0, 2, 4, 6]
+    assert [len(v.history) for v in views][1:] == [2, 3, 4]
+    assert views[2].standings == {"alive": 6}
     v = run_view.view(tmp_path)
     assert (v.state, v.round, v.rounds, v.method) == ("finished", 6, 6, "FedAvg")
     assert (v.bytes_up, v.bytes_down) == (r.ledger.up, r.ledger.down)
@@ -130,11 +130,11 @@ def test_a_number_that_is_another_process_by_now_is_no_run(tmp_path: Path) -> No
     q = md.problems.quadratics(clients=2, d=3)
     md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 2, checkpoint=tmp_path / "run")
     file = tmp_path / "run" / "events.jsonl"
-    seen = [e for e in events.read(tmp_path / "run") if e["event"] != "end"]
-    (born,) = (e["born"] for e in seen if e["event"] == "start")
+    records = [e for e in events.read(tmp_path / "run") if e["event"] != "end"]
+    (born,) = (e["born"] for e in records if e["event"] == "start")
     assert born == run_view.birth(os.getpid())
-    for said, state in ((born, "running"), ("another boot 17", "stopped"), (None, "running")):
-        changed = [{**e, "born": said} if e["event"] == "start" else e for e in seen]
+    for recorded, state in ((born, "running"), ("another boot 17", "stopped"), (None, "running")):
+        changed = [{**e, "born": recorded} if e["event"] == "start" else e for e in records]
         file.write_text("".join(f"{json.dumps(e)}\n" for e in changed))
         assert run_view.view(tmp_path / "run").state == state
 
@@ -143,8 +143,8 @@ def test_a_deployed_run_that_stopped_names_its_own_command_and_one_that_starts_s
     folder = tmp_path / "run"
     q = md.problems.quadratics(clients=2, d=3)
     md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 2, checkpoint=folder)
-    seen = [e | ({"pid": 0} if "pid" in e else {}) for e in events.read(folder) if e["event"] != "end"]
-    (folder / "events.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in seen))
+    records = [e | ({"pid": 0} if "pid" in e else {}) for e in events.read(folder) if e["event"] != "end"]
+    (folder / "events.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in records))
     assert f"; run(resume={str(folder)!r}) resumes it" in run_view.view(folder).message
     (folder / "recipe.toml").touch()
     assert f"; medley run --resume {folder} resumes it" in run_view.view(folder).message
@@ -170,8 +170,8 @@ def test_a_failed_run_shows_its_sentence(tmp_path: Path) -> None:
 
 
 def test_events_neither_disturb_a_run_nor_are_disturbed(tmp_path: Path) -> None:
-    bare, kept = federation().run(md.SCAFFOLD(), 4), federation().run(md.SCAFFOLD(), 4, checkpoint=tmp_path / "a")
-    assert bare.digest == kept.digest
+    bare, saved = federation().run(md.SCAFFOLD(), 4), federation().run(md.SCAFFOLD(), 4, checkpoint=tmp_path / "a")
+    assert bare.digest == saved.digest
     assert (tmp_path / "a" / events.FILE).stat().st_mode & 0o777 == 0o600
     with (tmp_path / "a" / events.FILE).open("ab") as f:
         f.write(b'garbage\n[]\n{"at": "x"}\n{"at": 1')

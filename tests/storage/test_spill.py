@@ -27,41 +27,41 @@ def value(i: int, n: int = 1000) -> Any:
 
 
 def test_what_exceeds_the_budget_comes_back_with_the_same_bits():
-    kept = Spill({"Held": Held}, budget=10 * 4000)
+    spill = Spill({"Held": Held}, budget=10 * 4000)
     for i in range(50):
-        kept[i] = value(i)
-    assert kept.size <= 10 * 4000
-    assert sorted(kept) == list(range(50))
+        spill[i] = value(i)
+    assert spill.size <= 10 * 4000
+    assert sorted(spill) == list(range(50))
     for i in (7, 49, 7, 0):
-        ((tag, held),) = kept[i]
-        assert (tag, held.count, type(held.count)) == ((1, i), i, int)
-        assert torch.equal(held.v, torch.full((1000,), float(i)))
-        assert kept.size <= 10 * 4000
-    assert [i for i in kept if i in kept._in_memory][-1] == 0  # the last one asked for is the last to go
+        ((tag, value_),) = spill[i]
+        assert (tag, value_.count, type(value_.count)) == ((1, i), i, int)
+        assert torch.equal(value_.v, torch.full((1000,), float(i)))
+        assert spill.size <= 10 * 4000
+    assert [i for i in spill if i in spill._in_memory][-1] == 0  # the last one asked for is the last to go
 
 
 def test_a_value_that_is_replaced_counts_once():
-    kept = Spill({"Held": Held}, budget=10 * 4000)
+    spill = Spill({"Held": Held}, budget=10 * 4000)
     for turn in range(20):
-        kept[0], kept[1] = value(turn), value(turn, n=500)
-        assert kept.size == 4000 + 2000
-    assert set(kept._in_memory) == {0, 1}
-    assert kept._file is None
+        spill[0], spill[1] = value(turn), value(turn, n=500)
+        assert spill.size == 4000 + 2000
+    assert set(spill._in_memory) == {0, 1}
+    assert spill._file is None
 
 
 def test_places_on_disk_are_used_again():
-    kept = Spill({"Held": Held}, budget=0)
+    spill = Spill({"Held": Held}, budget=0)
     for turn in range(20):
         for i in range(5):
-            kept[i] = value(turn)
-    assert os.fstat(kept._file.fileno()).st_size <= 6 * 8192
-    del kept[3]
-    assert 3 not in kept
-    assert len(kept) == 4
+            spill[i] = value(turn)
+    assert os.fstat(spill._file.fileno()).st_size <= 6 * 8192
+    del spill[3]
+    assert 3 not in spill
+    assert len(spill) == 4
     with pytest.raises(KeyError):
-        kept[3]
-    kept.clear()
-    assert (len(kept), kept.size) == (0, 0)
+        spill[3]
+    spill.clear()
+    assert (len(spill), spill.size) == (0, 0)
 
 
 @pytest.mark.slow
@@ -72,14 +72,14 @@ def test_a_run_has_the_same_bits_whatever_fits(transport: Any, codec: Any, tmp_p
         md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(40), participation=0.5
     )
     options: dict[str, Any] = {"progress": False, "transport": transport, "codec": codec}
-    whole = md.run(md.SCAFFOLD(), fed, 4, **options)
+    in_memory = md.run(md.SCAFFOLD(), fed, 4, **options)
     monkeypatch.setattr(spill, "BUDGET", 5 * 640 * 8)
     monkeypatch.setattr(checkpoint, "PART", 5 * 640 * 8)
     small = md.run(md.SCAFFOLD(), fed, 2, checkpoint=tmp_path, **options)
     assert small.status.ok
     assert len([*tmp_path.glob("memories-*")]) > 2
     small = md.run(md.SCAFFOLD(), fed, 4, resume=tmp_path, **options)
-    assert torch.equal(whole.x, small.x)
+    assert torch.equal(in_memory.x, small.x)
 
 
 def test_a_damaged_part_of_a_checkpoint_is_named(tmp_path: Path, monkeypatch: Any):
@@ -87,7 +87,7 @@ def test_a_damaged_part_of_a_checkpoint_is_named(tmp_path: Path, monkeypatch: An
     state = {"memories": {i: value(i, 20)[0][1] for i in range(5)}}
     checkpoint.save(tmp_path, state, {})
     back = checkpoint.load(tmp_path, {"Held": Held})["memories"]
-    assert [(i, held.count) for i, held in back.items()] == [(i, i) for i in range(5)]
+    assert [(i, memory.count) for i, memory in back.items()] == [(i, i) for i in range(5)]
     checkpoint.save(tmp_path, {"memories": {0: value(7, 20)[0][1]}}, {})
     assert [*tmp_path.glob("memories-*")] == []  # nobody needs the old ones
     checkpoint.save(tmp_path, state, {})
@@ -100,26 +100,26 @@ def test_a_damaged_part_of_a_checkpoint_is_named(tmp_path: Path, monkeypatch: An
 @pytest.mark.parametrize("budget", [0, 2 * 80, 10 * 80])
 def test_ctrl_c_at_any_line_leaves_every_client_its_old_or_its_new_value(budget: int):
     def filled() -> Spill:
-        kept = Spill({"Held": Held}, budget=budget)
+        spill = Spill({"Held": Held}, budget=budget)
         for i in range(3):
-            kept[i] = value(i, 10)
-        return kept
+            spill[i] = value(i, 10)
+        return spill
 
-    def store(kept: Spill) -> None:
-        assert kept[0][0][1].count == 0
-        kept[1] = value(7, 10)
+    def store(spill: Spill) -> None:
+        assert spill[0][0][1].count == 0
+        spill[1] = value(7, 10)
 
-    there = filled()
-    steps = lines_of(lambda: store(there), spill)
+    reference = filled()
+    steps = lines_of(lambda: store(reference), spill)
     assert steps > 10
     for stop in range(1, steps + 1):
-        kept = filled()
+        after = filled()
         with pytest.raises(KeyboardInterrupt):
-            lines_of(lambda: store(kept), spill, stop)  # noqa: B023 (called here)
-        assert sorted(kept) == [0, 1, 2]
-        assert len(kept) == 3
-        found = {i: kept.peek(i)[0][1].count for i in kept}
-        assert found in ({0: 0, 1: 1, 2: 2}, {0: 0, 1: 7, 2: 2})
+            lines_of(lambda: store(after), spill, stop)  # noqa: B023 (called here)
+        assert sorted(after) == [0, 1, 2]
+        assert len(after) == 3
+        counts = {i: after.peek(i)[0][1].count for i in after}
+        assert counts in ({0: 0, 1: 1, 2: 2}, {0: 0, 1: 7, 2: 2})
 
 
 class NoRoom:
@@ -134,15 +134,15 @@ class NoRoom:
 
 
 def test_a_value_that_does_not_fit_on_disk_is_still_there():
-    kept = Spill({"Held": Held}, budget=80)
-    kept[0] = value(0, 10)
-    kept[1] = value(1, 10)
-    file = kept._file
-    kept._file = NoRoom()
+    spill = Spill({"Held": Held}, budget=80)
+    spill[0] = value(0, 10)
+    spill[1] = value(1, 10)
+    file = spill._file
+    spill._file = NoRoom()
     with pytest.raises(md.MedleyError, match="set TMPDIR"):
-        kept[2] = value(2, 10)
-    kept._file = file
-    assert {i: kept.peek(i)[0][1].count for i in sorted(kept)} == {0: 0, 1: 1, 2: 2}
-    kept[3] = value(3, 10)
-    assert {i: kept[i][0][1].count for i in sorted(kept)} == {0: 0, 1: 1, 2: 2, 3: 3}
-    assert kept.size <= 80
+        spill[2] = value(2, 10)
+    spill._file = file
+    assert {i: spill.peek(i)[0][1].count for i in sorted(spill)} == {0: 0, 1: 1, 2: 2}
+    spill[3] = value(3, 10)
+    assert {i: spill[i][0][1].count for i in sorted(spill)} == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert spill.size <= 80

@@ -62,10 +62,10 @@ def test_a_trained_model_is_not_drawn_anew_by_oversight(
         assert module is not None
         with pytest.raises(md.RecipeError, match="start='module' begins at its weights; start='draw' draws new ones"):
             md.problems.Network(module)
-    kept = md.run(md.FedAvg(), federation(r.model, start="module"), 0)
-    drawn = md.run(md.FedAvg(), federation(r.model, start="draw"), 0)
-    assert kept.summary["accuracy"] == r.summary["accuracy"]
-    assert drawn.summary["accuracy"] < 0.4
+    started = md.run(md.FedAvg(), federation(r.model, start="module"), 0)
+    redrawn = md.run(md.FedAvg(), federation(r.model, start="draw"), 0)
+    assert started.summary["accuracy"] == r.summary["accuracy"]
+    assert redrawn.summary["accuracy"] < 0.4
     caplog.clear()
     with caplog.at_level("INFO", "medley"):
         md.run(md.FedAvg(), federation(Net()), 0)
@@ -81,21 +81,21 @@ def test_weights_that_no_layer_draws_are_not_lost_without_a_word(caplog: pytest.
     module = Net()
     with torch.no_grad():
         module.body[0].weight += 1  # as training may
-    said = "Network(module): body.0.weight has values that its layer does not draw"
+    message = "Network(module): body.0.weight has values that its layer does not draw"
     md.run(md.FedAvg(), federation(module), 0)
     md.run(md.FedAvg(), federation(module), 0)  # once is enough
-    assert [said in r.message for r in caplog.records if r.levelname == "WARNING"] == [True]
+    assert [message in r.message for r in caplog.records if r.levelname == "WARNING"] == [True]
     caplog.clear()
     other = copy.deepcopy(module)
     for how in ("module", "draw"):
         md.run(md.FedAvg(), federation(other, start=how), 0)
     begun = md.run(md.FedAvg(), federation(other), 0, init=other)
-    kept = md.run(md.FedAvg(), federation(other, start="module"), 0)
-    assert torch.equal(begun.x, kept.x)
+    started = md.run(md.FedAvg(), federation(other, start="module"), 0)
+    assert torch.equal(begun.x, started.x)
     md.run(md.FedAvg(), federation(Net()), 0)
     assert caplog.text == ""
     board = md.compare([md.FedAvg(), md.FedPer()], federation(other), 1, 2, jobs=1)
-    assert [said in r.message for r in caplog.records if r.levelname == "WARNING"] == [True]
+    assert [message in r.message for r in caplog.records if r.levelname == "WARNING"] == [True]
     assert board.status.ok
 
 
@@ -115,7 +115,7 @@ def test_another_method_goes_on_from_every_form_of_the_weights(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda s: {k: v for k, v in s.items() if k != "head.bias"}, "lacks 'head.bias'"),
         (lambda s: {**s, "tail": torch.ones(2)}, "has 'tail'"),
@@ -129,10 +129,10 @@ def test_another_method_goes_on_from_every_form_of_the_weights(
     ],
 )
 def test_weights_of_another_network_are_refused_by_name(
-    ran: tuple[md.Federation, md.Result, Path], change: object, said: str
+    ran: tuple[md.Federation, md.Result, Path], change: object, message: str
 ) -> None:
     fed, r, _ = ran
-    with pytest.raises(md.RecipeError, match=said):
+    with pytest.raises(md.RecipeError, match=message):
         md.run(md.FedAvg(), fed, 1, init=change(r.state_dict()))  # type: ignore[operator]
 
 
@@ -141,10 +141,10 @@ def test_a_checkpoint_of_another_trainer_is_refused_with_the_key_of_its_weights(
 ) -> None:
     fed, r, _ = ran
     torch.save({"epoch": 3, "state_dict": r.state_dict()}, tmp_path / "a.ckpt")
-    said = (
+    message = (
         r"the keys 'epoch', 'state_dict' is not a state_dict; pass the one in it, torch\.load\(path\)\['state_dict'\]"
     )
-    with pytest.raises(md.RecipeError, match=said):
+    with pytest.raises(md.RecipeError, match=message):
         md.run(md.FedAvg(), fed, 1, init=tmp_path / "a.ckpt")
 
 
@@ -185,10 +185,10 @@ def test_frozen_numbers_are_the_folders_and_not_those_of_the_module_given(tmp_pa
 
 def test_safetensors_hold_the_state_dict(ran: tuple[md.Federation, md.Result, Path], tmp_path: Path) -> None:
     _, r, _ = ran
-    there = load_file(r.save_weights(tmp_path / "deep" / "w.safetensors"))
+    tensors = load_file(r.save_weights(tmp_path / "deep" / "w.safetensors"))
     assert r.model is not None
-    assert sorted(there) == sorted(r.model.state_dict())
-    assert all(torch.equal(there[k], v) for k, v in r.model.state_dict().items())
+    assert sorted(tensors) == sorted(r.model.state_dict())
+    assert all(torch.equal(tensors[k], v) for k, v in r.model.state_dict().items())
 
 
 @pytest.mark.slow
@@ -205,23 +205,23 @@ import medley as md
 logging.getLogger("medley").addHandler(logging.StreamHandler(sys.stdout))
 print(md.Result.load({str(folder)!r}).model, here())
 """
-    said = in_a_child(code)
-    assert "first, or pass Result.load(folder, module=...)" in said
-    assert said.endswith("None []\n")
+    printed = in_a_child(code)
+    assert "first, or pass Result.load(folder, module=...)" in printed
+    assert printed.endswith("None []\n")
     assert md.Result.load(folder, module=Net()).model is not None
     with pytest.raises(md.WireError, match="another network"):
         md.Result.load(folder, module=Net(hidden=3))
 
 
 def structure_in(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "model.json").read_text())["structure"]
-    return found
+    structure: dict[str, Any] = json.loads((folder / "model.json").read_text())["structure"]
+    return structure
 
 
 def put(folder: Path, structure: dict[str, Any], x: torch.Tensor) -> None:
     """Write a structure as if it belonged to the result, with a checksum that fits."""
-    said = {"sum": modules._sum({"structure": structure, "still": []}, x), "structure": structure}
-    (folder / "model.json").write_text(json.dumps(said))
+    content = {"sum": modules._sum({"structure": structure, "still": []}, x), "structure": structure}
+    (folder / "model.json").write_text(json.dumps(content))
 
 
 def test_a_changed_structure_is_not_loaded_and_a_huge_one_is_not_made(
@@ -295,9 +295,9 @@ def test_a_folder_of_somebody_elses_runs_no_command(tmp_path: Path, caplog: pyte
     r = md.run(md.FedAvg(), federation(md.models.mlp(64, 10)), 1)
     r.x, r.model = torch.cat([p.detach().reshape(-1) for p in net.parameters()]), net
     r.save(tmp_path)
-    whole = structure_in(tmp_path)
+    original = structure_in(tmp_path)
     for key in ("_compiled_call_impl", "forward", "_call_impl", "extra"):
-        structure = copy.deepcopy(whole)
+        structure = copy.deepcopy(original)
         for i, name in enumerate(GADGETS, 1):
             structure[str(i)]["settings"][key] = {"name": name}
         put(tmp_path, structure, r.x)

@@ -14,7 +14,8 @@ from support.oracles import quadratic_parts, walk
 
 Q = md.problems.quadratics(clients=6, rows=(8, 30))
 DEVICES = md.scenarios.Devices(speed=[1000.0, 900.0, 700.0, 400.0, 150.0, 60.0], down=1e9, up=1e9, latency=0.01)
-LR, STEPS = 0.05, 3
+LR = 0.05
+STEPS = 3
 H, b, _ = quadratic_parts(Q)
 
 
@@ -32,11 +33,13 @@ def run(method: Algorithm[Any, Any], replies: float | None, rounds: int, steps: 
 
 def arrivals(run: Result) -> Iterator[dict[int, int]]:
     """For every round, the clients whose replies arrived, each with the round in which it was asked."""
-    asked: dict[int, int] = {}
+    round_asked: dict[int, int] = {}
     last = int(run.history[-1]["round"])
     for t in range(1, last + 1):
-        asked |= {e.client: t for e in run.ledger if e.round == t and e.down}
-        yield {e.client: asked[e.client] for e in sorted(run.ledger, key=lambda e: e.client) if e.round == t and e.up}
+        round_asked |= {e.client: t for e in run.ledger if e.round == t and e.down}
+        yield {
+            e.client: round_asked[e.client] for e in sorted(run.ledger, key=lambda e: e.client) if e.round == t and e.up
+        }
 
 
 def displacement(i: int, x: Tensor) -> Tensor:

@@ -23,14 +23,16 @@ from medley.flower.transport import Flower, FlowerConnection
 from medley.wire.exchange import Exchange
 from medley.wire.fold import Fold
 
-TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # what Flower sets in a task's process
+TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # what Flower sets in a task's process
 
 
 class Bench(Grid):
     """Nodes 100, 101, ... in this process; replies come back from the last to the first."""
 
     def __init__(self, apps: Iterable[ClientApp], config: dict[str, Any] | None = None, **node: Any) -> None:
-        self.apps, self.config, self.node = dict(enumerate(apps, 100)), config or {}, node
+        self.apps = dict(enumerate(apps, 100))
+        self.config = config or {}
+        self.node = node
         self.ids = {n: n - 100 for n in self.apps}
         self.replies: dict[str, Message] = {}
         self.sent: list[Message] = []
@@ -85,8 +87,8 @@ class AtNodes(FlowerConnection):
         for block, ids in enumerate(exchange.blocks):
             classes = pytree.dataclasses_in(self.host.algorithm.memory)
             shelves = {i: Shelf(self.folder / self.flower.run / str(i), classes) for i in ids}
-            held = {i: shelf.peek(i, exchange.acked.get(i)) for i, shelf in shelves.items()}
-            yield self.host.serve_block(exchange, block, held)[0]
+            memories = {i: shelf.peek(i, exchange.acked.get(i)) for i, shelf in shelves.items()}
+            yield self.host.serve_block(exchange, block, memories)[0]
 
 
 class InProcess:
@@ -96,11 +98,11 @@ class InProcess:
         self.folder = folder
 
     def open(self, host: ClientHost) -> FlowerConnection:
-        theirs = replace(host, memories=Memories())
-        serve = lambda letter, context: answer(theirs, CallRequest.read(letter), self.folder)
+        remote = replace(host, memories=Memories())
+        serve = lambda letter, context: answer(remote, CallRequest.read(letter), self.folder)
         hello = lambda letter, context: json.dumps({"client": context.node_config["partition-id"]}).encode()
-        asked = {f"query.{name}": serve for name in host.algorithm.message_types}
-        self.grid = Bench([client_app({"query": hello, **asked}) for _ in range(5)])
+        queries = {f"query.{name}": serve for name in host.algorithm.message_types}
+        self.grid = Bench([client_app({"query": hello, **queries}) for _ in range(5)])
         self.messenger = Messenger(self.grid, timeout=5)
         self.messenger.gather(5)
         connection = AtNodes(host, Flower(self.messenger, "run"))

@@ -26,7 +26,8 @@ class Net(nn.Module):
 
     def __init__(self, factor: float = 1.0) -> None:
         super().__init__()
-        self.linear, self.factor = nn.Linear(64, 10), factor
+        self.linear = nn.Linear(64, 10)
+        self.factor = factor
         with torch.no_grad():
             self.linear.weight.fill_(0.01)
             self.linear.bias.zero_()
@@ -127,8 +128,8 @@ class Call:
     options: dict[str, Any]
 
     def federation(self) -> md.Federation:
-        given = {"partition": md.scenarios.IID(4), "data": digits(), **self.fed}
-        return md.Federation(given.pop("problem", md.problems.Softmax()), **given)
+        arguments = {"partition": md.scenarios.IID(4), "data": digits(), **self.fed}
+        return md.Federation(arguments.pop("problem", md.problems.Softmax()), **arguments)
 
 
 def net(**settings: Any) -> Any:

@@ -55,10 +55,10 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, **ours, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
-def until(there: Callable[[], object], p: subprocess.Popen[bytes], log: Path, seconds: float = PATIENCE) -> None:
+def until(condition: Callable[[], object], p: subprocess.Popen[bytes], log: Path, seconds: float = PATIENCE) -> None:
     """Wait until something is so, while a process lives."""
     end = time.monotonic() + seconds
-    while not there():
+    while not condition():
         assert p.poll() is None, log.read_text()
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.1)
@@ -124,8 +124,8 @@ class Deployment:
         with started(server, folder, self.env, "server") as (p, log):
             link = folder / "logs" / "superlink"
             until(lambda: link.exists() and "startup complete" in link.read_text() and self.answers(port), p, log)
-            told = [self.flwr("supernode", "register", f"keys/node{k}.pub", "medley") for k in range(keys)]
-            for t in told:
+            registrations = [self.flwr("supernode", "register", f"keys/node{k}.pub", "medley") for k in range(keys)]
+            for t in registrations:
                 assert t.wait(PATIENCE) == 0, t.args
             yield self
 
@@ -146,16 +146,17 @@ class Deployment:
 
         A worker of nginx has neither an environment nor the folder in its command line. Its parent has.
         """
-        found, workers = dict[int, str](), dict[int, tuple[int, str]]()
+        commands = dict[int, str]()
+        workers = dict[int, tuple[int, str]]()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError):
                 line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if str(self.folder) in line or str(self.folder).encode() in (path / "environ").read_bytes():
-                    found[int(path.name)] = line
+                    commands[int(path.name)] = line
                 elif line.startswith("nginx: worker"):
                     parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
                     workers[int(path.name)] = parent, line
-        return found | {i: line for i, (parent, line) in workers.items() if parent in found}
+        return commands | {i: line for i, (parent, line) in workers.items() if parent in commands}
 
     @contextlib.contextmanager
     def node(
@@ -181,9 +182,9 @@ class Deployment:
     def begun(self, name: str, **config: object) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         """A run of the app, whose result goes to the folder ``name``."""
         config = {"timeout": 1500, **({} if "resume" in config else {"save": str(self.folder / name)}), **config}
-        said = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
+        settings = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
         with started(
-            ["flwr", "run", "app", "medley", "--stream", "--run-config", said], self.folder, self.env, name
+            ["flwr", "run", "app", "medley", "--stream", "--run-config", settings], self.folder, self.env, name
         ) as p:
             yield p
 
@@ -206,5 +207,5 @@ class Deployment:
 
     def logs(self) -> str:
         """The ends of all logs."""
-        found = [*self.folder.glob("*.log"), *(self.folder / "logs").iterdir()]
-        return "\n".join(f"--- {f.name}\n{f.read_text()[-2000:]}" for f in sorted(found))
+        files = [*self.folder.glob("*.log"), *(self.folder / "logs").iterdir()]
+        return "\n".join(f"--- {f.name}\n{f.read_text()[-2000:]}" for f in sorted(files))

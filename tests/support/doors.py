@@ -82,7 +82,9 @@ class Items(TorchDataset[Any]):
     """A data set as people write one for PyTorch: an item is (row, label), or a mapping as Hugging Face has it."""
 
     def __init__(self, rows: Rows, mapping: bool = False) -> None:
-        self.X, self.y, self.mapping = rows.array, rows.y, mapping
+        self.X = rows.array
+        self.y = rows.y
+        self.mapping = mapping
         if sparse.issparse(self.X):
             self.X = self.X.toarray()
 
@@ -90,7 +92,8 @@ class Items(TorchDataset[Any]):
         return len(self.y)
 
     def __getitem__(self, i: int) -> Any:
-        x, y = self.X[i], self.y[i]
+        x = self.X[i]
+        y = self.y[i]
         x = torch.from_numpy(x) if x.dtype.kind in "buif" else x
         return {"x": x, "label": y} if self.mapping else (x, y)
 
@@ -135,17 +138,20 @@ def _pooled(make: Callable[[Rows, Path, str], Any], key: str | None = "client") 
 
 
 def _csv(rows: Rows, folder: Path, name: str) -> Any:
-    rows.frame(client=True).to_csv(path := folder / f"{name}.csv", index=False)
+    path = folder / f"{name}.csv"
+    rows.frame(client=True).to_csv(path, index=False)
     return md.datasets.csv(path, "label", keys=["client"])
 
 
 def _parquet(rows: Rows, folder: Path, name: str) -> Any:
-    rows.frame(client=True).to_parquet(path := folder / f"{name}.parquet", index=False)
+    path = folder / f"{name}.parquet"
+    rows.frame(client=True).to_parquet(path, index=False)
     return md.datasets.parquet(path, "label", keys=["client"])
 
 
 def _npz(rows: Rows, folder: Path, name: str) -> Any:
-    np.savez(path := folder / f"{name}.npz", X=_plain(rows.array), y=_plain(rows.y), client=rows.clients.astype(str))
+    path = folder / f"{name}.npz"
+    np.savez(path, X=_plain(rows.array), y=_plain(rows.y), client=rows.clients.astype(str))
     return md.datasets.npz(path, keys=["client"])
 
 
@@ -162,7 +168,8 @@ def _svmlight(rows: Rows, folder: Path, name: str) -> Any:
         " ".join([str(y), *(f"{k + 1}:{v}" for k, v in enumerate(x))])
         for x, y in zip(X.tolist(), np.asarray(rows.y).tolist(), strict=True)
     ]
-    (path := folder / f"{name}.svm").write_text("\n".join(lines) + "\n")
+    path = folder / f"{name}.svm"
+    path.write_text("\n".join(lines) + "\n")
     return md.datasets.svmlight(path, zero_based=False)
 
 

@@ -13,8 +13,11 @@ def patients(n: int = 900, seed: int = 7) -> Any:
     import pandas as pd
 
     g = np.random.default_rng(seed)
-    age, sex, ward = g.normal(60, 12, n).round(), g.integers(0, 2, n), g.integers(0, 3, n)
-    bmi, years = g.gamma(20, 1.3, n).round(1), g.uniform(0.5, 3, n).round(2)
+    age = g.normal(60, 12, n).round()
+    sex = g.integers(0, 2, n)
+    ward = g.integers(0, 3, n)
+    bmi = g.gamma(20, 1.3, n).round(1)
+    years = g.uniform(0.5, 3, n).round(2)
     eta = -3 + 0.04 * age + 0.5 * sex - 0.3 * (ward == 1)
     frame = pd.DataFrame(
         {
@@ -33,7 +36,8 @@ def patients(n: int = 900, seed: int = 7) -> Any:
     )
     time = g.exponential(10 * np.exp(-0.02 * (age - 60) - 0.4 * sex))
     end = g.uniform(2, 15, n)
-    frame["months"], frame["event"] = np.minimum(time, end).round(1) + 0.1, (time <= end).astype(int)
+    frame["months"] = np.minimum(time, end).round(1) + 0.1
+    frame["event"] = (time <= end).astype(int)
     return frame
 
 

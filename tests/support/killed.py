@@ -44,10 +44,10 @@ def table(kind: str, rounds: int = 4) -> recipe.Recipe:
 @contextlib.contextmanager
 def deployment(folder: Path, kind: str) -> Iterator[Deployment]:
     """A server and three nodes. Each is started again a second after its end, as systemd does."""
-    with Deployment.running(folder, again=True) as there:
-        there.app(table(kind))
-        with there.nodes(again=True):
-            yield there
+    with Deployment.running(folder, again=True) as deployed:
+        deployed.app(table(kind))
+        with deployed.nodes(again=True):
+            yield deployed
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Ended:
 
 
 def ended(
-    there: Deployment,
+    deployed: Deployment,
     name: str,
     victim: str = "",
     after: float = 0.0,
@@ -80,14 +80,14 @@ def ended(
     """A run to its end.
 
     Args:
-        there: the deployment
+        deployed: the deployment
         name: of the run's folder
         victim: a key of `VICTIMS`; empty for a run that nothing happens to
         after: seconds to the kill from the start of the server's app, or from the end of ``done`` rounds if later
         rng: chooses among several such processes; default the first
         done: rounds that end before the kill
     """
-    folder = there.folder / name
+    folder = deployed.folder / name
     command = [
         "medley",
         "deploy",
@@ -98,20 +98,22 @@ def ended(
         "--restarts=3",
         "--timeout=300",
     ]
-    with started(command, there.folder, there.env, name) as (p, log):
+    with started(command, deployed.folder, deployed.env, name) as (p, log):
         until(lambda: _apps(folder), p, log)
-        began, killed = time.monotonic(), 0
+        began = time.monotonic()
+        killed = 0
         if victim:
             until(lambda: rounds(folder) >= done, p, log)
             time.sleep(after)
-            all_ = there.processes().items()
-            found = sorted(i for i, line in all_ if VICTIMS[victim] in line and not line.startswith("bash"))
-            if found and p.poll() is None:
-                os.kill((rng or random.Random(0)).choice(found), signal.SIGKILL)
+            all_ = deployed.processes().items()
+            victims = sorted(i for i, line in all_ if VICTIMS[victim] in line and not line.startswith("bash"))
+            if victims and p.poll() is None:
+                os.kill((rng or random.Random(0)).choice(victims), signal.SIGKILL)
                 killed = 1
-        code, took = p.wait(600), time.monotonic() - began
-        assert code == 0, f"{log.read_text()}\n{there.logs()}"
-    return Ended(md.Result.load(folder).digest, took, killed, _apps(folder) - 1, log.read_text())
+        code = p.wait(600)
+        seconds = time.monotonic() - began
+        assert code == 0, f"{log.read_text()}\n{deployed.logs()}"
+    return Ended(md.Result.load(folder).digest, seconds, killed, _apps(folder) - 1, log.read_text())
 
 
 def _apps(folder: Path) -> int:

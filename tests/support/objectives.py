@@ -20,10 +20,8 @@ PROBLEMS = {
 def objective(name: str, n: int = 7) -> Any:
     """The objective of ``n`` random rows with three inputs."""
     g = torch.Generator().manual_seed(3)
-    X, y = (
-        torch.randn(n, 3, generator=g, dtype=torch.float64),
-        torch.arange(n) % (3 if name in ("softmax", "network") else 2),
-    )
+    X = torch.randn(n, 3, generator=g, dtype=torch.float64)
+    y = torch.arange(n) % (3 if name in ("softmax", "network") else 2)
     classes = {"least squares": None, "logistic": 2}.get(name, 3)
     family: Any = PROBLEMS[name]
     labels = y.double() if name == "least squares" else y

@@ -82,5 +82,5 @@ def states(method: Algorithm[Any, Any], fed: md.Federation, rounds: int, folder:
     """(server, memories by client) at the end of a run, read from its checkpoint."""
     run(method, fed, rounds, checkpoint=folder, eval_every=rounds, **options)
     x = torch.zeros(1, dtype=torch.float64)
-    kept = checkpoint.load(folder, pytree.dataclasses_in(type(method.start(x)), method.memory))
-    return kept["server"], kept["memories"]
+    saved = checkpoint.load(folder, pytree.dataclasses_in(type(method.start(x)), method.memory))
+    return saved["server"], saved["memories"]

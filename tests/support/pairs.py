@@ -12,7 +12,8 @@ from _pytest.mark import ParameterSet
 
 def crossed(first: Iterable[Any], second: Iterable[Any]) -> list[Any]:
     """All pairs. Those of two values that both are not the first of their kind are slow."""
-    first, second = list(first), list(second)
+    first = list(first)
+    second = list(second)
     quick = lambda a, b: a == first[0] or b == second[0]
     return [pytest.param(a, b, marks=() if quick(a, b) else pytest.mark.slow) for a, b in product(first, second)]
 

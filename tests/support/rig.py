@@ -37,7 +37,9 @@ class Rig:
         engine = choose("seq", sim.problem, "cpu")
         self.client = lambda i, t: sim.client(i, t, engine)
         self.host = ClientHost(method, sim.problem, self.client)
-        self.connection, self.bookkeeping, self.t = Lossy(LocalConnection(self.host), lost or {}), Bookkeeping(), 0
+        self.connection = Lossy(LocalConnection(self.host), lost or {})
+        self.bookkeeping = Bookkeeping()
+        self.t = 0
         self.s = method.start(torch.zeros(sim.problem.d, dtype=dtype) if x is None else x.to(dtype))
 
     @property

@@ -56,9 +56,9 @@ class Script(Algorithm[Server, Memory]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client[Memory], got: Model) -> Step:
+    def train(self, me: Client[Memory], request: Model) -> Step:
         self.act(me.id, me.round)
-        step = me.descend(got.x, shift=me.memory.sum).step
+        step = me.descend(request.x, shift=me.memory.sum).step
         me.memory.sum = 0.1 * step if me.memory.sum is None else me.memory.sum + 0.1 * step
         me.memory.rounds += 1
         return Step(step)

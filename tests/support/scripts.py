@@ -53,6 +53,6 @@ def in_a_child(script: str) -> str:
             os._exit(code)
     os.close(writes)
     with open(reads) as out:
-        said = out.read()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, said
-    return said
+        printed = out.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, printed
+    return printed

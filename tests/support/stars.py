@@ -12,7 +12,9 @@ import medley as md
 from medley.problems import Synthetic
 from support.oracles import quadratic_parts, walk
 
-N, LR, STEPS = 5, [0.02, 0.1, 0.05, 0.08, 0.03], [1, 4, 2, 3, 7]
+N = 5
+LR = [0.02, 0.1, 0.05, 0.08, 0.03]
+STEPS = [1, 4, 2, 3, 7]
 """Clients, their learning rates and their steps. No two have the same time T_i."""
 
 TOY = md.problems.quadratics(clients=N, d=3, seed=4)
@@ -30,10 +32,17 @@ def card(
 ) -> list[tuple[Tensor, Tensor]]:
     """(x, x̂) after every round of FedNorton on quadratics, line by line as its card has it; no reply is late."""
     H, b, p = quadratic_parts(toy)
-    J, v, read = torch.zeros(len(H), len(x), dtype=x.dtype), torch.zeros_like(x), x
-    rho, last, age, rise, way, out = 1.0, 0.0, -1.0, 0.0, 0.0, []
+    J = torch.zeros(len(H), len(x), dtype=x.dtype)
+    v = torch.zeros_like(x)
+    read = x
+    rho = 1.0
+    last = rise = way = 0.0
+    age = -1.0
+    out = []
     for A in cohorts:
-        S, f, share = p @ J, len(A) / len(H), sum(float(p[i]) for i in A)
+        S = p @ J
+        f = len(A) / len(H)
+        share = sum(float(p[i]) for i in A)
         T_i = {i: lr[i] * steps[i] for i in A}
         after = J.clone()
         for i in A:
@@ -45,7 +54,8 @@ def card(
         for i in A:
             lasting = rho * math.sqrt(T * T_i[i]) + (1 - rho) * math.sqrt(T * last)
             u += p[i] / share * (lasting * (S + after[i] - J[i]) + (1 - rho) * math.sqrt(T * last) * (J[i] - S))
-        rise, way = rise / 2 + float((S1 - S) @ v) / f, way / 2 + float(v @ v)
+        rise = rise / 2 + float((S1 - S) @ v) / f
+        way = way / 2 + float(v @ v)
         h = max(0.0, rise / way) if way > 0 else 0.0
         age = (age + 1) * (1 - max(0.0, float(S1 @ v / (S1.norm() * v.norm())))) if v.any() else 0.0
         beta0 = f * age / (age + 3)
@@ -53,7 +63,10 @@ def card(
         v = min(beta0, 1 - noise / 2) * v - u - 2 * T * S1 / (1 + 2 * T * h)
         x = x + v
         read = read + math.sqrt(f * (1 - beta0)) * (x - read)
-        changed, size = (sum(float(p[i] * w[i].square().sum()) for i in A) for w in (after - J, after))
-        rho, last, J = max(0.0, 1 - changed / size / 2), T, after
+        changed = sum(float(p[i] * (after - J)[i].square().sum()) for i in A)
+        size = sum(float(p[i] * after[i].square().sum()) for i in A)
+        rho = max(0.0, 1 - changed / size / 2)
+        last = T
+        J = after
         out.append((x, read))
     return out

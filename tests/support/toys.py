@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -93,18 +94,18 @@ class Toy(Algorithm[Server, Memory]):
         clients.note(drift=float(s.c.norm()))
 
     @on_client
-    def train(self, me: Client[Memory], got: Say) -> Heard:
+    def train(self, me: Client[Memory], request: Say) -> Heard:
         if self.trouble is not None:
             self.trouble(me.id, me.round, 0)
-        step = me.descend(got.x, shift=0.1 * me.memory.c).step
+        step = me.descend(request.x, shift=0.1 * me.memory.c).step
         me.memory.calls = me.memory.calls + 1
         return Heard(step, me.problem.n, me.p)
 
     @on_client
-    def shift(self, me: Client[Memory], got: Say) -> Heard:
+    def shift(self, me: Client[Memory], request: Say) -> Heard:
         if self.trouble is not None:
             self.trouble(me.id, me.round, 1)
-        new = me.problem.grad(got.x)
+        new = me.problem.grad(request.x)
         up = new - me.memory.c
         me.memory.c = new
         me.memory.calls = me.memory.calls + 1
@@ -113,52 +114,52 @@ class Toy(Algorithm[Server, Memory]):
     # What follows is called by tests only.
 
     @on_client
-    def echo(self, me: Client[Memory], got: Say) -> Heard:
-        return Heard(got.x * (me.id + 1), me.id, me.id / 4)
+    def echo(self, me: Client[Memory], request: Say) -> Heard:
+        return Heard(request.x * (me.id + 1), me.id, me.id / 4)
 
     @on_client
-    def each(self, me: Client[Memory], got: Say, own: Own) -> Heard:
-        return Heard(got.x + own.v, 0, own.v)
+    def each(self, me: Client[Memory], request: Say, personal: Own) -> Heard:
+        return Heard(request.x + personal.v, 0, personal.v)
 
     @on_client
-    def flag(self, me: Client[Memory], got: Say) -> Flagged:
+    def flag(self, me: Client[Memory], request: Say) -> Flagged:
         return Flagged(me.id % 2 == 0)
 
     @on_client
-    def nothing(self, me: Client[Memory], got: Say) -> Maybe:
+    def nothing(self, me: Client[Memory], request: Say) -> Maybe:
         return Maybe(None)
 
     @on_client
-    def now_and_then(self, me: Client[Memory], got: Say) -> Maybe:
-        return Maybe(got.x if me.id < 4 else None)
+    def now_and_then(self, me: Client[Memory], request: Say) -> Maybe:
+        return Maybe(request.x if me.id < 4 else None)
 
     @on_client
-    def then_and_now(self, me: Client[Memory], got: Say) -> Maybe:
-        return Maybe(None if me.id < 4 else got.x)
+    def then_and_now(self, me: Client[Memory], request: Say) -> Maybe:
+        return Maybe(None if me.id < 4 else request.x)
 
     @on_client
-    def ragged(self, me: Client[Memory], got: Say) -> Ragged:
-        return Ragged(got.x if me.id < 4 else got.x[:1])
+    def ragged(self, me: Client[Memory], request: Say) -> Ragged:
+        return Ragged(request.x if me.id < 4 else request.x[:1])
 
     @on_client
-    def in_place_memory(self, me: Client[Memory], got: Say) -> Maybe:
+    def in_place_memory(self, me: Client[Memory], request: Say) -> Maybe:
         me.memory.c.add_(1.0)
         return Maybe(None)
 
     @on_client
-    def in_place_message(self, me: Client[Memory], got: Say) -> Maybe:
-        got.x.mul_(2.0)
+    def in_place_message(self, me: Client[Memory], request: Say) -> Maybe:
+        request.x.mul_(2.0)
         return Maybe(None)
 
     @on_client
-    def fail(self, me: Client[Memory], got: Say) -> Maybe:
-        return Maybe(got.x[torch.tensor([999])])
+    def fail(self, me: Client[Memory], request: Say) -> Maybe:
+        return Maybe(request.x[torch.tensor([999])])
 
     @on_client
-    def explode(self, me: Client[Memory], got: Say) -> Maybe:
-        return Maybe(got.x / 0.0)
+    def explode(self, me: Client[Memory], request: Say) -> Maybe:
+        return Maybe(request.x / 0.0)
 
-    def not_marked(self, me: Client[Memory], got: Say) -> Maybe:
+    def not_marked(self, me: Client[Memory], request: Say) -> Maybe:
         return Maybe(None)
 
 
@@ -211,12 +212,12 @@ def cohort(
     fed: md.Federation | None = None,
 ) -> Cohort:
     fed = fed or federation(clients)
-    made = host(fed, method, codec=codec)
+    client_host = host(fed, method, codec=codec)
     return LiveCohort(
         tuple(range(clients) if ids is None else ids),
         fed.draw(0).p,
         round,
-        (connection or LocalConnection)(made) if not hasattr(connection, "exchange") else connection,
+        (connection or LocalConnection)(client_host) if not hasattr(connection, "exchange") else connection,
         bookkeeping or Bookkeeping(),
         codec or Plain(),
         block,
@@ -253,11 +254,11 @@ class Lossy:
             for i in ids:
                 if fate[i] == "reply":
                     list(self.inner.exchange(replace(exchange, blocks=((i,),))))
-            there = tuple(i for i in ids if fate[i] is None)
-            if there:
-                held = {i: host.memories.get(i, exchange.acked.get(i), exchange.round) for i in there}
-                blocks = tuple(there if k == block else b for k, b in enumerate(exchange.blocks))
-                reply, pending = host.serve_block(replace(exchange, blocks=blocks), block, held)
+            present = tuple(i for i in ids if fate[i] is None)
+            if present:
+                memories = {i: host.memories.get(i, exchange.acked.get(i), exchange.round) for i in present}
+                blocks = tuple(present if k == block else b for k, b in enumerate(exchange.blocks))
+                reply, pending = host.serve_block(replace(exchange, blocks=blocks), block, memories)
                 for i, memory in pending.items():
                     host.memories.put(i, exchange.tag, memory)
                 yield reply
@@ -273,7 +274,7 @@ class Lossy:
 
 
 A_QUARTER_LOST = {
-    (t, 0, i): ("request", "reply")[(t + i) % 2] for t in range(1, 13) for i in range(10) if (3 * t + i) % 4 == 0
+    (t, 0, i): ("request", "reply")[(t + i) % 2] for t, i in product(range(1, 13), range(10)) if (3 * t + i) % 4 == 0
 }
 """Of the first exchange of 12 rounds with 10 clients: requests and replies in turn."""
 

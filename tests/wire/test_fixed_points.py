@@ -45,13 +45,13 @@ def test_the_fixed_point_is_the_optimum_under_default_codecs(method: md.Algorith
 
 @pytest.mark.parametrize("inner", [Quantise(), Quantise(3), Quantise(4, "stochastic"), Cast()], ids=str)
 def test_a_sum_of_replies_through_delta_lacks_the_last_error_alone(inner: Quantise | Cast) -> None:
-    g, codec, kept = torch.Generator().manual_seed(0), Delta(inner), {}
-    said, got = torch.zeros(9, dtype=torch.float64), torch.zeros(9, dtype=torch.float64)
+    g, codec, state = torch.Generator().manual_seed(0), Delta(inner), {}
+    sent, received = torch.zeros(9, dtype=torch.float64), torch.zeros(9, dtype=torch.float64)
     for k in range(60):
         v = torch.randn(9, generator=g, dtype=torch.float64) * 0.7**k
         draws = lambda k=k: torch.Generator().manual_seed(k)
-        decoded = codec.decode(codec.encode({"v": v}, kept, draws), kept, torch.float64)
-        kept = codec.keep({"v": v}, decoded, kept)
-        said, got = said + v, got + decoded["v"]
-        assert torch.allclose(said - got, kept["v~"], atol=1e-12)
-    assert float((said - got).abs().max()) < 1e-7
+        decoded = codec.decode(codec.encode({"v": v}, state, draws), state, torch.float64)
+        state = codec.keep({"v": v}, decoded, state)
+        sent, received = sent + v, received + decoded["v"]
+        assert torch.allclose(sent - received, state["v~"], atol=1e-12)
+    assert float((sent - received).abs().max()) < 1e-7

@@ -58,11 +58,11 @@ class Watched(LocalConnection):
     alive = 0
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
-        made: list[weakref.ref[Tensor]] = []
+        tensors: list[weakref.ref[Tensor]] = []
         for reply in super().exchange(exchange):
             assert reply.total is not None
-            made.append(weakref.ref(reply.total["v"]))
-            self.alive = max(self.alive, sum(ref() is not None for ref in made))
+            tensors.append(weakref.ref(reply.total["v"]))
+            self.alive = max(self.alive, sum(ref() is not None for ref in tensors))
             yield reply
             del reply
 
@@ -74,8 +74,8 @@ def test_sums_are_added_up_as_blocks_come():
         connections.append(Watched(host))
         return connections[-1]
 
-    whole = cohort(toy, 20, connection=connection, block=1)
-    whole.ask(toy.echo, Say(x)).mean()
+    everyone = cohort(toy, 20, connection=connection, block=1)
+    everyone.ask(toy.echo, Say(x)).mean()
     # the sum so far, the block before and this one
     assert connections[0].alive <= 3
 
@@ -102,17 +102,17 @@ def test_buffers_are_the_weighted_change_and_the_largest_integers_in_any_order()
 
 def test_replies_regrouped_have_the_sum_and_the_buffers_of_a_block_and_stay_as_they_are():
     before, after = (torch.zeros(2), torch.tensor([0])), (torch.tensor([1.0, 3.0]), torch.tensor([1]))
-    asked = exchange({0: 2.0, 1: 3.0}, before)
+    request = exchange({0: 2.0, 1: 3.0}, before)
     packed = {i: {"v": torch.tensor([1.0, i]), "n": i, "none": None} for i in (0, 1)}
     block, singles = Fold(), {i: Fold(engines=["seq"]) for i in (0, 1)}
     for i in (0, 1):
-        block.add(asked, i, packed[i], after)
-        singles[i].add(replace(asked, weights=None), i, packed[i], after)
-    whole = merged([regroup(asked, 0, singles)])
+        block.add(request, i, packed[i], after)
+        singles[i].add(replace(request, weights=None), i, packed[i], after)
+    total = merged([regroup(request, 0, singles)])
     assert block.total is not None
-    assert whole.total is not None
-    assert torch.equal(whole.total["v"], block.total["v"])
-    assert (whole.total["n"], whole.total["none"], whole.engines) == (block.total["n"], None, ["seq"])
-    assert torch.equal(whole.buffers[0], block.buffers[0])
+    assert total.total is not None
+    assert torch.equal(total.total["v"], block.total["v"])
+    assert (total.total["n"], total.total["none"], total.engines) == (block.total["n"], None, ["seq"])
+    assert torch.equal(total.buffers[0], block.buffers[0])
     assert singles[0].buffers[0].tolist() == [0.25, 0.75]
     assert singles[0].replies[0]["v"].tolist() == [1.0, 0.0]

@@ -25,10 +25,10 @@ def rng():
     return streams.generator(0, "codec")
 
 
-def through(codec, packed, kept=None):
-    encoded = codec.encode(packed, kept or {}, rng)
-    decoded = codec.decode(encoded, kept or {}, f64)
-    return encoded, decoded, codec.keep(packed, decoded, kept or {})
+def through(codec, packed, state=None):
+    encoded = codec.encode(packed, state or {}, rng)
+    decoded = codec.decode(encoded, state or {}, f64)
+    return encoded, decoded, codec.keep(packed, decoded, state or {})
 
 
 MATRIX = torch.randn(6, 50, generator=torch.Generator().manual_seed(0), dtype=f64) * torch.logspace(-6, 6, 6)[:, None]
@@ -68,11 +68,11 @@ def test_cast_knows_three_types_and_plain_changes_nothing():
 )
 @pytest.mark.shapes
 def test_quantise_is_off_by_a_share_of_a_level_in_every_row(bits, rounding, share):
-    encoded, decoded, kept = through(Quantise(bits, rounding), PACKED)
+    encoded, decoded, state = through(Quantise(bits, rounding), PACKED)
     level = MATRIX.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
     assert bool(((decoded["V"] - MATRIX).abs() <= share * level * (1 + 1e-5)).all())
     assert nbytes(encoded) == 6 * 50 + 6 * 4 + 8 + 8 + 1 + 5 * 8
-    assert kept == {}
+    assert state == {}
     rest = {k: v for k, v in PACKED.items() if k != "V"}
     assert all(decoded[k] is rest[k] for k in rest)
     assert decoded.keys() == PACKED.keys()
@@ -92,33 +92,33 @@ def test_zeros_are_zeros_and_stochastic_rounding_is_right_in_the_mean():
 def test_topk_sends_the_largest_and_owes_the_rest():
     codec = TopK(0.4)
     v = torch.tensor([[3.0, -0.1, 0.2], [-4.0, 0.5, 0.0]], dtype=f64)
-    encoded, decoded, kept = through(codec, {"v": v})
+    encoded, decoded, state = through(codec, {"v": v})
     assert decoded["v"].equal(torch.tensor([[3.0, 0, 0], [-4.0, 0.5, 0]], dtype=f64))
     assert nbytes(encoded) == 3 * 8 + 3 * 4 + 2 * 4
     sent = decoded["v"].clone()
     for _ in range(30):
-        _, decoded, kept = through(codec, {"v": v}, kept)
+        _, decoded, state = through(codec, {"v": v}, state)
         sent += decoded["v"]
-    torch.testing.assert_close(sent + kept["v"], 31 * v, rtol=1e-12, atol=1e-12)
-    assert float(kept["v"].abs().max()) < 5
+    torch.testing.assert_close(sent + state["v"], 31 * v, rtol=1e-12, atol=1e-12)
+    assert float(state["v"].abs().max()) < 5
 
 
 @pytest.mark.parametrize("inner", [Quantise(), Cast("float16"), TopK(0.3, feedback=False)], ids=str)
 @pytest.mark.shapes
 def test_delta_forgets_its_error_as_replies_settle(inner):
-    v, kept, codec = MATRIX / MATRIX.abs().max(), {}, Delta(inner)
+    v, state, codec = MATRIX / MATRIX.abs().max(), {}, Delta(inner)
     errors = []
     for _ in range(6):
-        _, decoded, kept = through(codec, {"v": v}, kept)
-        assert kept["v"].equal(decoded["v"])
+        _, decoded, state = through(codec, {"v": v}, state)
+        assert state["v"].equal(decoded["v"])
         errors.append(float((decoded["v"] - v).norm() / v.norm()))
     assert errors[-1] < 1e-9 * max(errors[0], 1e-9) or errors[-1] < 1e-6
 
 
 def test_a_shape_that_changes_begins_anew():
     codec = Delta()
-    _, _, kept = through(codec, {"v": torch.ones(3, dtype=f64)})
-    assert through(codec, {"v": torch.ones(5, dtype=f64)}, kept)[1]["v"].shape == (5,)
+    _, _, state = through(codec, {"v": torch.ones(3, dtype=f64)})
+    assert through(codec, {"v": torch.ones(5, dtype=f64)}, state)[1]["v"].shape == (5,)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_state_survives_resume_workers_and_second_requests(codec, tmp_path):
     def go(rounds=3, **options):
         return md.run(md.SCAFFOLD(), fed(), rounds, codec=codec, progress=False, **options)
 
-    whole = go(transport=Rewired(Local(), one_by_one))
+    uninterrupted = go(transport=Rewired(Local(), one_by_one))
     others = [go(transport=Rewired(t, d)) for t, d in ((Local(), twice), (Processes(2), one_by_one))]
     for other in others:
-        assert other.x.equal(whole.x)
-        assert [*other.ledger] == [*whole.ledger]
+        assert other.x.equal(uninterrupted.x)
+        assert [*other.ledger] == [*uninterrupted.ledger]
     plain = go()
     go(2, checkpoint=tmp_path)
     assert go(resume=tmp_path).x.equal(plain.x)
@@ -159,7 +159,7 @@ def test_state_survives_resume_workers_and_second_requests(codec, tmp_path):
 @pytest.mark.parametrize("codec", quick(2, CODECS), ids=str)
 def test_a_lost_reply_is_one_never_asked_for(codec):
     lost = {(1, 0, 1), (2, 0, 2), (3, 0, 1)}
-    both = [Rewired(Local(), losing(lost, requests_arrive=served)) for served in (True, False)]
+    both = [Rewired(Local(), losing(lost, requests_arrive=arrive)) for arrive in (True, False)]
     a, b = (md.run(md.SCAFFOLD(), fed(), 5, codec=codec, progress=False, transport=t) for t in both)
     assert a.x.equal(b.x)
 
@@ -198,13 +198,13 @@ class Running:
     both_ways: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
 
-    def encode(self, packed, kept, rng):
-        return {k: v - kept[k] if k in kept else v for k, v in packed.items()}
+    def encode(self, packed, state, rng):
+        return {k: v - state[k] if k in state else v for k, v in packed.items()}
 
-    def decode(self, encoded, kept, dtype):
-        return {k: v + kept[k] if k in kept else v for k, v in encoded.items()}
+    def decode(self, encoded, state, dtype):
+        return {k: v + state[k] if k in state else v for k, v in encoded.items()}
 
-    def keep(self, packed, decoded, kept):
+    def keep(self, packed, decoded, state):
         return {k: v for k, v in decoded.items() if isinstance(v, Tensor)}
 
 
@@ -214,10 +214,10 @@ def test_a_codec_of_ones_own_may_go_both_ways_and_remember(tmp_path):
         return md.run(md.SCAFFOLD(), fed(), rounds, codec=Running(), progress=False, **options)
 
     assert isinstance(Running(), Codec)
-    whole = go()
+    uninterrupted = go()
     exact = md.run(md.SCAFFOLD(), fed(), 4, progress=False)
-    torch.testing.assert_close(whole.x, exact.x, rtol=1e-10, atol=1e-12)
-    assert not whole.x.equal(exact.x)
-    assert go(transport=Processes(2)).x.equal(whole.x)
+    torch.testing.assert_close(uninterrupted.x, exact.x, rtol=1e-10, atol=1e-12)
+    assert not uninterrupted.x.equal(exact.x)
+    assert go(transport=Processes(2)).x.equal(uninterrupted.x)
     go(2, checkpoint=tmp_path)
-    assert go(resume=tmp_path).x.equal(whole.x)
+    assert go(resume=tmp_path).x.equal(uninterrupted.x)
