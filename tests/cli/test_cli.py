@@ -203,7 +203,8 @@ def test_ctrl_c_exits_with_130(file, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_compare_prints_the_table_and_writes_what_it_is_asked_for(file, tmp_path):
-    page, figures = tmp_path / "report.html", tmp_path / "figures.json"
+    page = tmp_path / "report.html"
+    figures = tmp_path / "figures.json"
     result = medley("compare", file, "--methods", "FEDPROX,fedavg,fednova", "--base", "fednova", "--save", page)
     assert result.exit_code == 0, result.output
     assert [w for w in result.stdout.split() if w.startswith("Fed")][:4] == ["FedNova", "FedProx", "FedAvg", "FedNova"]
@@ -319,7 +320,8 @@ def test_an_entrys_author_title_and_year_are_one_papers_of_the_card(name):
     assert all(p == "others" or p[0].isupper() for p in people)
     names = people[0] if len(people) == 1 else f"{', '.join(people[:-1])} & {people[-1]}"
     names = names.replace(" & others", " et al.")
-    title, year = entry["title"][1:-1], int(entry["year"])
+    title = entry["title"][1:-1]
+    year = int(entry["year"])
     kinds = {"booktitle": "inproceedings", "journal": "article", "eprint": "misc"}
     assert [k for key, k in kinds.items() if key in entry] in ([bibtex(reference)[1:].split("{")[0]], [])
     assert f'{names}, "{title}"' in reference
@@ -496,7 +498,8 @@ def test_deploy_init_wants_to_know_how_many_nodes_there_will_be(file, tmp_path):
 
 @pytest.mark.slow
 def test_a_refused_comparison_changes_nothing_and_folders_of_one_kind_stay_so(file, tmp_path):
-    board, single = tmp_path / "board", tmp_path / "single"
+    board = tmp_path / "board"
+    single = tmp_path / "single"
     args = ("compare", file, "--jobs", 1, "--seeds", 1, "--rounds", 1, "--methods", "fedavg", "--save")
     assert medley(*args, board).exit_code == 0
 
@@ -653,7 +656,9 @@ def test_names_in_a_folder_move_no_cursor(file, tmp_path):
 def test_the_seed_of_a_private_run_is_shown_nowhere_and_its_folder_is_its_owners(tmp_path, caplog):
     pytest.importorskip("dp_accounting")
     q = md.problems.quadratics(clients=3, d=2)
-    fed, folder, seed = md.Federation(q.problem, clients=q.clients, weights="uniform"), tmp_path / "a", 7654321
+    fed = md.Federation(q.problem, clients=q.clients, weights="uniform")
+    folder = tmp_path / "a"
+    seed = 7654321
     method = md.Private(md.FedAvg(), noise=1.0)
     with caplog.at_level("INFO", "medley"):
         r = md.run(method, fed, 2, seed=seed, checkpoint=folder, progress=False)

@@ -99,7 +99,8 @@ def test_nothing_is_written_over(tmp_path):
 
 
 def test_a_full_disk_leaves_no_half_of_a_project(tmp_path, monkeypatch):
-    write, left = Path.write_text, [3]
+    write = Path.write_text
+    left = [3]
 
     def fills(self, text, encoding=None):
         left[0] -= 1

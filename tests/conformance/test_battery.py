@@ -305,7 +305,8 @@ def test_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         "- settle (if flows are at the clients): 1 + d + 1 down, 0 up",
         "- train (later): 10 d down, 3d+d up",
     )
-    d, none = Term("d", "float"), (Term("0", "scalar"),)
+    d = Term("d", "float")
+    none = (Term("0", "scalar"),)
     assert lines == [
         Line("probe", "first time", (d,), (Term("1", "scalar"),)),
         Line("train", "", (Term("2*d", "float"), Term("1", "scalar")), (d, Term("2", "scalar"))),

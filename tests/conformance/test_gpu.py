@@ -33,7 +33,8 @@ def on_both(method: Algorithm[Any, Any], place: Place, engine: str, rounds: int)
     on_gpu = md.run(method, fed, rounds, device="cuda", **settings)
     assert on_gpu.x.is_cpu
     torch.testing.assert_close(on_gpu.x, on_cpu.x, rtol=1e-7, atol=1e-9)
-    ours, theirs = on_cpu.ledger, on_gpu.ledger
+    ours = on_cpu.ledger
+    theirs = on_gpu.ledger
     assert (ours.up, ours.down, ours.exchanges) == (theirs.up, theirs.down, theirs.exchanges)
 
 

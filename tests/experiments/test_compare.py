@@ -145,7 +145,8 @@ def test_rows_are_means_and_t_intervals_of_the_results(monkeypatch):
 
 
 def test_a_folder_keeps_finished_runs_and_they_are_not_made_again(tmp_path, monkeypatch):
-    fed, methods = federation(), [md.FedAvg(), Probe()]
+    fed = federation()
+    methods = [md.FedAvg(), Probe()]
     first = compare(methods, fed, rounds=2, seeds=2, jobs=1, save=tmp_path / "board")
     runs = []
     true_run = md.Federation.run
@@ -178,7 +179,8 @@ def no_collection():
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_keeps_what_is_finished(tmp_path, jobs, no_collection):
-    fed, stuck = federation(), Probe("sleep", seed=1, asleep=str(tmp_path / "asleep"))
+    fed = federation()
+    stuck = Probe("sleep", seed=1, asleep=str(tmp_path / "asleep"))
     before = signal.getsignal(signal.SIGINT)
 
     def strike():

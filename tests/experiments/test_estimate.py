@@ -105,7 +105,8 @@ def test_a_trial_asks_whole_cohorts_of_few_rows() -> None:
 def test_a_trial_of_a_stream_visits_two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", time.process_time)
     g = torch.Generator().manual_seed(0)
-    X, y = torch.randn(300, 8, generator=g), torch.arange(300) % 6
+    X = torch.randn(300, 8, generator=g)
+    y = torch.arange(300) % 6
     fed = md.Federation(
         md.problems.Network(mlp(8, 6, hidden=(4,))),
         data=md.datasets.Dataset(X, y, X[:60], y[:60], 6),

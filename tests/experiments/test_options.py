@@ -78,7 +78,8 @@ def test_presets_keep_their_short_name() -> None:
 def test_objects_show_themselves_in_a_line_and_in_a_notebook() -> None:
     fed = federation()
     board = md.compare([md.FedAvg(), md.GradientDescent()], fed, 2, 2, jobs=1)
-    result, data = board.results[0], md.datasets.digits().split(0.2)
+    result = board.results[0]
+    data = md.datasets.digits().split(0.2)
     assert repr(result).startswith("Result(FedAvg, seed 0: finished after round 2; ")
     assert repr(data) == "Dataset(digits: 1438 rows [64], 359 test rows, 10 classes)"
     partition = md.scenarios.IID(clients=4)

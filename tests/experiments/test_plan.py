@@ -49,7 +49,8 @@ SIGNS = st.text(st.sampled_from("aB/\\.:*%é ()=,~\n"), min_size=1, max_size=6)
 @given(SIGNS, SIGNS)
 def test_folders_of_different_names_differ_and_stay_inside(a: str, b: str) -> None:
     top = Path("top")
-    one, two = slot(top, a, 0), slot(top, b, 0)
+    one = slot(top, a, 0)
+    two = slot(top, b, 0)
     assert (one == two) == (a == b)
     assert one.parts[0] == "top"
     assert len(one.parts) == 3
@@ -100,7 +101,8 @@ def test_a_run_without_a_result_has_nothing_kept(tmp_path: Path) -> None:
 
 def test_a_final_result_is_kept_and_an_interrupted_one_made_again(tmp_path: Path) -> None:
     run = planned(tmp_path / "a")
-    saved, loaded = kept_as(run), run.saved_result()
+    saved = kept_as(run)
+    loaded = run.saved_result()
     assert run.done
     assert loaded is not None
     assert torch.equal(loaded.x, saved.x)

@@ -19,7 +19,8 @@ def federation(**more: object) -> md.Federation:
 
 @pytest.mark.slow
 def test_the_quickest_method_is_named_and_no_accuracy_after_the_target(tmp_path: Path) -> None:
-    quick, slow = md.Tuned(md.FedAvg(), lr=4.0), md.FedAvg()
+    quick = md.Tuned(md.FedAvg(), lr=4.0)
+    slow = md.FedAvg()
     devices = md.scenarios.Devices(speed=1e4, up=1e5, down=1e5)
     fed = federation(devices=devices)
     board = md.compare(

@@ -334,7 +334,8 @@ def test_the_recipes_of_the_papers_are_in_order(path):
     methods = r.methods()
     assert len(names(methods)) == len(methods) > 1
     for method in methods:
-        grid, knobs = r.grid(method), {"L", "delta"} if isinstance(method, md.FedECADO) else set()
+        grid = r.grid(method)
+        knobs = {"L", "delta"} if isinstance(method, md.FedECADO) else set()
         assert grid.keys() <= {"lr"} | knobs
         assert all(len(values) <= 4 for values in grid.values())
     rounds = {"table3": 200, "table4": 60, "table5": 10, "table7": 200}.get(path.stem, 100)
@@ -429,7 +430,8 @@ def test_a_network_that_no_message_carries_is_refused_before_it_is_made(sizes: s
     """The first took 256 GB before anything was said."""
     resource = pytest.importorskip("resource")
     text = f'[problem]\nkind = "Network"\nmodel = "mlp"\n{sizes}\n[data]\nname = "digits"\nflatten = true\n'
-    begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
         md.RecipeError, match=r"recipe: problem: the network would have a part of .*choose smaller sizes"
     ):

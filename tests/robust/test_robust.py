@@ -76,7 +76,7 @@ def reading(read: Callable[[Any], Any], fold: R.Fold, rows: list[float], **field
             o = None if fields.get("silent", False) and (me.id or fields["silent"] == "all") else request.x + v
             return Said(request.x + v, 2 * (request.x + v), v, int(10 * v), o)
 
-    Reader.say.__annotations__.update(me=Client, got=Model)
+    Reader.say.__annotations__.update(me=Client, request=Model)
     fed = md.Federation(
         md.problems.LeastSquares(),
         clients=[(torch.ones(2, 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64))] * len(rows),
@@ -126,7 +126,8 @@ def test_weights_that_differ_are_refused() -> None:
     ids=str,
 )
 def test_folds_that_leave_nobody_out_are_the_plain_method(method: Algorithm[Any, Any], fold: R.Fold) -> None:
-    plain, robust = run(method), run(md.Robust(method, fold=fold))
+    plain = run(method)
+    robust = run(md.Robust(method, fold=fold))
     assert torch.allclose(plain.x, robust.x, atol=1e-10)
     assert plain.ledger.up == robust.ledger.up
     assert plain.ledger.down == robust.ledger.down
@@ -181,7 +182,8 @@ def test_methods_that_read_replies_one_by_one_are_refused(method: Algorithm[Any,
 
 
 def test_wrappers_that_read_replies_otherwise_are_refused() -> None:
-    robust, private = md.Robust(md.FedAvg(), fold=R.Median()), md.Private(md.FedAvg(), noise=1.0)
+    robust = md.Robust(md.FedAvg(), fold=R.Median())
+    private = md.Private(md.FedAvg(), noise=1.0)
     with pytest.raises(Unsupported, match="DP-FedAvg cannot be robust: it adds noise to sums of replies"):
         md.Robust(private, fold=R.Median())
     with pytest.raises(Unsupported, match=r"Median-FedAvg cannot be private: .*unit='row', which adds the noise at"):
@@ -198,7 +200,8 @@ def test_noise_at_the_clients_goes_with_a_fold_whichever_is_outside(monkeypatch:
     monkeypatch.setattr(md.Private, "identity", "the same noise for both")
     inside = md.Robust(md.Private(md.FedAvg(), unit="row", noise=1.0), fold=R.Median())
     outside = md.Private(md.Robust(md.FedAvg(), fold=R.Median()), unit="row", noise=1.0)
-    a, b = run(inside), run(outside)
+    a = run(inside)
+    b = run(outside)
     assert torch.equal(a.x, b.x)
     assert 0 < a.history[-1]["epsilon"] == b.history[-1]["epsilon"]
 

@@ -58,7 +58,9 @@ def test_a_far_liar_does_not_hide_a_near_one(fold: R.Fold, far: float, near: flo
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"a={c['a']} f={c['f']}")
 @pytest.mark.shapes
 def test_folds_are_those_of_byzfl(case: dict[str, Any]) -> None:
-    x, a, f = torch.tensor(case["rows"], dtype=torch.float64), case["a"], case["f"]
+    x = torch.tensor(case["rows"], dtype=torch.float64)
+    a = case["a"]
+    f = case["f"]
     liars = f / a
     vectors = {
         "TrimmedMean": R.TrimmedMean(liars)(x),
@@ -142,7 +144,8 @@ def test_equal_rows_are_their_mean(fold: R.Fold, dtype: torch.dtype) -> None:
 def test_liars_that_are_borne_move_it_no_further_than_honest_rows_lie_apart(
     fold: R.Fold, size: float, seed: int, f: int
 ) -> None:
-    a, d = 11, 6
+    a = 11
+    d = 6
     x = rows_of(a, d, seed, torch.float32)
     honest = x[: a - f]
     spread = float(distances(honest, honest.mean(0)).max())
@@ -242,7 +245,8 @@ def test_distances_keep_their_digits_beside_a_row_that_is_far_off() -> None:
 def test_distances_keep_their_digits_far_from_0() -> None:
     """Replies may share a large part, 1e7 in each coordinate here: of ‖x‖² + ‖y‖² − 2⟨x, y⟩ nothing would be left."""
     x = rows_of(9, 50, dtype=torch.float64)
-    computed, expected = squared_distances(x + 1e7), torch.cdist(x, x) ** 2
+    computed = squared_distances(x + 1e7)
+    expected = torch.cdist(x, x) ** 2
     assert torch.allclose(computed, expected, rtol=1e-5, atol=1e-9)
 
 
@@ -269,7 +273,8 @@ def test_a_reply_at_or_beside_the_start_does_not_hold_the_geometric_median(offse
     for rows, at in ((crossed, 0), (liar, 20)):
         rows = rows.clone()
         rows[at] += offset * torch.randn(rows.shape[1], generator=g).double()
-        v, best = R.GeometricMedian()(rows), R.GeometricMedian(steps=20000, tolerance=1e-14)(rows)
+        v = R.GeometricMedian()(rows)
+        best = R.GeometricMedian(steps=20000, tolerance=1e-14)(rows)
         w = rows.mean(0)
         for _ in range(1000):  # at most 200 change anything
             beta = 1 / (rows - w).norm(dim=1).clamp(min=1e-12)

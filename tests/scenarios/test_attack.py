@@ -50,7 +50,8 @@ def vectors(of: dict[int, dict[str, Any]], ids: Any) -> Tensor:
 
 
 def test_liars_are_drawn_once_and_more_include_fewer() -> None:
-    few, many = Attack("alie", 0.1).liars(3, 40), Attack("ipm", 0.4).liars(3, 40)
+    few = Attack("alie", 0.1).liars(3, 40)
+    many = Attack("ipm", 0.4).liars(3, 40)
     assert (len(few), len(many)) == (4, 16)
     assert set(few) < set(many)
     assert few != Attack("alie", 0.1).liars(4, 40)
@@ -98,7 +99,8 @@ def test_alie_is_a_shift_by_deviations_of_the_replies_that_liars_know() -> None:
 def test_alie_and_inner_products_are_those_of_byzfl() -> None:
     file = Path(__file__).parents[1] / "robust" / "byzfl.json"
     for case in json.loads(file.read_text())["cases"]:
-        a, f = case["a"], case["f"]
+        a = case["a"]
+        f = case["f"]
         if not f:
             continue
         for kind, name, s in (("alie", "ALIE", 1.2), ("ipm", "IPM", 0.6)):
@@ -115,7 +117,8 @@ def test_alie_and_inner_products_are_those_of_byzfl() -> None:
 
 def test_gaussian_lies_are_noise_of_a_named_stream() -> None:
     attack = Attack("gaussian", 0.3, strength=2.0)
-    lies, n = attack.lies(0, 10), 20_000
+    lies = attack.lies(0, 10)
+    n = 20_000
     assert lies is not None
     zero = {i: {"delta": torch.zeros(n, dtype=torch.float64)} for i in range(10)}
     a, again, later = lies((1, 0), zero), lies((1, 0), zero), lies((2, 0), zero)  # type: ignore[arg-type]
@@ -130,7 +133,8 @@ def test_gaussian_lies_are_noise_of_a_named_stream() -> None:
 
 
 def test_labels_flip_at_liars_alone() -> None:
-    plain, flipped = federation().draw(1), federation(Attack("label flip", 0.3)).draw(1)
+    plain = federation().draw(1)
+    flipped = federation(Attack("label flip", 0.3)).draw(1)
     liars = Attack("label flip", 0.3).liars(1, 10)
     for i in range(10):
         (_, y, _), (_, z, _) = plain.rows.of(0, i), flipped.rows.of(0, i)
@@ -141,7 +145,8 @@ def test_labels_flip_at_liars_alone() -> None:
 @pytest.mark.shapes
 def test_a_backdoor_writes_its_patch_into_a_part_of_the_liars_rows() -> None:
     attack = Attack("backdoor", 0.2, target=3, patch=2, poisoned=0.25)
-    plain, poisoned = federation().draw(0), federation(attack).draw(0)
+    plain = federation().draw(0)
+    poisoned = federation(attack).draw(0)
     liars = attack.liars(0, 10)
     for i in range(10):
         (X, y, _), (X_now, y_now, _) = plain.rows.of(0, i), poisoned.rows.of(0, i)
@@ -195,7 +200,8 @@ def test_success_is_measured_on_test_rows_of_other_classes() -> None:
     ),
 )
 def test_a_run_under_attack_has_the_same_bits_elsewhere_and_resumes(kind: Any, tmp_path: Path) -> None:
-    fed, method = federation(Attack(kind, 0.3)), md.SCAFFOLD()
+    fed = federation(Attack(kind, 0.3))
+    method = md.SCAFFOLD()
     uninterrupted = run(method, fed)
     assert torch.equal(uninterrupted.x, run(method, fed, transport=Processes(2)).x)
     run(method, fed, 2, checkpoint=tmp_path / "run")
@@ -208,14 +214,16 @@ def test_a_run_under_attack_has_the_same_bits_elsewhere_and_resumes(kind: Any, t
 
 def test_means_sums_and_single_replies_are_lied_to_alike() -> None:
     fed = federation(Attack("sign flip", 0.3, strength=3.0))
-    lied_to, honest = run(md.FedAvg(), fed, 1), run(md.FedAvg(), federation(), 1)
+    lied_to = run(md.FedAvg(), fed, 1)
+    honest = run(md.FedAvg(), federation(), 1)
     robust = run(md.Robust(md.FedAvg(), fold=R.TrimmedMean(0.0)), fed, 1)
     assert torch.allclose(lied_to.x, robust.x, atol=1e-6)
     assert float((lied_to.x - honest.x).norm()) > 0.1 * float(honest.x.norm())
 
 
 def test_nobody_who_lies_is_the_plain_run() -> None:
-    a, b = run(md.FedAvg(), federation(Attack("sign flip", 0.0))), run(md.FedAvg(), federation())
+    a = run(md.FedAvg(), federation(Attack("sign flip", 0.0)))
+    b = run(md.FedAvg(), federation())
     assert torch.equal(a.x, b.x)
 
 
@@ -277,7 +285,8 @@ def test_attacks_that_this_federation_cannot_have() -> None:
 
 
 def test_tokens_have_no_patch() -> None:
-    X, y = torch.randint(5, (12, 4)), torch.arange(12) % 2
+    X = torch.randint(5, (12, 4))
+    y = torch.arange(12) % 2
     with pytest.raises(BadData, match="rows of numbers; yours are sparse, mapped or tokens"):
         Attack("backdoor", 0.5).poison(X, y, 2, {0: np.arange(4)}, 0)
 

@@ -11,7 +11,8 @@ from medley.scenarios import Bandwidth, Pace, Rayleigh, Uniform
 
 
 def test_sh_12_the_fading_channel_carries_3_814_pairs():
-    law, stream = Rayleigh(), rng(0, "channel")
+    law = Rayleigh()
+    stream = rng(0, "channel")
     values = np.array([law.draw(stream) for _ in range(200_000)])
     # E⌊X⌋ = Σ_k P(X ≥ k), and X ≥ k iff γ ≥ (2^(k/2) − 1)/5.
     tail = [math.exp(-(2 ** (k / 2) - 1) / 5) for k in range(1, 40)]
@@ -31,7 +32,8 @@ def test_a_pace_draws_it_for_every_client_and_round():
 
 
 def test_bandwidth_is_a_gradient_and_so_many_pairs():
-    gradient, pair = 300 * 8 + 16, 301 * 8
+    gradient = 300 * 8 + 16
+    pair = 301 * 8
     for bytes, pairs in (
         (0, 0),
         (gradient, 0),

@@ -76,7 +76,8 @@ def test_coins_are_independent_and_may_all_fall_tails():
 
 
 def test_clients_keep_a_daily_rhythm():
-    rule, n = Availability(0.1, period=24, on=0.25), 400
+    rule = Availability(0.1, period=24, on=0.25)
+    n = 400
     day = np.array([rule.awake(r, n, 7) for r in range(1, 49)])
     assert (day[:24].sum(0) == 6).all()  # a quarter of every day, whatever the phase
     assert np.array_equal(day[:24], day[24:])

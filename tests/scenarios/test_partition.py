@@ -93,7 +93,8 @@ def test_labels_gives_exactly_that_many_labels_to_everyone(case, per_client):
 
 
 def test_labels_that_no_client_takes_are_left_out_and_the_log_says_so(caplog):
-    rule, y = Labels(2, per_client=1), np.arange(24) % 3
+    rule = Labels(2, per_client=1)
+    y = np.arange(24) % 3
     assert sum(map(len, rule.split(y, 24, 0))) == 16
     assert f"{rule!r} leaves out 8 of the 24 rows: no client takes their labels; use more clients" in caplog.text
     caplog.clear()
@@ -123,7 +124,9 @@ def test_dirichlet_runs_from_one_label_a_client_to_iid(balanced):
 
 @pytest.mark.slow
 def test_dirichlet_shares_have_the_mean_and_variance_of_the_law():
-    k, alpha, m = 8, 0.7, 4000
+    k = 8
+    alpha = 0.7
+    m = 4000
     y = np.zeros(m, dtype=int)
     shares = np.array([[len(r) / m for r in Dirichlet(k, alpha).split(y, m, seed)] for seed in range(600)])
     var = (1 / k) * (1 - 1 / k) / (k * alpha + 1)
@@ -351,7 +354,8 @@ def test_a_partition_that_is_none_is_not_saved(tmp_path, parts, message):
 
 
 def test_a_partition_of_other_data_is_refused_or_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    parts, path = [np.arange(5), np.arange(5, 9)], tmp_path / "p.json"
+    parts = [np.arange(5), np.arange(5, 9)]
+    path = tmp_path / "p.json"
     save(parts, path, rows=10)
     assert same(parts, Saved(path).split(None, 10, 0))
     assert same(parts, load(path))

@@ -91,7 +91,8 @@ def test_the_loss_compares_what_the_mode_allows(mode):
                 for f, y in ((me.problem, me.problem.y), (me.replay.problem, me.replay.problem.y)):
                     if not f.n:
                         continue
-                    total, hits = 0.0, 0.0
+                    total = 0.0
+                    hits = 0.0
                     for z, label in zip(f.outputs(x), y.tolist(), strict=True):
                         group = next(g for g in groups if label in g) if mode == "task" else set().union(*groups[:t])
                         total += float(torch.logsumexp(z[sorted(group)], 0) - z[label]) / f.n
@@ -116,7 +117,8 @@ def test_squared_row_gradients_are_those_of_single_rows():
 
 def test_what_a_client_holds_is_its_own_past():
     fed = federation(S.Split(3, "class"), replay=md.replay.Ring(8, sample=3))
-    world, again = fed.draw(0, rounds=2), fed.draw(0, rounds=2)
+    world = fed.draw(0, rounds=2)
+    again = fed.draw(0, rounds=2)
     for i in range(4):
         mine: list[float] = []
         for t in (1, 3, 5):
@@ -152,7 +154,8 @@ def test_cf17_figures_of_a_matrix_by_hand():
     assert figures(early)["fgt_max"] == pytest.approx((0.5 + 0) / 2)
     assert figures(early, [0, 0, 1])["fgt_max"] == pytest.approx((0.5 + 0.3) / 2)
     for matrix in (a, a[:2]):
-        values, n = figures(matrix), len(matrix)
+        values = figures(matrix)
+        n = len(matrix)
         assert values["acc"] == pytest.approx(values["learn"] - (n - 1) / n * values["fgt"], abs=1e-15)
 
 
@@ -270,7 +273,8 @@ def test_time_runs_through_the_rows_or_a_column(column):
 
 @pytest.mark.shapes
 def test_tasks_of_ones_own():
-    a, b = rows(classes=3), rows(seed=1, classes=3)
+    a = rows(classes=3)
+    b = rows(seed=1, classes=3)
     pairs = [((d.X.numpy(), d.y.numpy()), (d.X_test, d.y_test)) for d in (a, b)]
     for mode, classes in (("task", 6), ("class", 3), ("domain", 3)):
         fed = md.Federation(
@@ -283,7 +287,8 @@ def test_tasks_of_ones_own():
 
 
 def test_labels_may_be_of_any_whole_type():
-    X, y = torch.eye(2), torch.tensor([0, 1])
+    X = torch.eye(2)
+    y = torch.tensor([0, 1])
     for kind in (torch.bool, torch.uint8, torch.uint16, torch.int32):
         tasks = S.Tasks([((X, y.to(kind)), (X, y.to(kind)))] * 2)
         assert all(torch.equal(part[k], y) for part in tasks.parts() for k in (1, 3))
@@ -437,7 +442,8 @@ def test_uniform_weights_count_those_who_are_there():
     fed = federation(S.Split(3, "class"), weights="uniform")
     world = fed.draw(0, rounds=2)
     for t in (1, 3, 5):
-        p, sizes = world.view(t).p, world.task(t).sizes
+        p = world.view(t).p
+        sizes = world.task(t).sizes
         present = [i for i in p if sizes[i]]
         assert all(p[i] == (1 / len(present) if i in present else 0) for i in p)
         means = [world.client(i, t, Seq()).problem.loss(torch.ones(30).double()) for i in present]

@@ -16,7 +16,8 @@ class Adapter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.base, self.head = nn.Linear(64, 8).requires_grad_(False), nn.Linear(8, 10)
+        self.base = nn.Linear(64, 8).requires_grad_(False)
+        self.head = nn.Linear(8, 10)
         self.peft_config = {"default": SimpleNamespace(base_model_name_or_path="some/base")}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -147,7 +147,8 @@ def disk_full(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_disk_loses_neither_the_old_checkpoint_nor_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    toy, fed = Toy(), federation(3)
+    toy = Toy()
+    fed = federation(3)
     want = md.run(toy, fed, 5)
 
     def fill(row: dict[str, float]) -> None:

@@ -44,7 +44,8 @@ def right(z: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def test_where_the_direction_matters_it_is_asked_for_and_a_declared_one_counts() -> None:
-    fed, unsaid = federation(), {"top3": right}
+    fed = federation()
+    unsaid = {"top3": right}
     question = r"is a larger or a smaller 'top3' better\? .*metrics=\{'top3': \(f, 'max'\)\}"
     with pytest.raises(md.RecipeError, match=question):
         md.run(md.FedAvg(), fed, 1, metrics=unsaid, target={"top3": 0.9})

@@ -64,7 +64,8 @@ def test_another_process_and_hash_seed_compute_the_same(tmp_path: Path):
     script = "import sys, json, pathlib; from support import changes\n"
     script += "print(json.dumps(changes.identities(pathlib.Path(sys.argv[1]))))"
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=env, capture_output=True, check=True)
-    remote, local = json.loads(done.stdout), changes.identities(tmp_path)
+    remote = json.loads(done.stdout)
+    local = changes.identities(tmp_path)
     assert remote == local
     assert len(local) == 13
     assert {len(parts) for parts in local.values()} == {13}
@@ -251,5 +252,6 @@ def test_a_wrapper_is_not_what_it_wraps() -> None:
         slope = 9.01
 
     for cls in (Linear, Other):
-        cls.__module__, cls.__qualname__ = torch.nn.Linear.__module__, "Linear"
+        cls.__module__ = torch.nn.Linear.__module__
+        cls.__qualname__ = "Linear"
     assert len({fingerprint(cls) for cls in (torch.nn.Linear, Linear, Other)}) == 3

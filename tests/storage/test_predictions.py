@@ -98,7 +98,8 @@ class Notes(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.last = nn.Embedding(10, 3), nn.Linear(5, 2)
+        self.embed = nn.Embedding(10, 3)
+        self.last = nn.Linear(5, 2)
 
     def forward(self, tokens: Tensor, ages: Tensor) -> Tensor:
         return self.last(torch.cat([self.embed(tokens).mean(1), ages], 1))  # type: ignore[no-any-return]

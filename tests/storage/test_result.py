@@ -77,7 +77,8 @@ def test_a_result_of_another_format_is_refused(tmp_path: Path, head: dict[str, o
 
 
 def test_a_digest_tells_bits_apart_and_not_wall_times():
-    a, b = ran(), ran()
+    a = ran()
+    b = ran()
     assert a["wall"] != b["wall"]
     assert a.digest == b.digest
     b.x = torch.nextafter(b.x, b.x + 1)
@@ -118,7 +119,8 @@ def test_a_damaged_folder_is_a_wire_error(tmp_path: Path, name: str, how: str):
 def test_damage_that_leaves_a_file_readable_is_noticed(tmp_path: Path, name: str, old: bytes, new: bytes):
     """Files of versions without checksums are read as they are."""
     a = ran()
-    a.clients, a.personal = [{"round": 3, "client": 0, "loss": 0.5}], {0: {"weight": torch.full((2,), 2.0)}}
+    a.clients = [{"round": 3, "client": 0, "loss": 0.5}]
+    a.personal = {0: {"weight": torch.full((2,), 2.0)}}
     a.save(tmp_path)
     assert Result.load(tmp_path).personal[0]["weight"].tolist() == [2.0, 2.0]
     raw = (tmp_path / name).read_bytes()

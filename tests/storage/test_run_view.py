@@ -81,7 +81,8 @@ def test_lost_and_refused_clients_are_counted_and_named(tmp_path: Path, caplog: 
     caplog.set_level(logging.WARNING, "medley")  # a test before may have asked for a line every round
     policy = md.ReplyPolicy(faulty="drop")
     r = federation().run(Picky(), 20, checkpoint=tmp_path, transport=Lossy(loss=0.2), reply_policy=policy)
-    v, last = run_view.view(tmp_path), {e.client: e.up for e in r.ledger if e.round == 20}
+    v = run_view.view(tmp_path)
+    last = {e.client: e.up for e in r.ledger if e.round == 20}
     assert v.asked == 120
     assert v.lost == sum(row.get("lost", 0) for row in r.history) > 10
     assert 10 < v.refused <= 20
@@ -170,7 +171,8 @@ def test_a_failed_run_shows_its_sentence(tmp_path: Path) -> None:
 
 
 def test_events_neither_disturb_a_run_nor_are_disturbed(tmp_path: Path) -> None:
-    bare, saved = federation().run(md.SCAFFOLD(), 4), federation().run(md.SCAFFOLD(), 4, checkpoint=tmp_path / "a")
+    bare = federation().run(md.SCAFFOLD(), 4)
+    saved = federation().run(md.SCAFFOLD(), 4, checkpoint=tmp_path / "a")
     assert bare.digest == saved.digest
     assert (tmp_path / "a" / events.FILE).stat().st_mode & 0o777 == 0o600
     with (tmp_path / "a" / events.FILE).open("ab") as f:

@@ -23,7 +23,8 @@ class Net(nn.Module):
 
     def __init__(self, hidden: int = 12) -> None:
         super().__init__()
-        self.hidden, self.act = hidden, nn.functional.relu
+        self.hidden = hidden
+        self.act = nn.functional.relu
         self.frozen = nn.Linear(64, 64).requires_grad_(False)
         self.body = nn.Sequential(nn.Linear(64, hidden), nn.BatchNorm1d(hidden))
         self.head = nn.Linear(hidden, 10)
@@ -150,7 +151,8 @@ def test_a_checkpoint_of_another_trainer_is_refused_with_the_key_of_its_weights(
 
 def test_a_folder_brings_its_model_back_and_it_predicts(ran: tuple[md.Federation, md.Result, Path]) -> None:
     _, r, folder = ran
-    X, y = DATA.X_test, DATA.y_test
+    X = DATA.X_test
+    y = DATA.y_test
     assert X is not None
     assert y is not None
     loaded = md.Result.load(folder)
@@ -168,7 +170,8 @@ def test_a_folder_brings_its_model_back_and_it_predicts(ran: tuple[md.Federation
 def test_frozen_numbers_are_the_folders_and_not_those_of_the_module_given(tmp_path: Path, how: dict[str, str]) -> None:
     """Also where the structure cannot be written, as that of a module that holds a lambda."""
     for unwritten in (False, True):
-        module, other = Net(), Net()
+        module = Net()
+        other = Net()
         if unwritten:
             module.act = other.act = lambda v: v.relu()
         r = md.run(md.FedAvg(), federation(module, **how), 1, progress=False)
@@ -267,8 +270,12 @@ class Deep(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = self.Inner(64, 8), nn.Linear(8, 10)
-        self.act, self.norm, self._width, self.wave = swish, nn.LayerNorm, {"a": [8, (1, None)]}, torch.tanh
+        self.first = self.Inner(64, 8)
+        self.last = nn.Linear(8, 10)
+        self.act = swish
+        self.norm = nn.LayerNorm
+        self._width = {"a": [8, (1, None)]}
+        self.wave = torch.tanh
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.wave(self.act(self.first(x))))  # type: ignore[no-any-return]
@@ -293,7 +300,8 @@ def test_a_folder_of_somebody_elses_runs_no_command(tmp_path: Path, caplog: pyte
         net[0].weight.zero_()
         net[0].bias.copy_(torch.tensor(list(command)))
     r = md.run(md.FedAvg(), federation(md.models.mlp(64, 10)), 1)
-    r.x, r.model = torch.cat([p.detach().reshape(-1) for p in net.parameters()]), net
+    r.x = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+    r.model = net
     r.save(tmp_path)
     original = structure_in(tmp_path)
     for key in ("_compiled_call_impl", "forward", "_call_impl", "extra"):

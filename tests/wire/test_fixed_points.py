@@ -45,13 +45,17 @@ def test_the_fixed_point_is_the_optimum_under_default_codecs(method: md.Algorith
 
 @pytest.mark.parametrize("inner", [Quantise(), Quantise(3), Quantise(4, "stochastic"), Cast()], ids=str)
 def test_a_sum_of_replies_through_delta_lacks_the_last_error_alone(inner: Quantise | Cast) -> None:
-    g, codec, state = torch.Generator().manual_seed(0), Delta(inner), {}
-    sent, received = torch.zeros(9, dtype=torch.float64), torch.zeros(9, dtype=torch.float64)
+    g = torch.Generator().manual_seed(0)
+    codec = Delta(inner)
+    state = {}
+    sent = torch.zeros(9, dtype=torch.float64)
+    received = torch.zeros(9, dtype=torch.float64)
     for k in range(60):
         v = torch.randn(9, generator=g, dtype=torch.float64) * 0.7**k
         draws = lambda k=k: torch.Generator().manual_seed(k)
         decoded = codec.decode(codec.encode({"v": v}, state, draws), state, torch.float64)
         state = codec.keep({"v": v}, decoded, state)
-        sent, received = sent + v, received + decoded["v"]
+        sent = sent + v
+        received = received + decoded["v"]
         assert torch.allclose(sent - received, state["v~"], atol=1e-12)
     assert float((sent - received).abs().max()) < 1e-7

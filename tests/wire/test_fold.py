@@ -101,10 +101,12 @@ def test_buffers_are_the_weighted_change_and_the_largest_integers_in_any_order()
 
 
 def test_replies_regrouped_have_the_sum_and_the_buffers_of_a_block_and_stay_as_they_are():
-    before, after = (torch.zeros(2), torch.tensor([0])), (torch.tensor([1.0, 3.0]), torch.tensor([1]))
+    before = (torch.zeros(2), torch.tensor([0]))
+    after = (torch.tensor([1.0, 3.0]), torch.tensor([1]))
     request = exchange({0: 2.0, 1: 3.0}, before)
     packed = {i: {"v": torch.tensor([1.0, i]), "n": i, "none": None} for i in (0, 1)}
-    block, singles = Fold(), {i: Fold(engines=["seq"]) for i in (0, 1)}
+    block = Fold()
+    singles = {i: Fold(engines=["seq"]) for i in (0, 1)}
     for i in (0, 1):
         block.add(request, i, packed[i], after)
         singles[i].add(replace(request, weights=None), i, packed[i], after)

@@ -83,7 +83,8 @@ def test_what_came_in_can_be_written_to_and_does_not_share_the_received_bytes():
     raw = bytearray(to_bytes({"x": torch.ones(3), "y": torch.ones(3)}))
     packed = from_bytes(raw)
     raw[-12:] = bytes(12)
-    x, y = packed["x"], packed["y"]
+    x = packed["x"]
+    y = packed["y"]
     assert isinstance(x, Tensor)
     assert isinstance(y, Tensor)
     x.add_(1)

@@ -82,7 +82,8 @@ def test_quantise_is_off_by_a_share_of_a_level_in_every_row(bits, rounding, shar
 def test_zeros_are_zeros_and_stochastic_rounding_is_right_in_the_mean():
     assert through(Quantise(), {"v": torch.zeros(4, dtype=f64)})[1]["v"].equal(torch.zeros(4, dtype=f64))
     v = torch.tensor([1.0, 0.3, -0.123], dtype=f64)
-    codec, total = Quantise(3, "stochastic"), torch.zeros(3, dtype=f64)
+    codec = Quantise(3, "stochastic")
+    total = torch.zeros(3, dtype=f64)
     for k in range(4000):
         total += codec.decode(codec.encode({"v": v}, {}, lambda k=k: streams.generator(0, k)), {}, f64)["v"]
     torch.testing.assert_close(total / 4000, v, rtol=0, atol=0.01)
@@ -106,7 +107,9 @@ def test_topk_sends_the_largest_and_owes_the_rest():
 @pytest.mark.parametrize("inner", [Quantise(), Cast("float16"), TopK(0.3, feedback=False)], ids=str)
 @pytest.mark.shapes
 def test_delta_forgets_its_error_as_replies_settle(inner):
-    v, state, codec = MATRIX / MATRIX.abs().max(), {}, Delta(inner)
+    v = MATRIX / MATRIX.abs().max()
+    state = {}
+    codec = Delta(inner)
     errors = []
     for _ in range(6):
         _, decoded, state = through(codec, {"v": v}, state)
