@@ -70,9 +70,6 @@ def sample(seed: int) -> Drawn:
     level = g.choice(k, n, p=np.r_[np.full(k - 1, (1 - (r := 0.02 if rare else 1 / k)) / (k - 1)), r])
     unit = 10.0 ** g.choice([0, 0, 0, -9, -3, 3, 9])
     place = float(g.choice([0, 0, 0, 30, 1e3, 1e5, 1e6]))
-    if secure:  # masked numbers have a fixed resolution
-        unit = 1.0
-        place = 0.0
     skewed = g.random() < 0.2
     a = unit * (place + z[:, 0])
     b = np.exp(1.5 * z[:, 1]) if skewed else z[:, 1]
@@ -81,7 +78,7 @@ def sample(seed: int) -> Drawn:
     columns: dict[str, Any] = {"a": a, "b": b, "c": np.array([f"v{j}" for j in level])}
     mean = np.exp(eta)
     if family == "gaussian":
-        y = (eta + g.normal(size=n)) * (1.0 if secure else 10.0 ** g.choice([0, -6, 6]))
+        y = (eta + g.normal(size=n)) * 10.0 ** g.choice([0, -6, 6])
     elif family == "binomial":
         shift = float(g.choice([0, -2, -4]))
         p = (

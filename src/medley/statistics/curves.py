@@ -59,7 +59,7 @@ class KaplanMeier(Analysis):
         levels, _ = self.agreed(clients)
         groups = levels.get(self.by, [""])
         sums = self.summed(clients, self.count, Asked(packed(groups))).sums.numpy().reshape(len(groups), -1)
-        s.found = groups, np.rint(sums[:, :-1].reshape(len(groups), 2, -1)), sums[:, -1]
+        s.found = groups, np.rint(sums[:, :-1].reshape(len(groups), 2, -1)), sums[:, -1] * self.unit
 
     @on_client
     def count(self, me: Client[Any], got: Asked) -> Moments:
@@ -86,7 +86,7 @@ class KaplanMeier(Analysis):
             if coarse:
                 told = {f"curve by {grid} {site.digest(rows, np.ones(len(time[mine])))}": bits}
                 site.spend(self.event, told, int(used.sum()))
-            out += [*counts.ravel(), moved]
+            out += [*counts.ravel(), moved / self.unit]
         return Moments(tensor(out))
 
 

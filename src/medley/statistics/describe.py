@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +25,15 @@ from .cells import is_text, numbers, texts
 from .formulas import check_columns
 from .levels import sketched
 from .rules import Withheld
+from .scales import FINER, banded, exponents_of
 from .site import Site
 
 BINS = 1024
 """The most bins of a histogram, over twelve standard deviations."""
+
+
+FAR = 1e-3
+"""A deviation below this share of the mean is not computed from Σx² under secure sums."""
 
 
 class Asked(Message):
@@ -43,9 +49,10 @@ class Tables(Message):
 
 
 class Spread(Message):
-    """Up: squares, whether they and quantiles are withheld [cells, 3], and histograms [2, cells, bins], see `ends`."""
+    """Up: squares and, under secure sums, Σ(x − mean), whether they and quantiles are withheld [cells, 4]; histograms
+    [2, cells, bins], see `ends`."""
 
-    squares: Float[Tensor, "c 3"]
+    squares: Float[Tensor, "c 4"]
     bins: Float[Tensor, "2 c b"]
 
 
@@ -130,11 +137,14 @@ class Describe(Analysis):
         tables = self.summed(clients, self.name_them, Asked(packed(asked))).levels if asked else ()
         levels = {c: named_by(t, c, len(clients.ids)) for c, t in zip(asked, tables, strict=True)}
         numeric = [c for c in self.named if c not in names]
-        said = {"levels": levels, "numeric": numeric, "categorical": categorical}
-        sums = self.summed(clients, self.count, Asked(packed(said))).sums.numpy()
+        said: dict[str, Any] = {"levels": levels, "numeric": numeric, "categorical": categorical}
         whole = ["", *(levels[self.by] if self.by else [])]
-        entries = sums.reshape(-1, 6)  # n, Σx, Σx², withheld, missing, withheld
         places: list[tuple[str, str, str | None]] = [(c, g, None) for c in numeric for g in whole]
+        said["units"] = self._units(clients, said, [[c, g, 0.0] for c, g, _ in places])
+        sums = self.summed(clients, self.count, Asked(packed(said))).sums.numpy()
+        entries = sums.reshape(-1, 6)  # n, Σx, Σx², withheld, missing, withheld
+        if said["units"]:
+            entries[: len(places), 1:3] *= 2.0 ** np.outer(said["units"], [1, 2])
         places += [(c, g, v) for c in categorical for g in whole for v in (None, *levels[c])]
         by = dict(zip(places, entries, strict=True))
         cells: dict[str, dict[str, Cell]] = {c: {} for c in self.named}
@@ -148,13 +158,28 @@ class Describe(Analysis):
             self._spread(clients, said, {k[:2]: v for k, v in by.items() if k[0] in numeric}, cells)
         s.found = whole, cells
 
+    def _units(self, clients: Cohort, said: dict[str, Any], means: list[Any]) -> list[int]:
+        """The exponents of columns' magnitudes about these means, see `scales`; none without masks."""
+        if not self.masked(clients) or not means:
+            return []
+        table = self.summed(clients, self.magnitudes, Asked(packed({**said, "means": means}))).sums.numpy()
+        return [int(k) for k in exponents_of(table.reshape(len(means), -1))]
+
     def _spread(self, clients: Cohort, said: dict[str, Any], by: dict[Any, Any], cells: Any) -> None:
         """Means, deviations and quantiles of columns of numbers."""
         means = {k: float(e[1] / e[0]) if e[0] > 0.5 else 0.0 for k, e in by.items()}
-        grids = {c: _grid(by[c, ""]) for c in said["numeric"]}
         centres = [[c, g, m] for (c, g), m in means.items()]
-        up = self.summed(clients, self.spread, Asked(packed({**said, "means": centres, "grids": grids})))
+        units = self._units(clients, said, centres)
+        about = dict(zip(by, units, strict=False))
+        grids = {c: _grid(by[c, ""], about.get((c, ""))) for c in said["numeric"]}
+        request = {**said, "means": centres, "units": units, "grids": grids}
+        up = self.summed(clients, self.spread, Asked(packed(request)))
         squares, bins = up.squares.numpy(), up.bins.numpy()
+        if units:  # Σx has not all digits of a mean that is far from 0
+            squares[:, :2] *= 2.0 ** np.outer(units, [2, 1])
+            n = np.maximum([e[0] for e in by.values()], 1.0)
+            squares[:, 0] -= squares[:, 1] ** 2 / n
+            means = {k: m + d for (k, m), d in zip(means.items(), squares[:, 1] / n, strict=True)}
         rows = dict(zip(by, range(len(squares)), strict=True))
         for (c, g), k in rows.items():
             cell = cells[c][g]
@@ -164,7 +189,7 @@ class Describe(Analysis):
             cell.sd = math.sqrt(max(squares[k, 0], 0.0) / (cell.n - 1)) if cell.n > 1 else None
             # The histogram of all rows is the sum of the groups' histograms.
             mine = [k] if g or not self.by else [j for (d, h), j in rows.items() if d == c and h]
-            if squares[mine, 2].sum() < 0.5 and cell.n:
+            if squares[mine, 3].sum() < 0.5 and cell.n:
                 ends = bins[:, mine].sum(1)
                 cell.quantiles = {q: quantile(ends, Grid(*grids[c]), q, cell.n) for q in self.quantiles}
 
@@ -195,13 +220,17 @@ class Describe(Analysis):
         site, said = site_of(me), unpacked(got.said)
         self._mine([*said["numeric"], *said["categorical"]])
         groups, out = self._groups(site, said["levels"]), []
+        units = iter(said.get("units") or repeat(0))
         for c in said["numeric"]:
             x = numbers(site.frame, c, site.name)
             for k, rows in enumerate(groups):
                 here = rows & ~np.isnan(x)
                 may = self._may(site, c, x, here)
                 by, gone = self.by if 0 < k < len(groups) - 1 else "", self._missing(site, c, rows)
-                out.append([*([here.sum(), *site.moments(c, x, here, (1, 2), by), 0] if may else [0, 0, 0, 1]), *gone])
+                scale, sums = 2.0 ** -next(units), [0, 0, 0, 1]
+                if may:
+                    sums = [here.sum(), *site.moments(c, x, here, (1, 2), by) * [scale, scale**2], 0]
+                out.append([*sums, *gone])
         for c in said["categorical"]:
             values = texts(site.frame, c, site.name)
             there = ~site.frame[c].isna().to_numpy()
@@ -245,6 +274,22 @@ class Describe(Analysis):
         return [used, *(used & (values == v) for v in levels[self.by])]
 
     @on_client
+    def magnitudes(self, me: Client[Any], got: Asked) -> Moments:
+        """The site's table of the columns' magnitudes about the means, in each group."""
+        site, said = site_of(me), unpacked(got.said)
+        self._mine([c for c, _, _ in said["means"]])
+        groups = dict(zip(["", *said["levels"].get(self.by, [])], self._groups(site, said["levels"]), strict=True))
+        out = []
+        for c, g, mean in said["means"]:
+            x = numbers(site.frame, c, site.name)
+            here = groups[g] & ~np.isnan(x)
+            may = self._may(site, c, x, here)
+            if may and site.rules.rounded:
+                site.spend(c, {"magnitude " + site.digest(here, np.ones(int(here.sum()))): 1.0})
+            out.append(banded(x[here & may, None] - mean))
+        return Moments(tensor(np.array(out).ravel()))
+
+    @on_client
     def spread(self, me: Client[Any], got: Asked) -> Spread:
         """Squares about the means, and histograms."""
         site, said = site_of(me), unpacked(got.said)
@@ -252,7 +297,8 @@ class Describe(Analysis):
         groups = dict(zip(["", *said["levels"].get(self.by, [])], self._groups(site, said["levels"]), strict=True))
         most = max(grid[2] for grid in said["grids"].values())
         squares, bins = [], np.zeros((2, len(said["means"]), most))
-        for k, (c, g, mean) in enumerate(said["means"]):
+        units = said.get("units") or repeat(0)
+        for k, ((c, g, mean), unit) in enumerate(zip(said["means"], units, strict=False)):
             x, grid = numbers(site.frame, c, site.name), Grid(*said["grids"][c])
             here = groups[g] & ~np.isnan(x)
             may = self._may(site, c, x, here)
@@ -261,7 +307,8 @@ class Describe(Analysis):
                 bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
             by = self.by if g and g != [*groups][-1] else ""
             about = site.moments(c, x - mean, here, (2,), by)[0] if may else 0.0
-            squares.append([about, 0.0 if may else 1.0, 0.0 if shown else 1.0])
+            off = site.moments(c, x, here, (1,), by)[0] - here.sum() * mean if may and said.get("units") else 0.0
+            squares.append([about * 4.0**-unit, off * 2.0**-unit, 0.0 if may else 1.0, 0.0 if shown else 1.0])
         return Spread(tensor(squares), tensor(bins))
 
 
@@ -279,11 +326,16 @@ def _known(value: float, withheld: float) -> int | None:
     return None if withheld > 0.5 else round(float(value))
 
 
-def _grid(sums: Any) -> Grid:
-    """Bins over six standard deviations on either side of the mean, of a width that is a power of 2."""
+def _grid(sums: Any, unit: int | None) -> Grid:
+    """Bins over six standard deviations on either side of the mean, of a width that is a power of 2.
+
+    Under secure sums, a deviation that Σx² does not have the digits for is that of the magnitude about the mean.
+    """
     n, total, squares = map(float, sums[:3])
     mean = total / n if n > 0.5 else 0.0
     sd = math.sqrt(max(squares / n - mean**2, 0.0)) if n > 0.5 else 0.0
+    if unit is not None and sd < FAR * abs(mean):
+        sd = 2.0 ** (unit + FINER) if unit else 0.0
     width = 12 * sd / BINS if sd > 1e-12 * abs(mean) else (abs(mean) or 1.0) / 2**20
     power = math.ceil(math.log2(width))
     first = math.floor((mean - 6 * sd) / 2.0**power)

@@ -4,8 +4,8 @@
 over sites are those of all rows, so that the iterates are those of one machine with all rows.
 
 **One round sends** (floats per site, p parameters, t = p(p + 1)/2): 3 · sites + columns up, and 1,152 for each column
-under C(), to agree on categories; t + 6p + 2 to begin; t + p + 13, t more where the link is not canonical and t for
-robust errors, until Newton's decrement is below 10⁻⁹ √n, at most 10⁻⁷.
+under C(), to agree on categories; under secure sums 128 (p + 2) to agree on scales; t + 6p + 2 to begin; t + p + 13,
+t more where the link is not canonical and t for robust errors, until Newton's decrement is below 10⁻⁹ √n, at most 10⁻⁷.
 
 **Departures**: steps use the observed information instead of the expected one if it is positive definite, so that
 links that are not canonical converge quadratically, too. Standard errors are from the expected one, as in R; those of
@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -31,7 +31,8 @@ from .cells import needed
 from .families import FAMILIES, LINKS, Family, deviance, parts, shape
 from .formulas import design, parsed, within
 from .rounding import Told, rounded
-from .scoring import Alone, Curve, Descent, Fitted, Point, Unfit, inverse, separation
+from .scales import FINER, banded, exponents_of, scaled
+from .scoring import ALONE, CHI2, DEVIANCE, LLF, NULL, Alone, Curve, Descent, Fitted, Point, Unfit, inverse, separation
 from .site import Site
 
 FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
@@ -46,8 +47,9 @@ Covariance = Literal["model", "HC0", "HC1", "HC3", "cluster"]
 
 
 class Begun(Message):
-    """Up: sums of x, x², (x(1 − x))², x over events, of the first weighted regression's right side, and of its weights
-    times x [6, p]; its matrix; sums."""
+    """Up: for columns of zeros and ones, sums of x and of x over events, rows 0 and 3, and whether a column is another,
+    row 2; sums of z², of the first weighted regression's right side, and of its weights times z [6, p]; its matrix;
+    sums. Columns z are combinations of x, see `medley.statistics.basis`."""
 
     x: Float[Tensor, "6 p"]
     H: Float[Tensor, " t"]
@@ -162,28 +164,43 @@ class GLM(Analysis):
         if len(names) >= n:
             raise Unfit(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "basis": tensor([])}
-        T, at = Basis(names, noisy), np.triu_indices(len(names))
+        T, at = Basis(names), np.triu_indices(len(names))
         first: dict[str, Any] = {"b": tensor([]), "bread": tensor([]), "mean": 0.0, "alpha": self.alpha or 1e-6}
-        begun = ask(self.begin, Point(**first, **point))
+        if noisy:
+            table = ask(self.magnitudes, Point(**first, **point)).sums.numpy().reshape(len(names) + 2, -1)
+            *scale, unit, weight = exponents_of(table)
+            weight += FINER if weight else 0
+            point["units"] = tensor([unit, weight])
+            T = Basis(names, scale=np.array(scale), rows=n * 2.0 ** self._powers(unit, weight)["H"])
+            point["basis"] = tensor(T.T[at])
+
+        def in_units(method: Any, request: Point) -> Any:
+            """The sum of the sites' replies, in their own units."""
+            up, (outcome, weight) = ask(method, request), request.units.tolist()
+            return scaled(up, self._powers(outcome, weight, type(up)), 1)
+
+        begun = in_units(self.begin, Point(**first, **point))
         x, (weight, total) = begun.x.numpy(), begun.sums.tolist()
         same = Unfit(f"{parsed(self.formula).response} has one value at all sites: there is nothing to explain")
-        if self._counts and (abs(total) < 1e-9 or (self.family == "binomial" and abs(weight - total) < 1e-9)):
+        most = weight if self.family == "binomial" else np.inf
+        if self._counts and min(abs(total), abs(most - total)) < 1e-9 * weight:
             raise same
         while T.improved(H := lower(begun.H)):
             point["basis"] = tensor(T.T[at])
-            begun = ask(self.begin, Point(**first, **point))
+            begun = in_units(self.begin, Point(**first, **point))
         self._refuse(names, x, levels)
         size, point["mean"] = np.sqrt(begun.x[1].numpy() / n), total / weight
         with np.errstate(all="ignore"):  # under some links no mean is possible at first
             eta = float(LINKS[self.uses].link(np.array([point["mean"]]))[0])
         flat = inverse(H) @ begun.x[5].numpy() * eta
-        descent = Descent(self, partial(ask, self.score), sites, names, point, size, flat, noisy=noisy)
-        descent.apart = lambda d: float(ask(self.apart, Point(**{**first, **point, "b": tensor(d)})).sums[0]) < 0.5
+        score, even = partial(in_units, self.score), weight / n
+        descent = Descent(self, score, sites, names, point, size, flat, noisy=noisy, weight=even)
+        descent.apart = lambda d: float(in_units(self.apart, Point(**{**first, **point, "b": tensor(d)})).sums[0]) < 0.5
         if descent.free and "Intercept" in names and not (self.offset or self.exposure):
             descent.alone = Alone(done=False)
         fitted = descent.fit(inverse(H) @ begun.x[4].numpy()).of_columns(T.T)
-        whole = total**2 / weight if self.family == "gaussian" else weight
-        if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= 1e-20 * whole:
+        whole = (1e-14 if noisy else 1e-20) * (total**2 / weight if self.family == "gaussian" else weight)
+        if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= whole:
             raise same
         return fitted
 
@@ -211,6 +228,22 @@ class GLM(Analysis):
             effects |= {base: abs(middle)} | {names[k]: abs(d[k] - middle) for k in others}
         most = max(effects.values(), default=0.0)
         return [name for name, effect in effects.items() if effect > 0.3 * most] or names
+
+    def _powers(self, outcome: float, weight: float, reply: type[Message] = Curve) -> dict[str, Any]:
+        """The exponents by which a reply's fields are divided, from those of the outcome's and the weights' units.
+
+        μ' is in the outcome's unit to the power s, and V(μ) to the power v.
+        """
+        s, v = {"log": 1, "inverse": 2}.get(self.uses, 0), 2 * (self.family == "gamma")
+        g, h, of = weight + (1 + s - v) * outcome, weight + (2 * s - v) * outcome, weight + (2 - v) * outcome
+        if reply is Begun:
+            return {"x": np.array([[0], [0], [0], [0], [g], [h]]), "H": h, "sums": [weight, weight + outcome]}
+        if reply is not Curve:
+            return {}
+        sums = np.zeros(16)
+        sums[[DEVIANCE, CHI2, LLF, NULL, NULL + 1]], sums[ALONE:] = of, weight
+        sums = sums[: 16 if self.family == "negative_binomial" and self.alpha is None else ALONE]
+        return {"g": g, "H": h, "O": h, "meat": 2 * g, "shape": weight, "sums": sums}
 
     @property
     def _counts(self) -> bool:
@@ -245,8 +278,22 @@ class GLM(Analysis):
             right, total = within_basis(np.eye(X.shape[1]), got.basis).T @ right, r.told.total
             events = r.told.events(X, event) if self._counts else events
         site.effective(weight, X)
-        sums = [X.sum(0), (Z**2).sum(0), ((X * (1 - X)) ** 2).sum(0), events, right, Z.T @ weight]
-        return Begun(tensor(sums), tensor(upper(Z.T @ (weight[:, None] * Z))), tensor([r.w.sum(), total]))
+        zero_one = np.isin(X, (0, 1)).all(0)
+        sums = [X.sum(0) * zero_one, (Z**2).sum(0), 1.0 * ~zero_one, events * zero_one, right, Z.T @ weight]
+        up = Begun(tensor(sums), tensor(upper(Z.T @ (weight[:, None] * Z))), tensor([r.w.sum(), total]))
+        outcome, weight = got.units.tolist()
+        return cast(Begun, scaled(up, self._powers(outcome, weight, Begun), -1))
+
+    @on_client
+    def magnitudes(self, me: Client[Any], got: Point) -> Moments:
+        """The site's table of the columns' magnitudes, and of the outcome's and the weights', if they have a unit."""
+        site = site_of(me)
+        r = self._rows(site, got)
+        y = r.y if self.family in ("gaussian", "gamma") else 0 * r.y
+        if y.any() and r.told is not None:
+            site.spend(r.told.column, {"magnitude " + site.digest(r.told.used, r.w): 1.0})
+        w = r.w if self.weights else 0 * r.w
+        return Moments(tensor(banded(np.column_stack([r.X, y, w])).ravel()))
 
     @on_client
     def apart(self, me: Client[Any], got: Point) -> Moments:
@@ -299,13 +346,14 @@ class GLM(Analysis):
         dev: Any = lambda m: (w @ deviance(self.family, y, m, a), *parts(self.family, y, m, w, a))
         flat = np.full(len(y), got.mean)
         (fit, *likely), null = dev(mu), dev(flat)
-        over = w @ (y / flat - 1) ** 2 if self.family == "gamma" else w @ (left**2 - mu)
-        sums = [len(y), fit, w @ (left**2 / V), *likely, *null, bad.sum(), over, w @ mu**2, 0, 0]
+        over = w @ (y / flat - 1) ** 2 if self.family == "gamma" else w @ (left**2 - mu) * free
+        sums = [len(y), fit, w @ (left**2 / V), *likely, *null, bad.sum(), over, w @ mu**2 * free, 0, 0]
         if free:
             slope_, bend_, _ = shape(y, flat, got.null)
             sums += [parts(self.family, y, flat, w, got.null)[0], w @ slope_, w @ bend_]
         up = Curve(tensor(total), H(expected), observed, meat, shaped, tensor(sums))
-        return up if r.told is None else rounded(self, r, got, up, X, mu, w * left**2 / V, scores)
+        up = up if r.told is None else rounded(self, r, got, up, X, mu, w * left**2 / V, scores)
+        return cast(Curve, scaled(up, self._powers(*got.units.tolist()), -1))
 
     def _rows(self, site: Site, got: Point) -> Rows:
         """The site's rows of this fit, once they may leave; they are kept for the next exchange."""

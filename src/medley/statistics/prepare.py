@@ -141,11 +141,7 @@ class Preparation:
                 spread = (cell.sd or 0.0) * math.sqrt((n - 1) / n)
                 deviation = spread if spread > 1e-10 * abs(mean) else 1.0
                 if deviation != spread:
-                    log.warning(
-                        "prepare: %s has no spread at all sites together, so it is not divided by one; if its values "
-                        "do differ, secure sums have masks too coarse for them: give the column in another unit",
-                        name,
-                    )
+                    log.warning("prepare: %s has no spread at all sites together, so it is not divided by one", name)
             k = len(made.features) - (made.levels is None)  # a column of numbers has one feature, and its indicator
             means += [*([mean] if made.levels is None else []), *[0.0] * k]
             deviations += [*([deviation] if made.levels is None else []), *[1.0] * k]

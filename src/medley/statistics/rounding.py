@@ -56,7 +56,7 @@ class Told:
         whole, z = bool((r.y == np.rint(r.y)).all()), root * y
         a = Q.T @ z
         rest = z - Q @ a
-        spread = max(float(np.sqrt(rest @ rest / n)), 1e-4 * float(np.std(y)))
+        spread = max(float(np.sqrt(rest @ rest / n)), 1e-4 * float(np.std(z)))
         told = cls(site, column, used, whole, a, R, np.zeros(2))
         keys = [site.digest(used, root * q) for q in Q.T]
         share = SHARE
@@ -180,7 +180,8 @@ def rounded(glm: Any, r: Any, got: Point, up: Curve, X: np.ndarray, mu: np.ndarr
         sums[LLF : NULL + 3] = 0.0
         return Curve(up.g, up.H, up.O, up.meat, up.shape, tensor(sums))
     if not glm.canonical:
-        return _each_time(told, up, mu, f"{got.alpha} {got.null}")
+        size = float(np.sqrt(sums[CHI2] / n)) if glm.kind.dispersed else 1.0
+        return _each_time(told, up, mu, f"{got.alpha} {got.null}", size)
     pairs, gaussian = np.triu_indices(scores.shape[1]), glm.family == "gaussian"
     M = np.eye(X.shape[1])
     if got.basis.numel():
@@ -200,12 +201,13 @@ def rounded(glm: Any, r: Any, got: Point, up: Curve, X: np.ndarray, mu: np.ndarr
     return Curve(tensor(g), up.H, up.O, tensor(meat), up.shape, tensor(sums))
 
 
-def _each_time(told: Told, up: Curve, mu: np.ndarray, at: str) -> Curve:
-    """The same under a link that is not canonical, where each step tells more."""
+def _each_time(told: Told, up: Curve, mu: np.ndarray, at: str, size: float) -> Curve:
+    """The same under a link that is not canonical, where each step tells more; ``size`` is an outcome's deviation."""
     fields = [v.numpy() for v in (up.g, up.O, up.meat, up.shape, up.sums)]
     whole, start = np.concatenate(fields), sum(map(len, fields[:-1]))
     spread = np.abs(whole) / np.sqrt(len(mu))
-    spread[: len(fields[0])] = np.sqrt(np.maximum(np.diag(lower(up.H)), 0.0))  # of a score, if the model is right
+    expected = np.maximum(np.diag(lower(up.H)), 0.0)
+    spread[: len(expected)] = size * np.sqrt(expected)  # of a score, if the model is right
     spread[start + np.array([N, BAD, OPEN, GRID])] = 0.0
     of = told.site.digest(told.used, mu)
     whole = told.rounded(whole, spread, [f"{of} {at} {k}" for k in range(len(whole))])

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..contract import BadData, Diverged, Message, RecipeError, Stalled
 from .analysis import Json, lower, tensor, upper
 from .families import llf, most_likely
+from .scales import CLOSER, FINER
 
 STEPS = {"negative_binomial": 50}
 """Exchanges after which a fit stops without a result, by family; 25 for others."""
@@ -32,7 +33,8 @@ class Point(Message):
     ``basis`` has the combinations of columns that are summed, see `medley.statistics.basis`; empty for the columns
     themselves. ``null`` is α of the model with only the mean, and ``closing`` says that the fit is near.
     For Cox's model ``marks`` has the points so far at which sites told more of their events, see
-    `medley.statistics.events`; with one baseline ``centre`` is subtracted from the columns.
+    `medley.statistics.events`; with one baseline ``centre`` is subtracted from the columns. ``units``
+    has the exponents of the outcome's and of the weights' units, see `medley.statistics.scales`.
     """
 
     terms: Json
@@ -46,6 +48,7 @@ class Point(Message):
     closing: bool = False
     centre: Float[Tensor, " c"] = tensor([0.0])
     marks: Float[Tensor, " m"] = tensor([])
+    units: Float[Tensor, " 2"] = tensor([0.0, 0.0])
 
 
 class Curve(Message):
@@ -123,6 +126,7 @@ class Descent:
         flat: coefficients of nearly the same mean in each row, if the first guess is impossible
         apart: whether no row contradicts that the likelihood grows without end in a direction; None if nobody can say
         noisy: whether sums have the noise of masks
+        weight: the mean weight of a row
         alone: the search for the null model's α
     """
 
@@ -135,6 +139,7 @@ class Descent:
     flat: np.ndarray
     apart: Callable[[np.ndarray], bool] | None = None
     noisy: bool = False
+    weight: float = 1.0
     alone: Alone = field(default_factory=Alone)
     blocked: int = 0
     """Successive steps that were cut short because means became impossible."""
@@ -161,7 +166,7 @@ class Descent:
         """
         n, alpha, shaped = self.point["rows"], self.glm.alpha or 1e-6, not self.free
         enough, before, decrement = min(1e-9 * math.sqrt(n), 1e-7), math.inf, math.inf
-        x, up = b, up or self.at(b, alpha)
+        x, up = b, up or self._in_units(b, alpha)
         if up.sums[BAD] > 0.5 or (up.sums[DEVIANCE] > 2 * up.sums[NULL] and self.glm.uses):  # far worse than the mean
             x = self.flat
             up = self.at(x, alpha)
@@ -179,8 +184,9 @@ class Descent:
             g, A = self._newton(up, joint)
             step = inverse(A) @ g
             decrement = math.sqrt(max(float(g @ step), 0.0))
-            if self.glm.family == "gaussian":  # the score is in units of the outcome
-                decrement /= math.sqrt(float(up.sums[CHI2]) / n) or math.inf
+            # The score is in the weights' unit; of Gaussians, in the outcome's, too.
+            unit = float(up.sums[CHI2]) / n if self.glm.family == "gaussian" else self.weight
+            decrement /= math.sqrt(unit) or math.inf
             coarse = up.sums[GRID] > 0.5  # a score's grid is about a thousandth of its deviation
             enough = max(enough, 1e-3 * math.sqrt(len(g))) if coarse else enough
             # The noise of masks ends the progress earlier, and so does rounding.
@@ -196,6 +202,18 @@ class Descent:
         if self.growing:
             of = f"; {', '.join(self.growing)} still grows: leave it out, or merge categories"
         raise Stalled(f"{what}: no fit after {k + 1} steps; Newton's decrement is {decrement:.2g}{of}")
+
+    def _in_units(self, b: np.ndarray, alpha: float) -> Curve:
+        """The curve at b. If Gaussian outcomes that masks hide are far from 0, their unit is that of their spread."""
+        up = self.at(b, alpha)
+        for _ in range(4 if self.noisy and self.glm.family == "gaussian" else 0):
+            outcome, weight = self.point["units"].tolist()
+            spread = max(float(up.sums[NULL]) / self.point["rows"] * 2.0**-weight, 4.0 ** (outcome + FINER - CLOSER))
+            if (power := math.ceil(math.log2(spread) / 2) - FINER) > outcome - 2:
+                break
+            self.point["units"] = tensor([power, weight])
+            up = self.at(b, alpha)
+        return up
 
     def _newton(self, up: Curve, joint: bool) -> tuple[np.ndarray, np.ndarray]:
         """The gradient and the matrix of a step; with log α last if it is estimated."""
@@ -222,7 +240,7 @@ class Descent:
         loss: Any = lambda up: -2 * float(up.sums[LLF]) if self.free else float(up.sums[DEVIANCE])
         if joint and abs(step[-1]) > 2:
             step = step * (2 / abs(step[-1]))
-        most = loss(up) + 1e-8 * ((self.glm.family != "gaussian") + abs(loss(up)))
+        most = loss(up) + 1e-8 * ((self.glm.family != "gaussian") * self.weight + abs(loss(up)))
         most += 2e-3 * abs(loss(up)) * math.sqrt(float(up.sums[GRID]) / self.point["rows"])
         for half in range(12):
             y = x + step / 2**half

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from ..contract.errors import named
 from ..contract.surroundings import set_aside
 from ..secure import SecureSum
 from ..secure.connection import SecureConnection
+from ..secure.ring import Ring
 from ..server.bookkeeping import Bookkeeping
 from ..server.cohort import LiveCohort
 from ..storage.events import ExchangeEvent
@@ -57,6 +59,10 @@ RESULTS: dict[type[Analysis], Any] = {
 """The result of each analysis."""
 
 
+STEPS, LEAST = 16, 1000
+"""The coarsest steps of a study's secure sums, 2**-STEPS, and the least bound of their entries, which count rows."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """The properties of a problem that a host of clients needs; a study has no model."""
@@ -79,6 +85,21 @@ class Sites:
     def __call__(self, i: int, round: int) -> Client[Any]:
         """Site i as a client."""
         return Client(i, 1.0, cast(Any, self.sites[i]), Pace(), cast(Any, None), round=round)
+
+
+def check_ring(secure: SecureSum, sites: int) -> None:
+    """Raise RecipeError, with settings that do, for secure sums too coarse or too narrow for so many sites' studies."""
+    bound = max(secure.bound.values()) if isinstance(secure.bound, Mapping) else secure.bound
+    weights = dict.fromkeys(range(sites), 1.0)
+    scale = Ring(secure.bits, bound, weights).scale(bound)
+    if scale < 2.0**STEPS or bound < LEAST:
+        most = min(40, int(math.log2(Ring(64, 1.0, weights).scale(1.0))) - STEPS)
+        raise RecipeError(
+            f"Study(secure=SecureSum(bits={secure.bits}, bound={bound:.3g})): sums of {sites} sites would have steps "
+            f"of {1 / scale:.2g} up to {bound:.3g}, and a study needs {2.0**-STEPS:.2g} up to {LEAST} or more; "
+            f"give SecureSum(bits=64, bound=2.0**{most})",
+            "secure",
+        )
 
 
 @dataclass(eq=False)
@@ -158,6 +179,8 @@ class Study:
         """
         if self.secure is not None and analysis.alone:
             raise RecipeError(analysis.alone, "secure")
+        if self.secure is not None:
+            check_ring(self.secure, len(self.names))
         host, ids = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites)), tuple(range(len(self.names)))
         round = max((e.round for e in self.ledger), default=0) + 1
         with self._naming(), contextlib.closing((self.transport or Local()).open(host)) as connection:

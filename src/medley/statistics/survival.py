@@ -32,6 +32,7 @@ from .fit import Coefficients, Cost
 from .formulas import design, parsed, within
 from .glm import APART, design_names, within_basis
 from .rules import Withheld
+from .scales import banded, exponents_of
 from .scoring import BAD, DEVIANCE, GRID, LLF, NULL, Curve, Descent, Fitted, Point, Unfit, inverse
 from .site import Site
 from .steps import Steps
@@ -107,7 +108,13 @@ class Cox(Analysis):
         names = [name for name in design_names(self.formula, levels) if name != "Intercept"]
         zero, null = np.zeros(len(names)), list[float]()
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "mean": 0.0, "centre": tensor(zero)}
-        T = Basis(names, noisy, f", up to a constant {'over all sites' if self.cuts else 'for each site'}")
+        where = f", up to a constant {'over all sites' if self.cuts else 'for each site'}"
+        T, at = Basis(names, where), np.triu_indices(len(names))
+        if noisy:
+            begin = Point(b=tensor(zero), bread=tensor([]), alpha=0.0, **point)
+            table = ask(self.magnitudes, begin).sums.numpy().reshape(len(names), -1)
+            T = Basis(names, where, exponents_of(table), n)
+            point["basis"] = tensor(T.T[at])
 
         def pooled(at: Point) -> Curve:
             """The likelihood of all sites' rows, from their sums at each time."""
@@ -117,7 +124,8 @@ class Cox(Analysis):
             steps = Steps(leave, tied if len(tied) else 0 * leave, n, d, up.dead.numpy(), float(centre @ T.T @ b))
             if not null and not centre.any():  # the first sums, at β = 0, have the columns' means
                 S = leave.sum(0) / leave[:, 0, 0].sum()
-                point["centre"] = tensor(mean := S[0, 1:])
+                mean = S[0, 1:]
+                point["centre"] = tensor(mean / np.diag(T.T))
                 if (mean**2 > FAR * (np.diag(S)[1:] - mean**2)).any():
                     return descent.at(zero, at.alpha)
             value, g, H = steps.likelihood(b, self.ties)
@@ -130,7 +138,7 @@ class Cox(Analysis):
         descent = Descent(self, way, sites, names, point, np.ones(len(names)), zero, noisy=noisy)
         self._refuse(names, start := descent.at(zero, 1e-6))
         while T.improved(lower(start.H)):
-            point["basis"] = tensor(T.T[np.triu_indices(len(names))])
+            point["basis"] = tensor(T.T[at])
             start = descent.at(zero, 1e-6)
         descent.size = np.sqrt(np.diag(lower(start.H)) * math.log(n) / -start.sums.numpy()[LLF])  # about a row's spread
         if not self.cuts:
@@ -161,6 +169,11 @@ class Cox(Analysis):
     def outstanding(self, names: list[str], step: np.ndarray, moved: np.ndarray, point: dict[str, Any]) -> list[str]:
         """The columns in which a direction stands out."""
         return [name for name, move in zip(names, moved, strict=True) if move > 0.3 * moved.max()]
+
+    @on_client
+    def magnitudes(self, me: Client[Any], got: Point) -> Moments:
+        """The site's table of the columns' magnitudes."""
+        return Moments(tensor(banded(self._rows(site_of(me), got)[0]).ravel()))
 
     @on_client
     def apart(self, me: Client[Any], got: Point) -> Moments:

@@ -105,10 +105,7 @@ class Description:
                 "each site, as free text has; merge categories, or leave the column out"
             )
         if level := [name for name, by in self.cells.items() if any(c.sd == 0 and (c.n or 0) > 1 for c in by.values())]:
-            notes.append(
-                f"SD 0: in {', '.join(map(shown, level))}, a group's values are all alike; or, under secure "
-                "sums, they differ by less than the masks' resolution: then give the column in another unit"
-            )
+            notes.append(f"SD 0: in {', '.join(map(shown, level))}, a group's values are all alike")
         notes += ["withheld: a site's rows are too few, or could be told from other figures"] if hidden else []
         return "\n".join([printed(self.frame()), *notes])
 
