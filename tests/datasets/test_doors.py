@@ -612,6 +612,25 @@ def test_test_rows_have_the_training_rows_coding(door: str, tmp_path: Path, capl
     assert "the test rows have the labels 0, which no training row has" in caplog.text
 
 
+def test_test_rows_by_client_are_answered_by_the_form_that_has_them() -> None:
+    X, pairs = np.eye(3)[KIND], [(np.eye(3)[KIND], KIND)] * 2
+    frames = [TABLE, TABLE]
+    for clients, test in (
+        (pairs, pairs),
+        (pairs, dict(zip("uv", pairs, strict=True))),
+        (frames, frames),
+        (pairs, [md.datasets.Dataset(X, KIND)] * 3),
+    ):
+        with pytest.raises(md.BadData, match=r"^Federation\(test=...\): .* by client, .*\(X, y, X_test, y_test\)"):
+            md.Federation(md.problems.Softmax(), clients=clients, test=test)
+    for other in ({"X": X, "y": KIND}, {}, [], X, "later.csv"):
+        with pytest.raises(md.BadData, match=r"^Federation\(test=...\): its type is .*; give a pair \(X, y\)"):
+            md.Federation(md.problems.Softmax(), clients=pairs, test=other)
+    tested = md.Federation(md.problems.Softmax(), clients=pairs, test=md.datasets.Dataset(X[:3], KIND[:3]))
+    assert tested.data.y_test is not None
+    assert tested.data.y_test.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("door", SEEN)
 def test_values_have_no_classes(door: str, tmp_path: Path) -> None:
     rows = Rows(spoilt(0.0), KIND + 0.5, classes=2)
@@ -663,3 +682,39 @@ def test_raw_test_rows_are_prepared_like_the_training_rows() -> None:
     assert fed.data.y_test.tolist() == [0, 0, 1, 0, 0, 1]
     with pytest.raises(md.BadData, match="'sex'"):
         md.Federation(md.problems.Logistic(mu=0.1), clients=data, test=later.drop(columns="sex"))
+
+
+def test_rows_in_other_forms_are_answered_by_a_remedy() -> None:
+    result = md.run(md.FedAvg(), md.Federation(md.problems.Logistic(), clients=[TABLE, TABLE]), 1, progress=False)
+    X = TABLE[[*COLUMN]]
+    for given, says in (
+        ({name: X[name].tolist() for name in COLUMN}, r"a dict of columns by name; .*pandas\.DataFrame\(X\)"),
+        (X.to_dict("records"), r"a list of rows by name; .*pandas\.DataFrame\(X\)"),
+        ((X, TWO), r"a tuple, .*; give the rows alone"),
+        ("later.csv", "the text 'later.csv'; read the file first"),
+    ):
+        with pytest.raises(md.BadData, match=rf"^predict\(X\): X is {says}"):
+            result.predict(given)
+    for client in (True, 1.0):
+        with pytest.raises(md.RecipeError, match="give a client's name as text, or its id as a whole number"):
+            result.predict(X, client=client)
+    with pytest.raises(md.RecipeError, match=r"datasets\.frame\(\) has no 'label'\. Did you mean 'target'\?"):
+        md.datasets.frame(TABLE, label="label")  # type: ignore[call-arg]
+    with pytest.raises(md.RecipeError, match=r"datasets\.frame\(\): target= is missing"):
+        md.datasets.frame(TABLE)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        (np.array(["a"] * N), r"row 0, column 'weights': a is text; give numbers"),
+        (np.ones((N, 1)), r"there are 24 rows and weights \[24, 1\]; give one weight per row"),
+        (np.full(N, np.nan), r"row 0: its weight is nan; give finite weights of at least 0"),
+        (pd.array([*[1] * 23, None], dtype="Int64"), r"row 23: its weight is nan"),
+    ],
+)
+def test_weights_are_refused_alike_in_tuples_and_in_data_sets(weights: Any, says: str) -> None:
+    with pytest.raises(md.BadData, match=rf"^client 0(, |: ){says}"):
+        md.Federation(md.problems.Logistic(), clients=[(np.eye(3)[KIND], TWO, weights)])
+    with pytest.raises(md.BadData, match=rf"^data(, |: ){says}"):
+        md.datasets.Dataset(np.eye(3)[KIND], TWO, weights=weights)

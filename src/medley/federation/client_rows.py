@@ -86,8 +86,8 @@ def refuse_by_client(test: Any) -> None:
     """Raise BadData for test rows in a mapping by client's name, or in a list of pairs, frames or data sets."""
     if isinstance(test, Mapping):
         refuse_parts([*map(str, test)], f"{TEST} has {{}}")
-    kinds = [isinstance(v, tuple | Dataset) or is_items(v) for v in test] if isinstance(test, list) else [False]
-    if isinstance(test, Mapping) or (kinds and all(kinds)):
+    parts = [*test.values()] if isinstance(test, Mapping) else test if isinstance(test, list) else []
+    if parts and all(isinstance(v, tuple | Dataset) or is_items(v) for v in parts):
         raise BadData(
             "these are test rows by client, and test= is one pair (X, y) for all clients; to measure each on rows of "
             "its own, give it as (X, y, X_test, y_test) in clients=",
