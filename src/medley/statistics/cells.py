@@ -149,6 +149,9 @@ def texts(frame: Any, name: str, site: str) -> np.ndarray:
     if odd := types - numeric if numeric else types & {list, tuple, dict, set, np.ndarray}:
         row = next(k for k, v in enumerate(values) if type(v) in odd)
         raise _no_text(values[row], place.at(int(column.index[row])), bool(numeric))
+    if types == {str}:  # each text once
+        names = {v: text(v) for v in {*values} if v is not None}
+        return np.array([names.get(v) for v in values], dtype=object)
     return np.array([None if v is None else text(v) for v in values], dtype=object)
 
 

@@ -200,10 +200,16 @@ def _design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], sit
     return names, X
 
 
-def within(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> dict[str, np.ndarray]:
-    """The rows of the category in each column that is a number within one: 1 or 0 [n], by a name."""
-    names, X = _design(parsed, frame.assign(**dict.fromkeys(parsed.numeric, 2.0)), levels, site)
-    categories = {parsed.shown(name): x for name, x in zip(names, X.T, strict=True) if "[" in name}
+def within(
+    parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str, names: Sequence[str], X: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The rows of the category in each column that is a number within one: 1 or 0 [n], by a name.
+
+    ``names`` and ``X`` are the design; without products of columns it has these rows itself.
+    """
+    if any("[" in name and ":" in name for name in names):
+        names, X = design(parsed, frame.assign(**dict.fromkeys(parsed.numeric, 2.0)), levels, site)
+    categories = {name: x for name, x in zip(names, X.T, strict=True) if "[" in name}
     return {f"the category in {name}": 1.0 * (x != 0) for name, x in categories.items()}
 
 

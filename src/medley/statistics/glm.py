@@ -388,7 +388,7 @@ class GLM(Analysis):
         keys = tuple(dict.fromkeys((*f.columns, *filter(None, self.extra))))
         offset = site.column(used, self.offset, 0.0)
         beside = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
-        beside |= within(f, site.frame[used], levels, site.name)
+        beside |= within(f, site.frame[used], levels, site.name, names, X)
         if self.family != "gaussian" or self.uses != "identity":  # else weights are equal
             site.combinations(X)
         site.admit_fit(used, X, names, keys, event, robust, beside)

@@ -269,7 +269,7 @@ class Cox(Analysis):
         time, event = site.column(used, f.response, 0.0), site.column(used, self.event, 0.0)
         check_times(site, f.response, time, self.event, event)
         site.check_size(X.shape[1], len(X), everywhere)
-        beside = within(f, site.frame[used], levels, site.name)
+        beside = within(f, site.frame[used], levels, site.name, names, X)
         site.admit_fit(used, X, names, columns, event > 0, beside=beside)
         if self.cuts and site.rules.rows > 1:  # each time's rows must meet the rules for a fit
             curve_may(site, f.response, used, f"{self.cuts} of {self.event}", "the times")
