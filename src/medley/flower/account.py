@@ -16,7 +16,8 @@ from ..privacy.accountant import Release
 from ..storage.atomic import write
 from .cleaning import private
 
-FILE, ANSWER = "account.json", "training"
+FILE = "account.json"
+ANSWER = "training"
 """Files of a client's node: what each study has spent, and the answer to the last training request."""
 
 
@@ -65,7 +66,8 @@ class Account:
         after = [r for found in spent.values() for r in found]
         shared = ("its owner, for all studies,", total) if total is not None else ("its recipe", limit)
         for releases, (what, most) in ((spent[self.study], ("its recipe", limit)), (after, shared)):
-            if (epsilon := accountant.epsilon(releases, delta)) > most * (1 + 1e-9):
+            epsilon = accountant.epsilon(releases, delta)
+            if epsilon > most * (1 + 1e-9):
                 raise WireError(
                     f"client {self.client} refuses: its rows have spent ε = "
                     f"{accountant.epsilon(before, delta):.4g} in all (δ = {delta:g}), {what} allows {most:.4g}, "

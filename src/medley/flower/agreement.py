@@ -65,7 +65,8 @@ class Terms:
         remedies = {"medley": "install the same version on both sides"}
         same = {"method": "method", "settings": "settings, and the same code, of the method", "recipe": "recipe.toml"}
         for key, mine in self.plain().items():
-            if (other := getattr(theirs, key)) != mine:
+            other = getattr(theirs, key)
+            if other != mine:
                 has = {"medley": "runs Medley", "method": "has the method"}.get(key, f"has the {key} of digest")
                 remedy = remedies.get(key) or f"give both sides the same {same[key]}"
                 raise WireError(f"{who} {has} {other}, and the server {mine}: {remedy}")
@@ -83,7 +84,8 @@ def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> Non
         node: the node's config; ``serve`` lists methods, for example "FedNorton,SCAFFOLD". Without it the node serves
             all methods
     """
-    name, serves = split(method)[0].name, _listed(node, "serve")
+    name = split(method)[0].name
+    serves = _listed(node, "serve")
     if serves and not {name.lower(), name.lower().partition(".")[0]} & {n.lower() for n in serves}:
         _unserved(client, name, serves)
 
@@ -94,7 +96,8 @@ def refuse_kind(node: Mapping[str, Any], r: Recipe, client: int) -> None:
     An entry of ``serve`` such as "DP-FedAvg" lets the kind FedAvg pass here.
     """
     tables: list[dict[str, Any]] = r.tables.get("methods", [])[:1]
-    kind, serves = "".join(str(table.get("kind", "")) for table in tables), _listed(node, "serve")
+    kind = "".join(str(table.get("kind", "")) for table in tables)
+    serves = _listed(node, "serve")
     name = (kind.rpartition(":")[2].rpartition(".")[2] if is_own(kind) else kind.partition(".")[0]).lower()
     either = (name, kind.lower())
     if serves and not any(n.lower() == k or n.lower().endswith(f"-{k}") for n in serves for k in either):

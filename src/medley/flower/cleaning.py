@@ -44,7 +44,8 @@ def clean(folder: Path, older: float = 0.0, keep: str = "") -> list[Path]:
     Only folders that hold memories and nothing else are deleted: a run's name, in it a client's number, in it
     ``<round>-<exchange>.safetensors``, ``guarded``, and the folder ``secure`` of its last secure sum.
     """
-    gone, now = list[Path](), time.time()
+    gone = list[Path]()
+    now = time.time()
     for run in sorted(folder.iterdir()) if folder.is_dir() else ():
         files = [p for p in run.rglob("*") if not p.is_dir()] if run.is_dir() and not run.is_symlink() else []
         ours = all(re.fullmatch(OURS, str(p.relative_to(run))) for p in files)

@@ -102,7 +102,8 @@ def discreet(handler: Handler) -> Handler:
                 client=e.client, round=e.round, method=e.method, traceback=f"{kind}; {OWN_LOG}"
             )
         except MedleyError as e:
-            i, cause = _id(context), e.__cause__
+            i = _id(context)
+            cause = e.__cause__
             if isinstance(e, BadData) and e.row is not None:
                 left = BadData(f"client {i}: a row of its data cannot be used; {OWN_LOG}", client=i)
             elif cause is None or isinstance(cause, MedleyError | ImportError):
@@ -132,7 +133,9 @@ class ClientSide:
         method: Method | None,
         code: Collection[str] | None = None,
     ) -> None:
-        self.data, self.method, self.code = data, method, code
+        self.data = data
+        self.method = method
+        self.code = code
         self._file = Path(recipe)
         self._given: dict[int, Own] = {}
         self._lots: dict[tuple[int, str], list[Lot]] = {}
@@ -160,7 +163,8 @@ class ClientSide:
 
     def lots(self, context: Context) -> list[Lot]:
         """The client's rows of each task: its own data, or its share of the recipe's."""
-        i, key = _id(context), (_id(context), json.dumps(context.run_config))
+        i = _id(context)
+        key = (_id(context), json.dumps(context.run_config))
         if key not in self._lots:
             r = settled(self.recipe, context.run_config)
             if self.data is not None:
@@ -190,8 +194,10 @@ class ClientSide:
         known = Known.read(said)
         key = _id(context), json.dumps(context.run_config), repr(known)
         if key not in self._own:
-            r, lots = settled(self.recipe, context.run_config), self.lots(context)
-            options, who = r.options(), (_id(context), clients_of(r, context))
+            r = settled(self.recipe, context.run_config)
+            lots = self.lots(context)
+            options = r.options()
+            who = (_id(context), clients_of(r, context))
             dtype = getattr(torch, options["dtype"]) if options.get("dtype") else None
             scenario = r.scenario(tuple(lots[0].X.shape[1:]), known.classes).sharing(split(method)[0])
             about = r.seed, dtype, options.get("device", "cpu"), r.rounds, known
@@ -216,7 +222,8 @@ class ClientSide:
 
     def served(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and the method of the run. Raises RecipeError if the node's owner does not serve them."""
-        owner, i = context.node_config, _id(context)
+        owner = context.node_config
+        i = _id(context)
         refuse_settings(owner, context.run_config, i)
         r = settled(self.recipe, context.run_config)
         refuse_weaker(owner, self.recipe, r, i)
@@ -229,12 +236,18 @@ class ClientSide:
     def evaluate(self, letter: Letter, context: Context) -> bytes:
         """Figures of the server's model on the client's rows, see `NodeRows`, and of its own, if it has one."""
         r, method = self.served(context)
-        asked, i = pytree.from_bytes(letter["common"], {}), _id(context)
-        words, own = Words("the server's request of an evaluation", asked), json.loads(letter.get("own", b"{}"))
+        asked = pytree.from_bytes(letter["common"], {})
+        i = _id(context)
+        words = Words("the server's request of an evaluation", asked)
+        own = json.loads(letter.get("own", b"{}"))
         words.only("x", "buffers", "round", "tests", "loss", "grad", "known", "run")
-        x, buffers, t, exact = asked["x"], asked["buffers"], words.whole("round", 0, node.MOST), bool(asked["loss"])
+        x = asked["x"]
+        buffers = asked["buffers"]
+        t = words.whole("round", 0, node.MOST)
+        exact = bool(asked["loss"])
         run, (sample, acked), private = words.text("run", 64), _aside(i, own), is_row_private(method)
-        rules, model = self.recipe.rules(), PersonalModel(x, buffers)
+        rules = self.recipe.rules()
+        model = PersonalModel(x, buffers)
         secure = any(of.options().get("secure") is not None for of in (self.recipe, r))
         for wants, hides, what in (
             (asked["grad"], private, "its rows are private, but the server asks for the gradient of its loss"),
@@ -264,7 +277,8 @@ class ClientSide:
 
     def _count(self, asked: bytes, context: Context, own: bool, runs: int) -> None:
         """Count an evaluation, of the server's model or of the client's own model as well, up to those of ``runs``."""
-        options, account = self.recipe.options(), self._account(context)
+        options = self.recipe.options()
+        account = self._account(context)
         every = options.get("clients_every", node.MOST) if own else options.get("eval_every", 1)
         most = (self.recipe.rounds // every + 1) * len(self.lots(context)) + 1
         account = replace(account, study=f"{account.study} own") if own else account
@@ -296,7 +310,8 @@ class ClientSide:
     def serve(self, letter: Letter, context: Context) -> bytes:
         """The reply to a client method. Raises WireError if the request is for another client."""
         r, method = self.served(context)
-        request, i = node.CallRequest.read(letter), _id(context)
+        request = node.CallRequest.read(letter)
+        i = _id(context)
         if request.exchange.blocks != ((i,),):
             raise WireError(f"this node is client {i}, but the request is for client {request.exchange.blocks[0][0]}")
         if r.options().get("secure") is not None:
@@ -320,9 +335,11 @@ class ClientSide:
 
     def _charge(self, context: Context, method: Method, me: Client[Any]) -> None:
         """Count a training on private rows by its ε, before it begins. Raises WireError beyond the owner's limits."""
-        part, n = private_part(split(method)[0]), me.problem.n
+        part = private_part(split(method)[0])
+        n = me.problem.n
         assert part is not None
-        limit, r = part.epsilon, self.recipe
+        limit = part.epsilon
+        r = self.recipe
         if limit is None:
             own = private_part(split(r.only().methods()[0] if self.method is None else self.method)[0]) or part
             lot = self.lots(context)[0]
@@ -341,7 +358,8 @@ class ClientSide:
 
         def reply(letter: Letter, context: Context) -> bytes:
             r, method = self.served(context)
-            i, settings = _id(context), r.options().get("secure")
+            i = _id(context)
+            settings = r.options().get("secure")
             if settings is None:
                 raise WireError(f"client {i}: the server asks for {step}, but the client's recipe has no [secure]")
             host = lambda request: self._host(r, method, request, context)
@@ -354,8 +372,10 @@ class ClientSide:
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
         """The host that serves a request. A training on private rows is counted."""
         algorithm, lr = split(method)
-        rows, options = self.own(context, method, request.known), r.options()
-        device, problem = options.get("device", "cpu"), rows.problem
+        rows = self.own(context, method, request.known)
+        options = r.options()
+        device = options.get("device", "cpu")
+        problem = rows.problem
         engine = engines.choose(options.get("engine", "auto"), problem, device)
 
         def client(i: int, round: int) -> Client[Any]:
@@ -384,7 +404,8 @@ def _aside(i: int, own: Any) -> tuple[list[int], Tag | None]:
     """What the request asks of this client alone: its rows in a sample, and the version of its memory."""
     words = Words("the server's request of an evaluation", own)
     words.said = {"sample": [], "acked": [], **words.said}
-    sample, acked = words.numbers("sample", 3, node.MOST), words.numbers("acked", 2, node.MOST)
+    sample = words.numbers("sample", 3, node.MOST)
+    acked = words.numbers("acked", 2, node.MOST)
     if len(sample) not in (0, 3) or len(acked) not in (0, 2):
         words.refuse("sample" if len(sample) not in (0, 3) else "acked", "of three numbers, or none; acked of two")
     return sample, None if not acked else (acked[0], acked[1])

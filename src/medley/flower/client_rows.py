@@ -76,7 +76,8 @@ class Lot:
     def counted(self, family: Family, client: int) -> Lot:
         """The rows that have a target, as in a simulation. Raises BadData if no training row has one."""
         kept = torch.from_numpy(with_targets(family, self.y, Parts.of([np.arange(len(self.y))]), client).rows)
-        X, y = self.X_test, self.y_test
+        X = self.X_test
+        y = self.y_test
         if X is not None and y is not None and (there := counting(family, y)) is not None:
             X, y = (X[there], y[there]) if bool(there.any()) else (None, None)
         if len(kept) == len(self.y):
@@ -126,7 +127,8 @@ def _numbered(d: Dataset, names: tuple[Any, ...], place: Place, fit: str) -> Dat
         )
     if not names or not labels or labels == names:
         return d
-    if unknown := [k for k, v in enumerate(labels) if v not in names]:
+    unknown = [k for k, v in enumerate(labels) if v not in names]
+    if unknown:
         there = (d.y == unknown[0]).reshape(len(d.y), -1).any(1).nonzero()
         said = f"the label {labels[unknown[0]]!r} is not among [clients] labels = {[*names]}"
         raise BadData(said, place=place.at(int(there[0]) if len(there) else None))
@@ -156,7 +158,8 @@ def _of_kind(d: Dataset, place: Place, fit: str) -> Dataset:
 def _fit(r: Recipe) -> str:
     """What the recipe's problem fits, without making its model."""
     table = r.tables.get("problem", {})
-    kind, loss = str(table.get("kind")).lower(), table.get("loss", "cross_entropy")
+    kind = str(table.get("kind")).lower()
+    loss = table.get("loss", "cross_entropy")
     if kind == "leastsquares" or loss == "mse":
         return "values"
     return "classes" if kind in ("logistic", "softmax") or (kind == "network" and loss == "cross_entropy") else "loss"
@@ -170,7 +173,8 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
     columns or labels differently between tasks, is scaled by its own mean and deviation, or has a task without any
     target.
     """
-    stream, names = r.tables.get("stream"), r.limits().labels
+    stream = r.tables.get("stream")
+    names = r.limits().labels
     tasks = [*own] if isinstance(own, list | tuple) else [own]
     if isinstance(own, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
         want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of Datasets, one for each task"
@@ -186,7 +190,8 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
                 "standardise(like=...)",
                 client=i,
             )
-        if said := Names.of(tasks[0]).differs(Names.of(d)):
+        said = Names.of(tasks[0]).differs(Names.of(d))
+        if said:
             raise BadData(f"client {i}'s task 0 has {said[0]}, and its task {k} {said[1]}: all must agree", client=i)
     few = stream is not None and str(stream.get("kind")).lower() == "split"
     out = []
@@ -255,7 +260,8 @@ class NodeRows:
         if len(lots) != len(known.labels):
             raise WireError(f"client {self.i} has {len(lots)} tasks, but the server has {len(known.labels)}")
         scenario.check(n)
-        classes, family = known.classes, scenario.problem
+        classes = known.classes
+        family = scenario.problem
         self.plan = TaskPlan.draw(scenario.stream, known.labels, classes, n, seed, rounds, device)
         met = [(lot := lots[k], np.arange(len(lot.X))) for k in self.plan.order(self.i)]
         sizes = np.array([[len(rows)] for _, rows in met], dtype=np.int64)
@@ -263,7 +269,8 @@ class NodeRows:
         X, y = (gathered([(getattr(lot, k), rows) for lot, rows in met]) for k in "Xy")
         shown = (X, y) if len(X) else (RowKind.of(X).example(), RowKind.of(y).example())
         self.problem: Problem = ready(shown, layout, family, classes, dtype, device)
-        if (base := base_of(self.problem)) != known.base:
+        base = base_of(self.problem)
+        if base != known.base:
             raise RecipeError(
                 f"client {self.i}'s network has a frozen part with digest {base}, but the server's is {known.base}: "
                 "give both the same weights",
@@ -314,11 +321,14 @@ class NodeRows:
         deviations.
         """
         load(self.problem, model.buffers, model.own)
-        x, s = model.x, self.plan.step(round)
-        problem, out = self.clients.problem_of(s), dict[str, Any](tests=[])
+        x = model.x
+        s = self.plan.step(round)
+        problem = self.clients.problem_of(s)
+        out = dict[str, Any](tests=[])
         for k in tests:
             figures: dict[str, Any] | None = None
-            if (held := self.tests[k]) is not None:
+            held = self.tests[k]
+            if held is not None:
                 sums = dict[str, list[float]]()
                 kept = sums if self.summed else None
                 found = held_figures(problem, x, held, self.metrics, client=self.i, sums=kept)
@@ -343,7 +353,8 @@ class NodeRows:
         each = zip(*((problem.losses(z, y), problem.hits(z, y)) for z, y in outputs(problem, x, *held)), strict=True)
         parts = zip(("test_loss", "accuracy"), each, strict=True)
         by_row = {key: torch.cat([p for p in part if p is not None]) for key, part in parts if part[0] is not None}
-        y, out = held[1], dict[str, Any]()
+        y = held[1]
+        out = dict[str, Any]()
         counted = y.ndim == 1 and not y.is_floating_point()
         rows = int(torch.unique(y, return_counts=True)[1].min()) if counted else len(y)
         for key, value in exact.items():
@@ -365,7 +376,8 @@ class NodeRows:
 
     def _sampled(self, s: int, sample: Sequence[int]) -> Tensor:
         """The places of a sample's rows, the same as in a simulation; see `medley.federation.row_sample.RowSample`."""
-        n, place = int(self.rows.layout.sizes[s, 0]), self.rows.layout.place(s, self.i)
+        n = int(self.rows.layout.sizes[s, 0])
+        place = self.rows.layout.place(s, self.i)
         if not sample:
             return torch.arange(place.start, place.stop)
         start, _, count = sample

@@ -19,7 +19,8 @@ from ..contract import PersonalModel, pytree
 from ..statistics import Rules
 from .owner import secret
 
-STEP, RUNS = 16, 10
+STEP = 16
+RUNS = 10
 """How many rows can move a figure by one step; and how many runs' evaluations of one recipe a node answers. With secure
 sums it answers one run's."""
 
@@ -60,11 +61,13 @@ class Coarse:
     def clipped(self, by_row: Tensor) -> Tensor:
         """Values [n], of which the ``least`` − 1 largest and smallest count as the next one; NaN is the largest."""
         values = by_row.double().nan_to_num(math.inf, math.inf, -math.inf).flatten()
-        order, n = values.sort().values, len(values)
+        order = values.sort().values
+        n = len(values)
         return values.clamp(order[min(self.least, n + 1 >> 1) - 1], order[max(n - self.least, n >> 1)])
 
     def mean(self, name: str, by_row: Tensor) -> float:
         """The mean of `clipped` values, coarse; inf if too many rows have no finite value."""
         values = self.clipped(by_row)
-        low, high = float(values.min()), float(values.max())
+        low = float(values.min())
+        high = float(values.max())
         return self.figure(name, float(values.mean()), len(values), max(high - low, abs(low), abs(high)))

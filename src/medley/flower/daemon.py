@@ -31,7 +31,9 @@ log = logging.getLogger("medley.node")
 RUNS = 4
 """How many runs' settings a node keeps in memory."""
 
-GRACE, ABSENCE, LAST_BEAT = 10.0, 2.0, 5.0
+GRACE = 10.0
+ABSENCE = 2.0
+LAST_BEAT = 5.0
 """In seconds: how long a stopping node may take to finish its current answer; how long a node leaves the SuperLink
 after
 its process was killed (the server looks five times a second); and how long it waits for the answer to its last
@@ -45,7 +47,8 @@ LINGER = 15.0
 have
 gone before the server fetches them."""
 
-EARLY, UNSEEN = 0.7, 1.0
+EARLY = 0.7
+UNSEEN = 1.0
 """A node first polls after this share of the shortest of its last waits, but after at most this many seconds."""
 
 
@@ -90,9 +93,15 @@ class Resident:
         folder: Path,
         tidy: Callable[[], object] = lambda: None,
     ) -> None:
-        self.fleet, self.app, self.node_config, self.folder, self.tidy = fleet, app, node_config, folder, tidy
+        self.fleet = fleet
+        self.app = app
+        self.node_config = node_config
+        self.folder = folder
+        self.tidy = tidy
         self.contexts: dict[int, Context] = {}
-        self._stop, self._lost, self._said = threading.Event(), threading.Event(), ""
+        self._stop = threading.Event()
+        self._lost = threading.Event()
+        self._logged = ""
         self._until = math.inf
         """The time at which the node of a leaving client ends."""
         self._ready: tuple[str, Message] | None = None
@@ -133,7 +142,10 @@ class Resident:
         self._stop.set()
 
     def _serve(self) -> None:
-        came, wait, active, killed = time.monotonic(), 0.5, False, self.badge.exists()
+        came = time.monotonic()
+        wait = 0.5
+        active = False
+        killed = self.badge.exists()
         rhythm = Rhythm()
         while not self._stop.is_set():
             if time.monotonic() > self._until:
@@ -145,9 +157,12 @@ class Resident:
                     self._connect(killed)
                     killed = False
                     self._lost.clear()
-                    active, wait, self._said = True, 0.5, ""
+                    active = True
+                    wait = 0.5
+                    self._logged = ""
                     self._resume()
-                if (parcel := self.fleet.pull()) is None:
+                parcel = self.fleet.pull()
+                if parcel is None:
                     self._stop.wait(rhythm.pause(time.monotonic() - came))
                     continue
                 rhythm.came(time.monotonic() - came)
@@ -201,7 +216,8 @@ class Resident:
         """Answer one message. If that fails, the answer is the error, and the node continues. Returns what
         `FleetNode.push` does.
         """
-        begun, taken = time.monotonic(), True
+        begun = time.monotonic()
+        taken = True
         try:
             if self._ready is None or self._ready[0] != parcel.id:
                 self._ready = parcel.id, self._answer(parcel)
@@ -251,8 +267,9 @@ class Resident:
 
     def _tell(self, text: str) -> None:
         """Log a sentence, unless it differs from the one before only in numbers."""
-        if (words := re.sub(r"\d+", "", text)) != self._said:
-            self._said = words
+        words = re.sub(r"\d+", "", text)
+        if words != self._logged:
+            self._logged = words
             log.warning("%s; trying again", text)
 
     def _signals(self) -> AbstractContextManager[None]:
@@ -288,6 +305,7 @@ def data_function(path: Path) -> Any:
         spec.loader.exec_module(module)
     except Exception as e:
         raise RecipeError(f"--data {path}: {type(e).__name__}: {e}", "data") from e
-    if not callable(found := getattr(module, "data", None)):
+    found = getattr(module, "data", None)
+    if not callable(found):
         raise RecipeError(f"--data {path} has no function data(context) that returns your rows", "data")
     return found

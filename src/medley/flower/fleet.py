@@ -99,7 +99,8 @@ class FleetNode:
                 "without https://",
                 "superlink",
             )
-        connect, signed = flwr.FleetHttpClient.from_server_address, flwr.NodeAuthHttpInterceptor
+        connect = flwr.FleetHttpClient.from_server_address
+        signed = flwr.NodeAuthHttpInterceptor
         signers = [flwr.RuntimeVersionHttpInterceptor(component_name="SuperNode")]
         private = private_key(key)
         self._public = flwr.public_key_to_bytes(private.public_key())
@@ -182,7 +183,8 @@ class FleetNode:
         reply.metadata.__dict__.update(_created_at=asked_for.created_at, _ttl=asked_for.ttl)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with flwr.no_object_id_recompute():
-            tree, objects = flwr.get_object_tree(reply), flwr.get_all_nested_objects(reply)
+            tree = flwr.get_object_tree(reply)
+            objects = flwr.get_all_nested_objects(reply)
             bare = flwr.remove_content_from_message(reply) if reply.has_content() else reply
             what = {"messages_list": [flwr.message_to_proto(bare)], "message_object_trees": [tree]}
             asked = flwr.PushMessagesRequest(node=self._node, clientapp_runtime_list=[seconds], **what)
@@ -201,12 +203,14 @@ class FleetNode:
         app = self._call("GetFab", asked).fab.content
         try:
             with zipfile.ZipFile(io.BytesIO(app)) as archive:
-                if (size := archive.getinfo("pyproject.toml").file_size) > 1 << 20:
+                size = archive.getinfo("pyproject.toml").file_size
+                if size > 1 << 20:
                     raise ValueError(f"its pyproject.toml has {size} bytes")
             config = flwr.get_fused_config_from_fab(app, about)
         except Exception as e:  # an archive may be broken in many ways
             raise WireError(f"the run config of run {run} cannot be read: {type(e).__name__}: {e}") from None
-        node, nothing = int(self._node.node_id), flwr.RecordDict()
+        node = int(self._node.node_id)
+        nothing = flwr.RecordDict()
         context: Context = flwr.Context(run, node, dict(node_config), nothing, config, series_id=about.series_id)
         return context
 
@@ -217,7 +221,8 @@ class FleetNode:
         try:
             return getattr(self._client, name)(request)
         except httpx.HTTPStatusError as e:
-            code, text = e.response.status_code, " ".join(re.sub("<[^>]*>", " ", e.response.text).split())[:200]
+            code = e.response.status_code
+            text = " ".join(re.sub("<[^>]*>", " ", e.response.text).split())[:200]
             if code == 403:
                 raise RunOver("the run is over") from None
             if code == 401 or (name == "ActivateNode" and code in (404, 412)):
@@ -239,7 +244,8 @@ class FleetNode:
 
 def _clock(response: Any) -> str:
     """How far Flower lets this machine's clock be off, and how far it is off according to the server's answer."""
-    early, late = flwr.SYSTEM_TIME_TOLERANCE, flwr.TIMESTAMP_TOLERANCE
+    early = flwr.SYSTEM_TIME_TOLERANCE
+    late = flwr.TIMESTAMP_TOLERANCE
     said = f"which may be {early} s ahead of the server's or {late} s behind it"
     with suppress(KeyError, ValueError):
         ahead = time.time() - parsedate_to_datetime(response.headers["date"]).timestamp()

@@ -30,7 +30,8 @@ def public_key(path: Path) -> Any:
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
     try:
-        if (raw := path.read_bytes()).startswith(b"ecdsa-sha2-nistp384 "):
+        raw = path.read_bytes()
+        if raw.startswith(b"ecdsa-sha2-nistp384 "):
             return load_ssh_public_key(raw)
     except (OSError, ValueError) as e:
         raise RecipeError(f"{path} is not a public key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("medley.node")
 
-MOST, HUGE = 1 << 31, 1e300
+MOST = 1 << 31
+HUGE = 1e300
 """The largest number of a round, an exchange or a client in a request, and the largest of any other number."""
 
 SHARED = {"common", "buffers", "weights", "clip"}
@@ -160,7 +161,8 @@ def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
     """Inverse of `sealed_gradient`. Raises WireError if the gradient does not fit a model x [d]."""
     try:
         got = pytree.from_bytes(raw, {})
-        said, gradient = got["said"].encode(), got["gradient"]
+        said = got["said"].encode()
+        gradient = got["gradient"]
         fit = isinstance(gradient, Tensor) and (gradient.shape, gradient.dtype) == (x.shape, x.dtype)
     except (WireError, KeyError, TypeError, AttributeError) as e:
         raise WireError(f"client {client}'s answer to an evaluation cannot be decoded: {type(e).__name__}") from None
@@ -173,10 +175,12 @@ def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
 
 def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
     """Run one client method for one client. Returns its encoded reply. ``folder`` holds all memories of this node."""
-    exchange, i = request.exchange, request.exchange.blocks[0][0]
+    exchange = request.exchange
+    i = request.exchange.blocks[0][0]
     reply = served(host, request, folder)
     (receipt,) = reply.receipts
-    packed, exact = reply.replies[i], host.algorithm.message_types[exchange.method].up.exact
+    packed = reply.replies[i]
+    exact = host.algorithm.message_types[exchange.method].up.exact
     whole = {k: v for k, v in packed.items() if k in exact}
     rng = lambda: streams.generator(host.seed, i, exchange.round, exchange.number, "codec")
     sent = resending(host.codec).encode({k: v for k, v in packed.items() if k not in exact}, {}, rng) | whole
@@ -186,8 +190,10 @@ def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
 
 def served(host: Host, request: CallRequest, folder: Path) -> Fold:
     """Run one client method for one client, and keep its memory; the arguments are those of `answer`."""
-    exchange, i = replace(request.exchange, weights=None, clip=None), request.exchange.blocks[0][0]
-    kept, held = shelf(host, request, folder), {}
+    exchange = replace(request.exchange, weights=None, clip=None)
+    i = request.exchange.blocks[0][0]
+    kept = shelf(host, request, folder)
+    held = {}
     if host.remembers:
         held = {i: kept.get(i, exchange.acked.get(i), exchange.round)}
     reply, pending = host.serve_block(exchange, 0, held)
@@ -212,7 +218,8 @@ def guard(folder: Path, r: Recipe) -> None:
     Otherwise a run without secure sums could take a secure run's name and read what the secure sums hide.
     """
     private = [m.get("private") for m in r.tables.get("methods", ())]
-    said, path = json.dumps([r.tables.get("secure"), private], sort_keys=True), folder / GUARDED
+    said = json.dumps([r.tables.get("secure"), private], sort_keys=True)
+    path = folder / GUARDED
     if not path.exists():
         write(made_private(folder) / GUARDED, said.encode(), owner_only=True)
     elif (before := path.read_text(encoding="utf-8")) != said:
@@ -222,7 +229,8 @@ def guard(folder: Path, r: Recipe) -> None:
         )
 
 
-LEAVE, LEFT = "leave", "left"
+LEAVE = "leave"
+LEFT = "left"
 """Files of a client's node: one says that its owner wants it to leave, the other that it is sending its last answer."""
 
 
@@ -286,7 +294,9 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
 
 def _recorded(letter: Letter, context: Context, kind: str, recipe: str, out: bytes, study: bool) -> None:
     """Write down what leaves, before it does; keep it if it is small and no model."""
-    left, config, request = record_of(context.node_config), context.run_config, sha256()
+    left = record_of(context.node_config)
+    config = context.run_config
+    request = sha256()
     for key, content in sorted(letter.items()):
         request.update(f"{key} {len(content)} ".encode() + content)
     kept = (study or not kind.startswith("query.")) and len(out) <= record.ANSWER
@@ -301,7 +311,8 @@ def _recorded(letter: Letter, context: Context, kind: str, recipe: str, out: byt
 
 def refused(e: Exception, owner: Mapping[str, Any]) -> bytes:
     """The answer to a request that failed: the server may not know the node's name yet, so the error says it."""
-    name, i = owner.get("name"), owner.get("partition-id")
+    name = owner.get("name")
+    i = owner.get("partition-id")
     if name and isinstance(i, int):
         e.args = tuple(with_names(a, {i: name}) if isinstance(a, str) else a for a in e.args)
     return sealed_error(e)

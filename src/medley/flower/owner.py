@@ -33,13 +33,16 @@ from .record import APPROVALS, LEFT, Record, approvals
 
 log = logging.getLogger("medley.node")
 
-REGISTER, ROWS, SECRET = "left.jsonl", "rows.json", "rows.key"
+REGISTER = "left.jsonl"
+ROWS = "rows.json"
+SECRET = "rows.key"
 """Files: the sets of rows whose sums have left, the digests of some rows, and the secret of these digests."""
 
 OLD = (LEFT, APPROVALS, ACCOUNT, REGISTER)
 """Ledgers that earlier versions kept in a folder named by the client's number."""
 
-SKETCH, MOST_ROWS = 1024, 50_000
+SKETCH = 1024
+MOST_ROWS = 50_000
 """How many digests of rows are kept, the smallest of them, and of how many rows they are taken at most."""
 
 
@@ -61,7 +64,8 @@ def ledgers(config: Mapping[str, Any]) -> Path:
     """
     if config.get("key") is None:
         return _plain(own_folder(config))
-    key, folder = Path(str(config["key"])), _of_key(config)
+    key = Path(str(config["key"]))
+    folder = _of_key(config)
     place = _place(key)
     noted = _noted(place) if place.is_file() and not place.is_symlink() else None
     if noted is not None and noted != folder.resolve() and (noted.exists() or not folder.exists()):
@@ -85,7 +89,8 @@ def ledgers(config: Mapping[str, Any]) -> Path:
 def ledgers_to_read(config: Mapping[str, Any]) -> Path:
     """The folder of ledgers that is there to be read, or a copy of it. Changes nothing."""
     if config.get("key") is not None:
-        return folder if (folder := _of_key(config)).exists() else own_folder(config)
+        folder = _of_key(config)
+        return folder if folder.exists() else own_folder(config)
     owners = [*memories(config).glob("owner-*")]
     return owners[0] if len(owners) == 1 and not (own_folder(config) / LEFT).exists() else own_folder(config)
 
@@ -102,7 +107,8 @@ def _place(key: Path) -> Path:
 def _noted(place: Path) -> Path:
     """The folder of ledgers that a file beside a key notes. Raises RecipeError for a damaged one."""
     text = place.read_text(encoding="utf-8", errors="replace").strip()
-    if not (folder := Path(text)).is_absolute() or {"\0", "\N{REPLACEMENT CHARACTER}"} & {*text}:
+    folder = Path(text)
+    if not folder.is_absolute() or {"\0", "\N{REPLACEMENT CHARACTER}"} & {*text}:
         raise RecipeError(
             f"{place} is damaged: it should name the folder of the key's ledgers (record, approvals, account, "
             "register). Put back a copy of it, or write the path of that folder into it",
@@ -129,7 +135,8 @@ def _plain(folder: Path) -> Path:
 
 def _adopt(config: Mapping[str, Any], key: Path, folder: Path) -> None:
     """Move ledgers of an earlier version into ``folder``. Raises RecipeError if it is unclear whose they are."""
-    mine, unclear = list[Path](), list[Path]()
+    mine = list[Path]()
+    unclear = list[Path]()
     for place in sorted(memories(config).glob("client*")):
         if any((place / name).exists() for name in OLD):
             signed = [Record(place / name, key) for name in (LEFT, APPROVALS) if (place / name).exists()]
@@ -164,11 +171,13 @@ def renew(config: Mapping[str, Any], old: Path) -> Path:
     The old record and approvals stay beside the new ones, signed by the old key; each recipe keeps its last approval.
     """
     before = ledgers({**config, "key": str(old)})
-    key, after = Path(str(config["key"])), _of_key(config)
+    key = Path(str(config["key"]))
+    after = _of_key(config)
     if after.exists():
         raise RecipeError(f"{after} exists: the key {key} has ledgers of its own already; give a new key", "key")
     last = {line["recipe"]: line for line in approvals(Record(before / APPROVALS, old))}
-    head, past = Record(before / LEFT, old).head(), private(before / f"until-{fingerprint(old)}")
+    head = Record(before / LEFT, old).head()
+    past = private(before / f"until-{fingerprint(old)}")
     for name in (LEFT, APPROVALS):
         if (before / name).exists():
             (before / name).replace(past / name)
@@ -262,7 +271,8 @@ def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
     Of ledgers without a key those count that limit what may leave. The file has keyed digests of some rows. Without the
     secret beside it, nobody can look for a row in it.
     """
-    root, mine = private(memories(config)), ledgers(config)
+    root = private(memories(config))
+    mine = ledgers(config)
     with FileLock(root / f"{ROWS}.lock"):
         key = secret(config)
         of = f"secret {blake2b(b'secret', key=key, digest_size=8).hexdigest()}"

@@ -54,19 +54,23 @@ class StudySide(ClientSide):
                 f"client {i} answers only the [[study]] of its own recipe, but set= changes it: remove that setting",
                 "set",
             )
-        for analysis in (analyses := r.analyses()):
+        analyses = r.analyses()
+        for analysis in analyses:
             refuse_unserved(context.node_config, analysis, i)
         return r, analyses[0]
 
     def report(self, letter: Letter, context: Context) -> bytes:
         """The site's name and terms, compared with the server's."""
-        i, mine = _id(context), Terms.of(*self.served(context))
+        i = _id(context)
+        mine = Terms.of(*self.served(context))
         if "run" in letter:
             Terms.read(Words.read("the server's account of the study", letter["run"])).compare(mine, f"client {i}")
         return json.dumps({"client": i, "name": _name(context), "terms": mine.plain()}).encode()
 
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
-        i, analyses, k = _id(context), r.analyses(), request.exchange.round - 1
+        i = _id(context)
+        analyses = r.analyses()
+        k = request.exchange.round - 1
         if k >= len(analyses):
             raise WireError(
                 f"client {i}: the server asks for analysis {k + 1}, but the client's recipe has {len(analyses)}"
@@ -121,12 +125,14 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
     def studied(grid: Grid, context: Context, folder: Path, say: Callable[[str], None]) -> list[Any]:
         r = settled(recipe, context.run_config)
         analyses = r.analyses()
-        terms, messenger = Terms.of(r, analyses[0]), Messenger(grid, float(context.run_config.get("timeout", 600)))
+        terms = Terms.of(r, analyses[0])
+        messenger = Messenger(grid, float(context.run_config.get("timeout", 600)))
         accounts = messenger.gather(clients_of(r, context), {"run": json.dumps(terms.plain()).encode()})
         names = dict[str, int]()
         for i, account in accounts.items():
             name = Words(f"client {i}'s account", _agreed(i, account, terms, False)).text("name")
-            if (other := names.setdefault(name, i)) != i:
+            other = names.setdefault(name, i)
+            if other != i:
                 raise BadData(f"clients {other} and {i} are both called {name!r}: give each node its own name")
         transport = Flower(messenger, f"{context.run_id:020d}", None, terms.digest)
         study = Study(dict.fromkeys(names), secure=r.options().get("secure"), transport=transport)

@@ -152,9 +152,12 @@ class Sums:
         check_installed()
         from ..secure.party import Party
 
-        i, words = self.client, Words.read("the server's words on a secure sum", letter.get("about", b""))
+        i = self.client
+        words = Words.read("the server's words on a secure sum", letter.get("about", b""))
         words.only("run", "session", "cohort")
-        run, session, cohort = words.text("run", 64), words.text("session", 500), words.whole("cohort", 1, 1 << 20)
+        run = words.text("run", 64)
+        session = words.text("session", 500)
+        cohort = words.whole("cohort", 1, 1 << 20)
         if not re.fullmatch(r"[\w-]+", run):
             words.refuse("run", "letters, digits, _ and -")
         place = self.folder / run / str(i) / "secure"
@@ -196,7 +199,8 @@ class Sums:
             roster = _table(letter, "roster", KEYS)
             if self.keyring is not None:
                 check(self.keyring, self.client, session, roster, _table(letter, "signatures", SIZE))
-                if cohort > (known := len(read_keyring(self.keyring))):
+                known = len(read_keyring(self.keyring))
+                if cohort > known:
                     raise WireError(
                         f"client {self.client} refuses: the server says that {cohort} clients are in the secure sum, "
                         f"but its keyring {self.keyring.name} has {known}"
@@ -210,8 +214,10 @@ class Sums:
         self, party: Party, letter: Letter, run: str, cohort: int, host: Callable[[node.CallRequest], Host]
     ) -> bytes:
         """Run the client method, and mask its reply. The request must be the one that names the sum."""
-        i, request = self.client, node.CallRequest.read(letter)
-        e, nonce = request.exchange, ["", *party.session.decode().split(" ")][-2]
+        i = self.client
+        request = node.CallRequest.read(letter)
+        e = request.exchange
+        nonce = ["", *party.session.decode().split(" ")][-2]
         name = session_name(e, run, nonce, letter["common"], [self.terms, request.known])
         if e.blocks != ((i,),) or party.session != name or request.run != run:
             raise WireError(
