@@ -198,7 +198,7 @@ def test_an_error_of_a_client_is_one_line_that_moves_no_cursor() -> None:
     with pytest.raises(WireError) as of_fields:
         Words("client 2", {FORGED: 1}).only("loss")
     assert str(of_fields.value).isprintable()
-    assert message._said(FORGED).isprintable()
+    assert message._value_text(FORGED).isprintable()
 
 
 def test_a_client_whose_loss_is_not_finite_says_that_the_run_diverges() -> None:
