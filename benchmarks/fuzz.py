@@ -236,7 +236,7 @@ class Requests(Target):
     def read(self, raw: bytes) -> None:
         request = CallRequest.read({"common": self.common, "own": raw})
         assert "/" not in request.run
-        Known.read(request.known)
+        Known.read(request.values)
 
 
 class Sealed(Target):

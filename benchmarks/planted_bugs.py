@@ -51,7 +51,7 @@ BUDGETS = [
           "rounds=n)], delta) <= target for", "rounds=n)], delta) <= 1.05 * target for",
           [f"{PRIVATE}::test_a_budget_that_is_a_little_short_of_three_rounds_has_two"]),
     Plant("a node that forgets what it spent", "flower/account.py",
-          'self._keep(FILE, json.dumps({**kept, "spent": plain, "last": None}))', "del plain",
+          'self._save(FILE, json.dumps({**saved, "spent": plain, "last": None}))', "del plain",
           [f"{APP}::test_private_rows_have_no_exact_loss_and_as_many_trainings_as_the_recipe_has_rounds"], True),
     Plant("sums of one round counted as the loudest alone", "privacy/accountant.py",
           "return 1 / math.sqrt(total) if total else math.inf", "return min(noises)",
@@ -170,7 +170,7 @@ SECRETS = [
           "others = math.fsum(w for j, w in weights.items() if j != top)",
           [f"{NODE_SUMS}::test_weights_that_single_out_a_client_are_refused"], True),
     Plant("a second masked reply of one sum", "flower/sums.py",
-          "if kept.asked[step] != digest:", "if False:",
+          "if saved.asked[step] != digest:", "if False:",
           [f"{NODE_SUMS}::test_a_client_trains_once_a_sum_on_the_model_that_all_are_sent"], True),
 ]  # fmt: skip
 

@@ -170,7 +170,7 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
     side = ClientSide(recipe_file, None if data is None else data_function(data), None, code)
     context: Any = SimpleNamespace(run_config={}, node_config={"partition-id": client})
     try:
-        data_sets = side.given(client, context)
+        data_sets = side.own_data(client, context)
     except MedleyError:
         raise
     except Exception as e:

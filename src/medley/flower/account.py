@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,16 @@ class Account:
 
     def once(self, digest: str, answer: Callable[[], bytes]) -> bytes:
         """The answer already given to the training with this digest, if it was the last one."""
-        with self._alone():
-            if self._kept().get("last") == digest:
+        with self._lock():
+            if self._load().get("last") == digest:
                 return (self.folder / ANSWER).read_bytes()
         out = answer()
-        with self._alone():
-            self._keep(ANSWER, out)
-            self._keep(FILE, json.dumps({**self._kept(), "last": digest}))
+        with self._lock():
+            self._save(ANSWER, out)
+            self._save(FILE, json.dumps({**self._load(), "last": digest}))
         return out
 
-    def train(self, now: Release, limit: float, total: float | None, delta: float) -> None:
+    def train(self, release: Release, limit: float, total: float | None, delta: float) -> None:
         """Count a training on private rows, before it begins.
 
         Args:
@@ -55,15 +56,15 @@ class Account:
 
         Raises WireError, with what was spent, if the training would exceed either limit.
         """
-        with self._alone():
-            self._train(now, limit, total, delta)
+        with self._lock():
+            self._train(release, limit, total, delta)
 
-    def _train(self, now: Release, limit: float, total: float | None, delta: float) -> None:
-        kept = self._kept()
-        spent = {study: [Release(**r) for r in found] for study, found in kept.get("spent", {}).items()}
-        before = [r for found in spent.values() for r in found]
-        spent[self.study] = accountant.added(spent.get(self.study, []), now)
-        after = [r for found in spent.values() for r in found]
+    def _train(self, release: Release, limit: float, total: float | None, delta: float) -> None:
+        saved = self._load()
+        spent = {study: [Release(**r) for r in lines] for study, lines in saved.get("spent", {}).items()}
+        before = [*chain.from_iterable(spent.values())]
+        spent[self.study] = accountant.added(spent.get(self.study, []), release)
+        after = [*chain.from_iterable(spent.values())]
         shared = ("its owner, for all studies,", total) if total is not None else ("its recipe", limit)
         for releases, (what, most) in ((spent[self.study], ("its recipe", limit)), (after, shared)):
             epsilon = accountant.epsilon(releases, delta)
@@ -75,21 +76,21 @@ class Account:
                     f"--epsilon; if the owner begins a new account by deleting {FILE} in the node's folder of "
                     "memories, its ε comes on top of the old one's"
                 )
-        plain = {study: [asdict(r) for r in found] for study, found in spent.items()}
-        self._keep(FILE, json.dumps({**kept, "spent": plain, "last": None}))
+        plain = {study: [*map(asdict, each)] for study, each in spent.items()}
+        self._save(FILE, json.dumps({**saved, "spent": plain, "last": None}))
 
     def evaluate(self, digest: str, most: int) -> None:
         """Count an evaluation of the training loss alone, unless it repeats the last one.
 
         Raises WireError after more than ``most`` evaluations in one study.
         """
-        with self._alone():
+        with self._lock():
             self._evaluate(digest, most)
 
     def _evaluate(self, digest: str, most: int) -> None:
-        kept = self._kept()
-        there = kept.get("evaluations", {})
-        count, last = there.get(self.study, (0, ""))
+        saved = self._load()
+        counts = saved.get("evaluations", {})
+        count, last = counts.get(self.study, (0, ""))
         if digest == last:
             return
         if count >= most:
@@ -99,13 +100,13 @@ class Account:
                 "gradient or find out who is among its rows. For another run, give a new recipe that the owner "
                 "agrees to"
             )
-        self._keep(FILE, json.dumps({**kept, "evaluations": {**there, self.study: (count + 1, digest)}}))
+        self._save(FILE, json.dumps({**saved, "evaluations": {**counts, self.study: (count + 1, digest)}}))
 
-    def _alone(self) -> FileLock:
+    def _lock(self) -> FileLock:
         """Held while the account is read and written, because a node may answer several runs at once."""
         return FileLock(private(self.folder) / f"{FILE}.lock")
 
-    def _kept(self) -> dict[str, Any]:
+    def _load(self) -> dict[str, Any]:
         path = self.folder / FILE
         try:
             return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -114,5 +115,5 @@ class Account:
         except (OSError, ValueError, TypeError) as e:
             raise WireError(f"client {self.client}: {FILE} cannot be read, {type(e).__name__}") from None
 
-    def _keep(self, name: str, content: str | bytes) -> None:
+    def _save(self, name: str, content: str | bytes) -> None:
         write(private(self.folder) / name, content, owner_only=True)

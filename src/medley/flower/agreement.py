@@ -43,8 +43,8 @@ class Terms:
         """The terms of this side."""
         algorithm, lr = split(method)
         tables = {k: v for k, v in r.only().tables.items() if k not in (*SERVER_ONLY, "methods")}
-        own = {**identity({"method": algorithm}), "name": algorithm.name, "lr": lr, **algorithm.settings()}
-        return cls(own_version(), algorithm.name, _digest(own), _digest(tables))
+        settings = {**identity({"method": algorithm}), "name": algorithm.name, "lr": lr, **algorithm.settings()}
+        return cls(own_version(), algorithm.name, _digest(settings), _digest(tables))
 
     @classmethod
     def read(cls, words: Words) -> Terms:
@@ -123,28 +123,28 @@ def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: 
     for setting in shlex.split(str(config.get("set", ""))):
         key = setting.partition("=")[0]
         if not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns):
-            said = f"its owner lets the server set {', '.join(patterns) or 'nothing'}"
-            raise RecipeError(f"client {client} does not let the server set {key}: {said}", "allow")
+            reason = f"its owner lets the server set {', '.join(patterns) or 'nothing'}"
+            raise RecipeError(f"client {client} does not let the server set {key}: {reason}", "allow")
 
 
-def refuse_weaker(node: Mapping[str, Any], mine: Recipe, asked: Recipe, client: int) -> None:
+def refuse_weaker(node: Mapping[str, Any], mine: Recipe, requested: Recipe, client: int) -> None:
     """Raise RecipeError if the server changes a setting that protects the owner's rows, unless ``allow`` names it.
 
     Args:
         node: the node's config; patterns of ``allow`` that begin with "methods" or "*" do not cover privacy settings
         mine: the owner's recipe
-        asked: the same recipe with the server's settings
+        requested: the same recipe with the server's settings
     """
-    either = mine, asked
-    found: dict[str, list[Any]] = {
+    either = mine, requested
+    protections: dict[str, list[Any]] = {
         "secure": [r.tables.get("secure") for r in either],
         "private": [[m.get("private") for m in r.tables.get("methods", ())] for r in either],
     }
-    for name, (own, theirs) in found.items():
-        if "allow" in node and own != theirs and not any(name in pattern for pattern in _listed(node, "allow")):
+    for name, (ours, theirs) in protections.items():
+        if "allow" in node and ours != theirs and not any(name in pattern for pattern in _listed(node, "allow")):
             raise RecipeError(
-                f"client {client} does not let the server change {name}: its recipe has {own}, and the server asks for "
-                f"{theirs}; its owner can allow this with --allow '{name}'",
+                f"client {client} does not let the server change {name}: its recipe has {ours}, and the server asks "
+                f"for {theirs}; its owner can allow this with --allow '{name}'",
                 "allow",
             )
 

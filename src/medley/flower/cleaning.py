@@ -27,10 +27,10 @@ def private(folder: Path) -> Path:
 
 def seconds(age: str) -> float:
     """The seconds in "30d", "12h", "45m", "2w" or "90s". Raises RecipeError for other text."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", age)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", age)
+    if match is None:
         raise RecipeError(f"write an age as a number and s, m, h, d or w, for example 30d, not {age!r}", "older")
-    return float(found[1]) * UNITS[found[2]]
+    return float(match[1]) * UNITS[match[2]]
 
 
 def clean(folder: Path, older: float = 0.0, keep: str = "") -> list[Path]:
@@ -45,13 +45,13 @@ def clean(folder: Path, older: float = 0.0, keep: str = "") -> list[Path]:
     ``<round>-<exchange>.safetensors``, ``guarded``, and the folder ``secure`` of its last secure sum.
     """
     gone = list[Path]()
-    now = time.time()
+    clock = time.time()
     for run in sorted(folder.iterdir()) if folder.is_dir() else ():
         files = [p for p in run.rglob("*") if not p.is_dir()] if run.is_dir() and not run.is_symlink() else []
         ours = all(re.fullmatch(OURS, str(p.relative_to(run))) for p in files)
         if run.name == keep or not files or not ours:
             continue
-        if now - max(p.stat().st_mtime for p in files) >= older:
+        if clock - max(p.stat().st_mtime for p in files) >= older:
             shutil.rmtree(run)
             gone.append(run)
     return gone

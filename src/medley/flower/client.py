@@ -71,17 +71,17 @@ def client_app(
     """
     side = ClientSide(recipe, data, method, code)
     kinds = [*recipes.methods(_kinds(Path(recipe))).values(), *([] if method is None else [type(split(method)[0])])]
-    asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
-    asked |= {f"query.{step}": side.secure(step) for step in STEPS}
-    handlers: dict[str, Handler] = {"query": side.report, "evaluate": side.evaluate, **asked}
+    queries: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
+    queries |= {f"query.{step}": side.secure(step) for step in STEPS}
+    handlers: dict[str, Handler] = {"query": side.report, "evaluate": side.evaluate, **queries}
     return node.client_app({kind: discreet(side.isolated(handler)) for kind, handler in handlers.items()}, Path(recipe))
 
 
 def _kinds(recipe: Path) -> list[str]:
     """The kinds of the methods in a recipe's file. Empty if the file cannot be read: the first message reports this."""
     with suppress(MedleyError):
-        there = recipes.load(recipe).tables.get("methods", [])
-        return [t["kind"] for t in there if isinstance(t, dict) and isinstance(t.get("kind"), str)]
+        tables = recipes.load(recipe).tables.get("methods", [])
+        return [t["kind"] for t in tables if isinstance(t, dict) and isinstance(t.get("kind"), str)]
     return []
 
 
@@ -137,9 +137,9 @@ class ClientSide:
         self.method = method
         self.code = code
         self._file = Path(recipe)
-        self._given: dict[int, Own] = {}
+        self._own_data: dict[int, Own] = {}
         self._lots: dict[tuple[int, str], list[Lot]] = {}
-        self._own: dict[tuple[int, str, str], NodeRows] = {}
+        self._rows: dict[tuple[int, str, str], NodeRows] = {}
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -155,7 +155,7 @@ class ClientSide:
                 with set_aside(f"client {_id(context)}", self.recipe.tables.get("run", {}).get("device", "cpu")):
                     return handler(letter, context)
             except BaseException:
-                self._own.clear()
+                self._rows.clear()
                 self._lots.clear()
                 raise
 
@@ -169,31 +169,31 @@ class ClientSide:
             r = settled(self.recipe, context.run_config)
             if self.data is not None:
                 self._read(i, context)
-            lots = share(r, i) if self.data is None else own_lots(r, i, self._given[i])
+            lots = share(r, i) if self.data is None else own_lots(r, i, self._own_data[i])
             if self.data is not None:
                 claim(context.node_config, (row for lot in lots for row in bytes_of(lot.X, lot.y)))
             _keep(self._lots, key, lots)
         return self._lots[key]
 
-    def given(self, i: int, context: Context) -> Any:
+    def own_data(self, i: int, context: Context) -> Any:
         """The client's own data; None if it has none. Errors are for its owner only: their text may quote a row."""
-        if self.data is not None and i not in self._given:
-            self._given[i] = self.data(context)
-        return self._given.get(i)
+        if self.data is not None and i not in self._own_data:
+            self._own_data[i] = self.data(context)
+        return self._own_data.get(i)
 
     def _read(self, i: int, context: Context) -> None:
         """Like `given`, but the server learns only an error's class."""
         try:
-            self.given(i, context)
+            self.own_data(i, context)
         except Exception as e:
             log.exception("client %d's own data cannot be read", i)
             raise BadData(f"client {i}: its data cannot be read, {type(e).__name__}; {OWN_LOG}", client=i) from None
 
-    def own(self, context: Context, method: Method, said: Any) -> NodeRows:
-        """The client's side of the run; ``said`` holds the server's values for every client, see `Known`."""
-        known = Known.read(said)
+    def rows(self, context: Context, method: Method, values: Any) -> NodeRows:
+        """The client's side of the run; ``values`` holds the server's values for every client, see `Known`."""
+        known = Known.read(values)
         key = _id(context), json.dumps(context.run_config), repr(known)
-        if key not in self._own:
+        if key not in self._rows:
             r = settled(self.recipe, context.run_config)
             lots = self.lots(context)
             options = r.options()
@@ -206,21 +206,22 @@ class ClientSide:
             # Counts of rows by predicted probability can reveal single rows.
             hidden = is_row_private(method) or options.get("secure") is not None
             rows.summed = not hidden and self.recipe.rules().scores
-            _keep(self._own, key, rows)
-        return self._own[key]
+            _keep(self._rows, key, rows)
+        return self._rows[key]
 
     def report(self, letter: Letter, context: Context) -> bytes:
         """The client's account of its data, see `ClientReport`, and its `Terms`, compared with the server's."""
-        i, (r, method) = _id(context), self.served(context)
+        i = _id(context)
+        r, method = self.recipe_and_method(context)
         mine = Terms.of(r, method)
         if "run" in letter:
             Terms.read(Words.read("the server's account of the run", letter["run"])).compare(mine, f"client {i}")
-        said = replace(report(self.lots(context), i), name=str(context.node_config.get("name") or ""))
+        client_report = replace(report(self.lots(context), i), name=str(context.node_config.get("name") or ""))
         if is_row_private(method) or r.options().get("secure") is not None:
-            said = replace(said, tasks=[replace(task, support=[]) for task in said.tasks])
-        return json.dumps(said.plain() | {"terms": mine.plain()}).encode()
+            client_report = replace(client_report, tasks=[replace(task, support=[]) for task in client_report.tasks])
+        return json.dumps(client_report.plain() | {"terms": mine.plain()}).encode()
 
-    def served(self, context: Context) -> tuple[Recipe, Method]:
+    def recipe_and_method(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and the method of the run. Raises RecipeError if the node's owner does not serve them."""
         owner = context.node_config
         i = _id(context)
@@ -235,62 +236,72 @@ class ClientSide:
 
     def evaluate(self, letter: Letter, context: Context) -> bytes:
         """Figures of the server's model on the client's rows, see `NodeRows`, and of its own, if it has one."""
-        r, method = self.served(context)
-        asked = pytree.from_bytes(letter["common"], {})
+        r, method = self.recipe_and_method(context)
+        request = pytree.from_bytes(letter["common"], {})
         i = _id(context)
-        words = Words("the server's request of an evaluation", asked)
-        own = json.loads(letter.get("own", b"{}"))
+        words = Words("the server's request of an evaluation", request)
+        individual = json.loads(letter.get("own", b"{}"))
         words.only("x", "buffers", "round", "tests", "loss", "grad", "known", "run")
-        x = asked["x"]
-        buffers = asked["buffers"]
+        x = request["x"]
+        buffers = request["buffers"]
         t = words.whole("round", 0, node.MOST)
-        exact = bool(asked["loss"])
-        run, (sample, acked), private = words.text("run", 64), _aside(i, own), is_row_private(method)
+        exact = bool(request["loss"])
+        run = words.text("run", 64)
+        sample, acked = _aside(i, individual)
+        private = is_row_private(method)
         rules = self.recipe.rules()
         model = PersonalModel(x, buffers)
         secure = any(of.options().get("secure") is not None for of in (self.recipe, r))
         for wants, hides, what in (
-            (asked["grad"], private, "its rows are private, but the server asks for the gradient of its loss"),
-            (asked["grad"], secure, "its recipe has [secure], but the server asks for the gradient of its loss"),
+            (request["grad"], private, "its rows are private, but the server asks for the gradient of its loss"),
+            (request["grad"], secure, "its recipe has [secure], but the server asks for the gradient of its loss"),
             (exact, private, "its rows are private, but the server asks for their loss without noise"),
             (sample, secure, "its recipe has [secure], but the server asks for the loss of some of its rows"),
-            (asked["grad"], not rules.exact, GRADIENT),
+            (request["grad"], not rules.exact, GRADIENT),
         ):
             if wants and hides:
                 raise WireError(f"client {i} refuses: {what}; leave that figure out")
         if run:
             node.check_run(run)
-        about = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(asked["known"]).encode()
+        about = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(request["known"]).encode()
         about = letter["common"] + letter.get("own", b"") if run else about
         if secure or not rules.exact:
             self._count(about, context, bool(run), 1 if secure else RUNS)
-        rows = self.own(context, method, asked["known"])
+        rows = self.rows(context, method, request["known"])
         tests = words.wholes("tests", len(rows.tests), len(rows.tests))
         coarse = Coarse.of(context.node_config, rules, model)
-        said = rows.evaluate(model, t, tests, exact, sample, coarse)
+        figures = rows.evaluate(model, t, tests, exact, sample, coarse)
         if run and private:  # its own model is computed from the rows without noise
-            said |= {"why": "its rows are private, and figures of a model made from them have no noise"}
+            figures |= {"why": "its rows are private, and figures of a model made from them have no noise"}
         elif run:
-            said |= self._own_figures(r, method, context, asked, (run, acked, tests))
-        text = json.dumps(said).encode()
-        return node.sealed_gradient(text, rows.gradient(x, t)) if asked["grad"] and "loss" in said else text
+            figures |= self._own_figures(r, method, context, request, (run, acked, tests))
+        text = json.dumps(figures).encode()
+        return node.sealed_gradient(text, rows.gradient(x, t)) if request["grad"] and "loss" in figures else text
 
-    def _count(self, asked: bytes, context: Context, own: bool, runs: int) -> None:
+    def _count(self, request: bytes, context: Context, personal: bool, runs: int) -> None:
         """Count an evaluation, of the server's model or of the client's own model as well, up to those of ``runs``."""
         options = self.recipe.options()
         account = self._account(context)
-        every = options.get("clients_every", node.MOST) if own else options.get("eval_every", 1)
+        every = options.get("clients_every", node.MOST) if personal else options.get("eval_every", 1)
         most = (self.recipe.rounds // every + 1) * len(self.lots(context)) + 1
-        account = replace(account, study=f"{account.study} own") if own else account
-        account.evaluate(blake2b(asked, digest_size=16).hexdigest(), most * runs)
+        account = replace(account, study=f"{account.study} own") if personal else account
+        account.evaluate(blake2b(request, digest_size=16).hexdigest(), most * runs)
 
     def _own_figures(
-        self, r: Recipe, method: Method, context: Context, asked: Mapping[str, Any], about: tuple[str, Tag | None, Any]
+        self,
+        r: Recipe,
+        method: Method,
+        context: Context,
+        evaluation: Mapping[str, Any],
+        about: tuple[str, Tag | None, Any],
     ) -> dict[str, Any]:
         """Figures of the client's own model, which stays on the node; the reason if it cannot be computed."""
-        i, (run, acked, tests) = _id(context), about
-        e = Exchange(max(1, asked["round"]), -1, "personal", ((i,),), {"x": asked["x"]}, {}, {}, {i: 0.0}, None)
-        request = node.CallRequest(replace(e, buffers=asked["buffers"]), run, asked["known"])
+        i = _id(context)
+        run, acked, tests = about
+        e = Exchange(
+            max(1, evaluation["round"]), -1, "personal", ((i,),), {"x": evaluation["x"]}, {}, {}, {i: 0.0}, None
+        )
+        request = node.CallRequest(replace(e, buffers=evaluation["buffers"]), run, evaluation["known"])
         host = self._host(r, method, request, context)
         fold, _ = host.serve_block(
             request.exchange, 0, {i: node.shelf(host, request, self._memories(context)).peek(i, acked)}
@@ -299,9 +310,9 @@ class ClientSide:
             log.error("%s", fold.failed[i])
             return {"why": f"its method failed; {OWN_LOG}"}
         mine = model_of(fold.replies[i])
-        rows = self.own(context, method, asked["known"])
+        rows = self.rows(context, method, evaluation["known"])
         coarse = Coarse.of(context.node_config, self.recipe.rules(), mine)
-        return {"own": rows.evaluate(mine, asked["round"], tests, asked["loss"], coarse=coarse)}
+        return {"own": rows.evaluate(mine, evaluation["round"], tests, evaluation["loss"], coarse=coarse)}
 
     @staticmethod
     def _memories(context: Context) -> Path:
@@ -309,7 +320,7 @@ class ClientSide:
 
     def serve(self, letter: Letter, context: Context) -> bytes:
         """The reply to a client method. Raises WireError if the request is for another client."""
-        r, method = self.served(context)
+        r, method = self.recipe_and_method(context)
         request = node.CallRequest.read(letter)
         i = _id(context)
         if request.exchange.blocks != ((i,),):
@@ -325,8 +336,8 @@ class ClientSide:
 
         if not is_row_private(method):
             return answer()
-        asked = repr((sorted(letter.items()), Terms.of(r, method)))
-        return self._account(context).once(blake2b(asked.encode(), digest_size=16).hexdigest(), answer)
+        text = repr((sorted(letter.items()), Terms.of(r, method)))
+        return self._account(context).once(blake2b(text.encode(), digest_size=16).hexdigest(), answer)
 
     def _account(self, context: Context) -> Account:
         """The node's account of what it has disclosed about its rows."""
@@ -341,23 +352,23 @@ class ClientSide:
         limit = part.epsilon
         r = self.recipe
         if limit is None:
-            own = private_part(split(r.only().methods()[0] if self.method is None else self.method)[0]) or part
+            recipe_part = private_part(split(r.only().methods()[0] if self.method is None else self.method)[0]) or part
             lot = self.lots(context)[0]
             paces = r.scenario(tuple(lot.X.shape[1:]), lot.classes).pace
             allowed: list[Release] = []
-            for t in range(1, (own.rounds or r.rounds) + 1):
-                for _ in own.message_types:
-                    allowed = added(allowed, own.released(Local.of(paces.of(r.seed, me.id, t), n)))
-            limit = epsilon(allowed, own.delta)
+            for t in range(1, (recipe_part.rounds or r.rounds) + 1):
+                for _ in recipe_part.message_types:
+                    allowed = added(allowed, recipe_part.released(Local.of(paces.of(r.seed, me.id, t), n)))
+            limit = epsilon(allowed, recipe_part.delta)
         total = context.node_config.get("epsilon")
-        now = part.released(Local.of(me.pace, n))
-        self._account(context).train(now, limit, None if total is None else float(str(total)), part.delta)
+        release = part.released(Local.of(me.pace, n))
+        self._account(context).train(release, limit, None if total is None else float(str(total)), part.delta)
 
     def secure(self, step: str) -> Handler:
         """The handler of one step of secure sums; see `medley.flower.sums`."""
 
         def reply(letter: Letter, context: Context) -> bytes:
-            r, method = self.served(context)
+            r, method = self.recipe_and_method(context)
             i = _id(context)
             settings = r.options().get("secure")
             if settings is None:
@@ -372,7 +383,7 @@ class ClientSide:
     def _host(self, r: Recipe, method: Method, request: node.CallRequest, context: Context) -> ClientHost:
         """The host that serves a request. A training on private rows is counted."""
         algorithm, lr = split(method)
-        rows = self.own(context, method, request.known)
+        rows = self.rows(context, method, request.values)
         options = r.options()
         device = options.get("device", "cpu")
         problem = rows.problem
@@ -386,23 +397,23 @@ class ClientSide:
             return me
 
         about = algorithm.suited(problem.gives), problem, client, r.seed, options.get("codec") or Plain()
-        kept = rows.clients.scenario.pace.optimizer_state == "kept"
-        host = ClientHost(*about, device=device, keeps_optimizers=kept)
+        keeps = rows.clients.scenario.pace.optimizer_state == "kept"
+        host = ClientHost(*about, device=device, keeps_optimizers=keeps)
         if host.remembers:
             node.guard(self._memories(context) / request.run / str(_id(context)), r)
         return host
 
 
-def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+def _keep(cache: dict[Any, Any], key: Any, value: Any) -> None:
     """Put a value into a mapping of at most `KEPT` entries, replacing the oldest."""
-    kept[key] = value
-    while len(kept) > KEPT:
-        del kept[next(iter(kept))]
+    cache[key] = value
+    while len(cache) > KEPT:
+        del cache[next(iter(cache))]
 
 
-def _aside(i: int, own: Any) -> tuple[list[int], Tag | None]:
+def _aside(i: int, individual: Any) -> tuple[list[int], Tag | None]:
     """What the request asks of this client alone: its rows in a sample, and the version of its memory."""
-    words = Words("the server's request of an evaluation", own)
+    words = Words("the server's request of an evaluation", individual)
     words.said = {"sample": [], "acked": [], **words.said}
     sample = words.numbers("sample", 3, node.MOST)
     acked = words.numbers("acked", 2, node.MOST)

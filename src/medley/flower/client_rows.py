@@ -75,16 +75,16 @@ class Lot:
 
     def counted(self, family: Family, client: int) -> Lot:
         """The rows that have a target, as in a simulation. Raises BadData if no training row has one."""
-        kept = torch.from_numpy(with_targets(family, self.y, Parts.of([np.arange(len(self.y))]), client).rows)
+        usable = torch.from_numpy(with_targets(family, self.y, Parts.of([np.arange(len(self.y))]), client).rows)
         X = self.X_test
         y = self.y_test
-        if X is not None and y is not None and (there := counting(family, y)) is not None:
-            X, y = (X[there], y[there]) if bool(there.any()) else (None, None)
-        if len(kept) == len(self.y):
+        if X is not None and y is not None and (mask := counting(family, y)) is not None:
+            X, y = (X[mask], y[mask]) if bool(mask.any()) else (None, None)
+        if len(usable) == len(self.y):
             return replace(self, X_test=X, y_test=y)
-        w = None if self.weights is None else self.weights[kept]
-        keys = {name: column[kept] for name, column in self.keys.items()}
-        return replace(self, X=self.X[kept], y=self.y[kept], weights=w, X_test=X, y_test=y, keys=keys)
+        w = None if self.weights is None else self.weights[usable]
+        keys = {name: column[usable] for name, column in self.keys.items()}
+        return replace(self, X=self.X[usable], y=self.y[usable], weights=w, X_test=X, y_test=y, keys=keys)
 
 
 def share(r: Recipe, i: int) -> list[Lot]:
@@ -93,12 +93,12 @@ def share(r: Recipe, i: int) -> list[Lot]:
     Raises BadData if there is no such client, and if none of its rows has a target.
     """
     fed = r.federation()
-    dealt = [fed.whole(r.seed)[0]] if fed.stream is None else fed.tasks(r.seed)
-    n = len(dealt[0].parts)
+    tasks = [fed.whole(r.seed)[0]] if fed.stream is None else fed.tasks(r.seed)
+    n = len(tasks[0].parts)
     if i >= n:
         raise BadData(f"partition-id={i}, but the recipe's partition has clients 0..{n - 1}", client=i)
     out = []
-    for task in dealt:
+    for task in tasks:
         tests = slice(i, None, n) if task.tests is None else torch.from_numpy(task.tests[i])
         lot = Lot.of(task.data, task.classes, torch.from_numpy(task.parts[i]), tests)
         out.append(lot.counted(fed.problem, i))
@@ -119,9 +119,9 @@ def _numbered(d: Dataset, names: tuple[Any, ...], place: Place, fit: str) -> Dat
     labels = d.labels or (tuple(range(d.classes or 0)) if d.inferred else ())
     shown = ", ".join(map(repr, labels[:8]))
     if d.inferred and not names and not is_plain(labels) and labels != (False, True):
-        said = f"all its labels are {shown}" if len(labels) == 1 else f"its labels are {shown}"
+        text = f"all its labels are {shown}" if len(labels) == 1 else f"its labels are {shown}"
         raise BadData(
-            f"{said}, and a client sees its own rows only: name all classes in the server's and the nodes' recipe, "
+            f"{text}, and a client sees its own rows only: name all classes in the server's and the nodes' recipe, "
             f"[clients] labels = [{shown}{', ...' if len(labels) == 1 else ''}], numbers or texts as the data has them",
             place=place,
         )
@@ -129,9 +129,9 @@ def _numbered(d: Dataset, names: tuple[Any, ...], place: Place, fit: str) -> Dat
         return d
     unknown = [k for k, v in enumerate(labels) if v not in names]
     if unknown:
-        there = (d.y == unknown[0]).reshape(len(d.y), -1).any(1).nonzero()
-        said = f"the label {labels[unknown[0]]!r} is not among [clients] labels = {[*names]}"
-        raise BadData(said, place=place.at(int(there[0]) if len(there) else None))
+        places = (d.y == unknown[0]).reshape(len(d.y), -1).any(1).nonzero()
+        text = f"the label {labels[unknown[0]]!r} is not among [clients] labels = {[*names]}"
+        raise BadData(text, place=place.at(int(places[0]) if len(places) else None))
     at = torch.tensor([names.index(label) for label in labels])
     # Ignored targets have a number that is no label's.
     ys: dict[str, Any] = {part: y for part in ("y", "y_test", "y_validation") if (y := getattr(d, part)) is not None}
@@ -165,7 +165,7 @@ def _fit(r: Recipe) -> str:
     return "classes" if kind in ("logistic", "softmax") or (kind == "network" and loss == "cross_entropy") else "loss"
 
 
-def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
+def own_lots(r: Recipe, i: int, data: Any) -> list[Lot]:
     """A client's own data, task by task. A task of Split has the labels that occur in it; any other task has all
     labels. Labels that the recipe's [clients] names have their places there.
 
@@ -175,10 +175,10 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
     """
     stream = r.tables.get("stream")
     names = r.limits().labels
-    tasks = [*own] if isinstance(own, list | tuple) else [own]
-    if isinstance(own, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
+    tasks = [*data] if isinstance(data, list | tuple) else [data]
+    if isinstance(data, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
         want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of Datasets, one for each task"
-        raise BadData(f"client {i}'s data function returns a {type(own).__name__}; it must return {want}", client=i)
+        raise BadData(f"client {i}'s data function returns a {type(data).__name__}; it must return {want}", client=i)
     tasks = [_numbered(d, names, Place.of(i), _fit(r)) for d in tasks]
     if len({d.weights is None for d in tasks}) == 2:
         raise BadData(f"client {i} has weights of rows in some tasks only; give all, or none", client=i)
@@ -190,14 +190,16 @@ def own_lots(r: Recipe, i: int, own: Any) -> list[Lot]:
                 "standardise(like=...)",
                 client=i,
             )
-        said = Names.of(tasks[0]).differs(Names.of(d))
-        if said:
-            raise BadData(f"client {i}'s task 0 has {said[0]}, and its task {k} {said[1]}: all must agree", client=i)
+        difference = Names.of(tasks[0]).differs(Names.of(d))
+        if difference:
+            raise BadData(
+                f"client {i}'s task 0 has {difference[0]}, and its task {k} {difference[1]}: all must agree", client=i
+            )
     few = stream is not None and str(stream.get("kind")).lower() == "split"
     out = []
     for d in tasks:
-        there = {*d.y.tolist(), *([] if d.y_test is None else d.y_test.tolist())} if few and d.classes else None
-        labels = tuple(range(d.classes or 0)) if there is None else tuple(sorted(there))
+        present = {*d.y.tolist(), *([] if d.y_test is None else d.y_test.tolist())} if few and d.classes else None
+        labels = tuple(range(d.classes or 0)) if present is None else tuple(sorted(present))
         out.append(Lot.of(d, labels, slice(None), slice(None)))
     if not any(d.y.ndim > 1 for d in tasks):
         return out  # without a model
@@ -254,38 +256,38 @@ class NodeRows:
         dtype: torch.dtype | None,
         device: str,
         rounds: int,
-        known: Known,
+        common: Known,
     ) -> None:
         self.i, n = who
-        if len(lots) != len(known.labels):
-            raise WireError(f"client {self.i} has {len(lots)} tasks, but the server has {len(known.labels)}")
+        if len(lots) != len(common.labels):
+            raise WireError(f"client {self.i} has {len(lots)} tasks, but the server has {len(common.labels)}")
         scenario.check(n)
-        classes = known.classes
+        classes = common.classes
         family = scenario.problem
-        self.plan = TaskPlan.draw(scenario.stream, known.labels, classes, n, seed, rounds, device)
-        met = [(lot := lots[k], np.arange(len(lot.X))) for k in self.plan.order(self.i)]
-        sizes = np.array([[len(rows)] for _, rows in met], dtype=np.int64)
+        self.plan = TaskPlan.draw(scenario.stream, common.labels, classes, n, seed, rounds, device)
+        ordered = [(lot := lots[k], np.arange(len(lot.X))) for k in self.plan.order(self.i)]
+        sizes = np.array([[len(rows)] for _, rows in ordered], dtype=np.int64)
         layout = Layout((self.i,), sizes, scenario.stream is not None)
-        X, y = (gathered([(getattr(lot, k), rows) for lot, rows in met]) for k in "Xy")
+        X, y = (gathered([(getattr(lot, k), rows) for lot, rows in ordered]) for k in "Xy")
         shown = (X, y) if len(X) else (RowKind.of(X).example(), RowKind.of(y).example())
         self.problem: Problem = ready(shown, layout, family, classes, dtype, device)
         base = base_of(self.problem)
-        if base != known.base:
+        if base != common.base:
             raise RecipeError(
-                f"client {self.i}'s network has a frozen part with digest {base}, but the server's is {known.base}: "
+                f"client {self.i}'s network has a frozen part with digest {base}, but the server's is {common.base}: "
                 "give both the same weights",
                 "model",
             )
-        self.rows = bound(met, layout, (X, y), family, self.problem, classes, device)
-        self.rows = replace(self.rows, people=people_of(scenario.people, met, layout))
+        self.rows = bound(ordered, layout, (X, y), family, self.problem, classes, device)
+        self.rows = replace(self.rows, people=people_of(scenario.people, ordered, layout))
         self.metrics: Mapping[str, Metric] = {}
         self.summed = True
         if isinstance(self.problem, SharedNetwork):
-            whole = self.problem.initial(streams.generator(seed, "init"))
-            if known.first is not None:
-                own = {k: torch.tensor(known.first[k], dtype=t.dtype) for k, t in self.problem.own().items()}
-                self.problem.load_own({k: t.to(device) for k, t in own.items()})
-                self.problem.begin_at(torch.cat([whole, self.problem.own()["x"]]))
+            initial = self.problem.initial(streams.generator(seed, "init"))
+            if common.first is not None:
+                first = {k: torch.tensor(common.first[k], dtype=t.dtype) for k, t in self.problem.own().items()}
+                self.problem.load_own({k: t.to(device) for k, t in first.items()})
+                self.problem.begin_at(torch.cat([initial, self.problem.own()["x"]]))
         self.clients = ClientFactory(scenario, seed, self.problem, self.rows, self.plan)
         self.tests: list[Held | None] = [
             None
@@ -327,33 +329,33 @@ class NodeRows:
         out = dict[str, Any](tests=[])
         for k in tests:
             figures: dict[str, Any] | None = None
-            held = self.tests[k]
-            if held is not None:
+            test = self.tests[k]
+            if test is not None:
                 sums = dict[str, list[float]]()
-                kept = sums if self.summed else None
-                found = held_figures(problem, x, held, self.metrics, client=self.i, sums=kept)
+                counts = sums if self.summed else None
+                values = held_figures(problem, x, test, self.metrics, client=self.i, sums=counts)
                 if coarse is not None:
-                    found = self._coarse(problem, x, held, coarse, f"test {k}", found)
+                    values = self._coarse(problem, x, test, coarse, f"test {k}", values)
                 # JSON has no NaN: leave out a figure that is not finite.
-                figures = {name: v for name, v in found.items() if math.isfinite(v)} | ({"sums": sums} if sums else {})
+                figures = {name: v for name, v in values.items() if math.isfinite(v)} | ({"sums": sums} if sums else {})
             out["tests"].append(figures)
         if loss and self.rows.layout.sizes[s, 0]:
             rows = sample or coarse is not None
             out |= self._losses(problem, x, s, sample, coarse) if rows else {"loss": self._exact(s, x)}
             if not math.isfinite(out["loss"]):
-                said = f"client {self.i}: the loss is {out['loss']} after round {round}: the run diverges"
-                raise Diverged(said, unexplained=True)
+                text = f"client {self.i}: the loss is {out['loss']} after round {round}: the run diverges"
+                raise Diverged(text, unexplained=True)
         return out
 
     @staticmethod
     def _coarse(
-        problem: Problem, x: Vec, held: Held, coarse: Coarse, name: str, exact: Mapping[str, float]
+        problem: Problem, x: Vec, test: Held, coarse: Coarse, name: str, exact: Mapping[str, float]
     ) -> dict[str, Any]:
         """Coarse figures of test rows: means of rows from the rows, others by the number of rows that decide them."""
-        each = zip(*((problem.losses(z, y), problem.hits(z, y)) for z, y in outputs(problem, x, *held)), strict=True)
+        each = zip(*((problem.losses(z, y), problem.hits(z, y)) for z, y in outputs(problem, x, *test)), strict=True)
         parts = zip(("test_loss", "accuracy"), each, strict=True)
         by_row = {key: torch.cat([p for p in part if p is not None]) for key, part in parts if part[0] is not None}
-        y = held[1]
+        y = test[1]
         out = dict[str, Any]()
         counted = y.ndim == 1 and not y.is_floating_point()
         rows = int(torch.unique(y, return_counts=True)[1].min()) if counted else len(y)

@@ -181,10 +181,10 @@ class Resident:
         A message on its way to a killed process is lost, and the SuperLink does not notice. So the node leaves for a
         moment, and the server then asks again.
         """
-        known = None
+        earlier = None
         with suppress(OSError, ValueError):
-            known = int(self.badge.read_text(encoding="utf-8"))
-        number = self.fleet.activate(known)
+            earlier = int(self.badge.read_text(encoding="utf-8"))
+        number = self.fleet.activate(earlier)
         if killed and not self.inbox.exists():
             number = self._absent()
         _keep(self.badge, str(number).encode())
@@ -305,7 +305,7 @@ def data_function(path: Path) -> Any:
         spec.loader.exec_module(module)
     except Exception as e:
         raise RecipeError(f"--data {path}: {type(e).__name__}: {e}", "data") from e
-    found = getattr(module, "data", None)
-    if not callable(found):
+    function = getattr(module, "data", None)
+    if not callable(function):
         raise RecipeError(f"--data {path} has no function data(context) that returns your rows", "data")
-    return found
+    return function

@@ -112,19 +112,19 @@ class FleetNode:
         self._client._client.event_hooks["response"] = [_bounded]
         self._node: Any = None
 
-    def activate(self, known: int | None = None) -> int:
+    def activate(self, earlier: int | None = None) -> int:
         """Activate this node. Returns its Flower id.
 
-        ``known`` is the id that the node had before. A SuperLink does not activate a node that it takes for online. So
-        if the node's process or the SuperLink was killed, the node sends a heartbeat under its old id.
+        ``earlier`` is the id that the node had before. A SuperLink does not activate a node that it takes for online.
+        So if the node's process or the SuperLink was killed, the node sends a heartbeat under its old id.
         """
-        if known is not None:
-            self._node = flwr.Node(node_id=known)
+        if earlier is not None:
+            self._node = flwr.Node(node_id=earlier)
             with suppress(NotAdmitted):  # an id of another key, or of another SuperLink
                 if self.heartbeat():
-                    return known
-        asked = flwr.ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
-        self._node = flwr.Node(node_id=self._call("ActivateNode", asked).node_id)
+                    return earlier
+        request = flwr.ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
+        self._node = flwr.Node(node_id=self._call("ActivateNode", request).node_id)
         return int(self._node.node_id)
 
     def deactivate(self) -> None:
@@ -138,8 +138,8 @@ class FleetNode:
 
     def heartbeat(self) -> bool:
         """Send a heartbeat. Returns False if the SuperLink no longer knows the node."""
-        asked = flwr.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
-        return bool(self._call("SendNodeHeartbeat", asked).success)
+        request = flwr.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+        return bool(self._call("SendNodeHeartbeat", request).success)
 
     def pull(self) -> Parcel | None:
         """The next message to this node, if there is one. The SuperLink hands a message out once."""
@@ -159,11 +159,11 @@ class FleetNode:
 
     def content(self, parcel: Parcel) -> Message:
         """The message with its content, from the SuperLink."""
-        wanted = [t.object_id for t in flwr.iterate_object_tree(parcel.tree)]
-        ask = lambda asked: self._call("PullObject", asked)
+        ids = [t.object_id for t in flwr.iterate_object_tree(parcel.tree)]
+        ask = lambda request: self._call("PullObject", request)
         pull = flwr.make_pull_object_fn_protobuf(ask, self._node, parcel.run)
         try:
-            objects = flwr.pull_objects(wanted, pull, initial_backoff=flwr.AGAIN, max_time=CONTENT)
+            objects = flwr.pull_objects(ids, pull, initial_backoff=flwr.AGAIN, max_time=CONTENT)
             message: Message = flwr.inflate_object_from_contents(parcel.id, objects)
         except MedleyError:
             raise
@@ -187,20 +187,20 @@ class FleetNode:
             objects = flwr.get_all_nested_objects(reply)
             bare = flwr.remove_content_from_message(reply) if reply.has_content() else reply
             what = {"messages_list": [flwr.message_to_proto(bare)], "message_object_trees": [tree]}
-            asked = flwr.PushMessagesRequest(node=self._node, clientapp_runtime_list=[seconds], **what)
-            told = self._call("PushMessages", asked)
+            request = flwr.PushMessagesRequest(node=self._node, clientapp_runtime_list=[seconds], **what)
+            answer = self._call("PushMessages", request)
             send = lambda part: self._call("PushObject", part)
-            sent = flwr.make_push_object_fn_protobuf(send, self._node, parcel.run, told.session_id)
-            flwr.push_objects(objects, sent, object_ids_to_push=set(told.objects_to_push))
-        got = {"node": self._node, "run_id": parcel.run, "message_object_id": parcel.id}
-        self._call("ConfirmMessageReceived", flwr.ConfirmMessageReceivedRequest(**got))
-        return bool(told.objects_to_push)
+            sent = flwr.make_push_object_fn_protobuf(send, self._node, parcel.run, answer.session_id)
+            flwr.push_objects(objects, sent, object_ids_to_push=set(answer.objects_to_push))
+        received = {"node": self._node, "run_id": parcel.run, "message_object_id": parcel.id}
+        self._call("ConfirmMessageReceived", flwr.ConfirmMessageReceivedRequest(**received))
+        return bool(answer.objects_to_push)
 
     def context(self, run: int, node_config: Mapping[str, Any]) -> Context:
         """Flower's context for a run: the app's run config with the run's own settings, and this node's config."""
         about = flwr.run_from_proto(self._call("GetRun", flwr.GetRunRequest(node=self._node, run_id=run)).run)
-        asked = flwr.GetFabRequest(node=self._node, hash_str=about.fab_hash, run_id=run)
-        app = self._call("GetFab", asked).fab.content
+        request = flwr.GetFabRequest(node=self._node, hash_str=about.fab_hash, run_id=run)
+        app = self._call("GetFab", request).fab.content
         try:
             with zipfile.ZipFile(io.BytesIO(app)) as archive:
                 size = archive.getinfo("pyproject.toml").file_size
@@ -246,11 +246,11 @@ def _clock(response: Any) -> str:
     """How far Flower lets this machine's clock be off, and how far it is off according to the server's answer."""
     early = flwr.SYSTEM_TIME_TOLERANCE
     late = flwr.TIMESTAMP_TOLERANCE
-    said = f"which may be {early} s ahead of the server's or {late} s behind it"
+    text = f"which may be {early} s ahead of the server's or {late} s behind it"
     with suppress(KeyError, ValueError):
         ahead = time.time() - parsedate_to_datetime(response.headers["date"]).timestamp()
-        said += f" and is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
-    return said
+        text += f" and is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
+    return text
 
 
 def error_reply(parcel: Parcel, reason: str) -> Message:

@@ -64,9 +64,9 @@ class Shelf:
     def get(self, client: int, acked: Tag | None, round: int) -> Any:
         """The acknowledged memory, see `Memories.get`. Deletes versions that are no longer needed."""
         paths = {_tag(p): p for p in sorted(self.folder.glob("*-*.safetensors"))}
-        kept = Memories({client: [(t, t) for t in sorted(paths)]})
-        tag = kept.get(client, acked, round)
-        for t in paths.keys() - {t for t, _ in kept.versions.get(client, [])}:
+        memories = Memories({client: [(t, t) for t in sorted(paths)]})
+        tag = memories.get(client, acked, round)
+        for t in paths.keys() - {t for t, _ in memories.versions.get(client, [])}:
             paths[t].unlink()
         return None if tag is None else self._read(client, paths[tag])
 
@@ -102,26 +102,26 @@ class CallRequest:
 
     Attributes:
         exchange: an exchange with this client alone
-        known: the further values of `medley.flower.transport.Flower`
+        values: the further values of `medley.flower.transport.Flower`
     """
 
     exchange: Exchange
     run: str
-    known: Any
+    values: Any
 
     @classmethod
     def read(cls, letter: Letter) -> CallRequest:
         """The request in a letter. Raises WireError for other bytes."""
         try:
             every = pytree.from_bytes(letter["common"], {"Clip": Clip})
-            own = pytree.from_bytes(letter["own"], {"Exchange": Exchange})
-            alone: Exchange = own["exchange"]
-            twice = [key for key in SHARED | every.keys() if getattr(alone, key)]
+            individual = pytree.from_bytes(letter["own"], {"Exchange": Exchange})
+            exchange: Exchange = individual["exchange"]
+            twice = [key for key in SHARED | every.keys() if getattr(exchange, key)]
             if not every.keys() <= {*SHARED, "p"} or twice:
                 raise ValueError(
                     f"its common part has {sorted(every)}, and this client's part repeats or lacks some fields"
                 )
-            request = cls(replace(alone, **every), own["run"], own["known"])
+            request = cls(replace(exchange, **every), individual["run"], individual["known"])
             _check(request.exchange)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as e:
             raise WireError(f"this is not one of Medley's requests: {type(e).__name__}: {e}") from None
@@ -152,17 +152,17 @@ def _check(e: Exchange) -> None:
             Words(words.who, {key: value}).number(key, 0.0, HUGE)
 
 
-def sealed_gradient(said: bytes, gradient: Tensor) -> bytes:
+def sealed_gradient(figures: bytes, gradient: Tensor) -> bytes:
     """The answer to an evaluation with the gradient of the client's loss."""
-    return pytree.to_bytes({"said": said.decode(), "gradient": gradient})
+    return pytree.to_bytes({"said": figures.decode(), "gradient": gradient})
 
 
 def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
     """Inverse of `sealed_gradient`. Raises WireError if the gradient does not fit a model x [d]."""
     try:
-        got = pytree.from_bytes(raw, {})
-        said = got["said"].encode()
-        gradient = got["gradient"]
+        content = pytree.from_bytes(raw, {})
+        figures = content["said"].encode()
+        gradient = content["gradient"]
         fit = isinstance(gradient, Tensor) and (gradient.shape, gradient.dtype) == (x.shape, x.dtype)
     except (WireError, KeyError, TypeError, AttributeError) as e:
         raise WireError(f"client {client}'s answer to an evaluation cannot be decoded: {type(e).__name__}") from None
@@ -170,35 +170,35 @@ def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
         raise WireError(
             f"client {client}'s answer to an evaluation: its gradient is not a vector of {len(x)} finite numbers"
         )
-    return said, gradient
+    return figures, gradient
 
 
 def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
     """Run one client method for one client. Returns its encoded reply. ``folder`` holds all memories of this node."""
     exchange = request.exchange
     i = request.exchange.blocks[0][0]
-    reply = served(host, request, folder)
+    reply = serve(host, request, folder)
     (receipt,) = reply.receipts
     packed = reply.replies[i]
     exact = host.algorithm.message_types[exchange.method].up.exact
-    whole = {k: v for k, v in packed.items() if k in exact}
+    uncoded = {k: v for k, v in packed.items() if k in exact}
     rng = lambda: streams.generator(host.seed, i, exchange.round, exchange.number, "codec")
-    sent = resending(host.codec).encode({k: v for k, v in packed.items() if k not in exact}, {}, rng) | whole
+    sent = resending(host.codec).encode({k: v for k, v in packed.items() if k not in exact}, {}, rng) | uncoded
     how = {"up": receipt.up, "rows": receipt.work, "engines": reply.engines}
     return pytree.to_bytes({"reply": sent, "buffers": reply.buffers, **how})
 
 
-def served(host: Host, request: CallRequest, folder: Path) -> Fold:
+def serve(host: Host, request: CallRequest, folder: Path) -> Fold:
     """Run one client method for one client, and keep its memory; the arguments are those of `answer`."""
     exchange = replace(request.exchange, weights=None, clip=None)
     i = request.exchange.blocks[0][0]
-    kept = shelf(host, request, folder)
-    held = {}
+    versions = shelf(host, request, folder)
+    memories = {}
     if host.remembers:
-        held = {i: kept.get(i, exchange.acked.get(i), exchange.round)}
-    reply, pending = host.serve_block(exchange, 0, held)
+        memories = {i: versions.get(i, exchange.acked.get(i), exchange.round)}
+    reply, pending = host.serve_block(exchange, 0, memories)
     if host.remembers:
-        kept.put(exchange.tag, pending[i])
+        versions.put(exchange.tag, pending[i])
     return reply
 
 
@@ -218,14 +218,14 @@ def guard(folder: Path, r: Recipe) -> None:
     Otherwise a run without secure sums could take a secure run's name and read what the secure sums hide.
     """
     private = [m.get("private") for m in r.tables.get("methods", ())]
-    said = json.dumps([r.tables.get("secure"), private], sort_keys=True)
+    protection = json.dumps([r.tables.get("secure"), private], sort_keys=True)
     path = folder / GUARDED
     if not path.exists():
-        write(made_private(folder) / GUARDED, said.encode(), owner_only=True)
-    elif (before := path.read_text(encoding="utf-8")) != said:
+        write(made_private(folder) / GUARDED, protection.encode(), owner_only=True)
+    elif (before := path.read_text(encoding="utf-8")) != protection:
         raise WireError(
             f"client {folder.name} refuses: its memories of run {folder.parent.name} were made under {before}, "
-            f"[secure] and private, but this recipe has {said}: start a new run"
+            f"[secure] and private, but this recipe has {protection}: start a new run"
         )
 
 
@@ -283,8 +283,8 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
                     _recorded(letter, context, kind, begun[0] if begun else record.digest(recipe), out, study)
             except Exception:
                 log.exception("the record cannot be written")
-                said = "its record cannot be written, so it sends no answer; see the log of its node"
-                return refused(WireError(f"client {owner.get('partition-id')}: {said}"), owner)
+                reason = "its record cannot be written, so it sends no answer; see the log of its node"
+                return refused(WireError(f"client {owner.get('partition-id')}: {reason}"), owner)
             return out
 
         return reply
@@ -299,12 +299,12 @@ def _recorded(letter: Letter, context: Context, kind: str, recipe: str, out: byt
     request = sha256()
     for key, content in sorted(letter.items()):
         request.update(f"{key} {len(content)} ".encode() + content)
-    kept = (study or not kind.startswith("query.")) and len(out) <= record.ANSWER
-    if kept:
+    keep = (study or not kind.startswith("query.")) and len(out) <= record.ANSWER
+    if keep:
         left.keep(out)
     left.add(
         run=str(context.run_id), kind=kind, what=record.meaning(kind, out, study), recipe=recipe,
-        set=str(config.get("set", ""))[: record.SETTINGS + 1], kept=kept, bytes=len(out),
+        set=str(config.get("set", ""))[: record.SETTINGS + 1], kept=keep, bytes=len(out),
         sha256=sha256(out).hexdigest(), request=request.hexdigest(),
     )  # fmt: skip
 

@@ -276,13 +276,13 @@ def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
     with FileLock(root / f"{ROWS}.lock"):
         key = secret(config)
         of = f"secret {blake2b(b'secret', key=key, digest_size=8).hexdigest()}"
-        seen = {blake2b(row, key=key, digest_size=8).hexdigest() for row in islice(rows, MOST_ROWS)}
+        digests = {blake2b(row, key=key, digest_size=8).hexdigest() for row in islice(rows, MOST_ROWS)}
         for other in sorted(root.glob(f"*/{ROWS}")):
             keys = all(folder.name.startswith("owner-") for folder in (mine, other.parent))
             if other.parent != mine and (_limits(other.parent) or keys):
                 theirs = _noted_rows(other.parent, of)
-                few = set(sorted(seen | theirs)[:SKETCH])  # a sample of all rows of both
-                if 2 * len(few & seen & theirs) >= min(len(few & seen), len(few & theirs)) > 0:
+                few = set(sorted(digests | theirs)[:SKETCH])  # a sample of all rows of both
+                if 2 * len(few & digests & theirs) >= min(len(few & digests), len(few & theirs)) > 0:
                     raise RecipeError(
                         f"client {config.get('partition-id')}: most of its rows have their ledgers in {other.parent}, "
                         f"and this node would use {mine}: start it with the key or the number of those ledgers. After "
@@ -295,6 +295,6 @@ def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
                         ),
                         "key",
                     )
-        noted = [of, *sorted(seen | _noted_rows(mine, of))[:SKETCH]]
+        noted = [of, *sorted(digests | _noted_rows(mine, of))[:SKETCH]]
         if noted != _read(mine / ROWS, []):
             written(mine / ROWS, json.dumps(noted), owner_only=True)

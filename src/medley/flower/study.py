@@ -43,7 +43,7 @@ class StudySide(ClientSide):
     rows.
     """
 
-    def served(self, context: Context) -> tuple[Recipe, Method]:
+    def recipe_and_method(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and its first analysis. Raises RecipeError if the site's owner does not serve them."""
         i = _id(context)
         refuse_settings(context.node_config, context.run_config, i)
@@ -62,7 +62,7 @@ class StudySide(ClientSide):
     def report(self, letter: Letter, context: Context) -> bytes:
         """The site's name and terms, compared with the server's."""
         i = _id(context)
-        mine = Terms.of(*self.served(context))
+        mine = Terms.of(*self.recipe_and_method(context))
         if "run" in letter:
             Terms.read(Words.read("the server's account of the study", letter["run"])).compare(mine, f"client {i}")
         return json.dumps({"client": i, "name": _name(context), "terms": mine.plain()}).encode()
@@ -75,14 +75,16 @@ class StudySide(ClientSide):
             raise WireError(
                 f"client {i}: the server asks for analysis {k + 1}, but the client's recipe has {len(analyses)}"
             )
-        if i not in self._given:
+        if i not in self._own_data:
             self._read(i, context)
             file = ledgers(context.node_config) / REGISTER
-            made = Site.of(_name(context), self._given[i], self.recipe.rules(), r.complete(), file)
-            columns = [made.frame[name].tolist() for name in sorted(made.frame.columns, key=str) if name != "site"]
+            read_site = Site.of(_name(context), self._own_data[i], self.recipe.rules(), r.complete(), file)
+            columns = [
+                read_site.frame[name].tolist() for name in sorted(read_site.frame.columns, key=str) if name != "site"
+            ]
             claim(context.node_config, (repr(row).encode() for row in zip(*columns, strict=True)))
-            self._given[i] = made  # type: ignore[assignment]
-        site: Any = self._given[i]
+            self._own_data[i] = read_site  # type: ignore[assignment]
+        site: Any = self._own_data[i]
         return ClientHost(analyses[k], Shape(), Sites({i: site}), r.seed)  # type: ignore[arg-type]
 
 
@@ -94,13 +96,13 @@ def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> Clie
     """One site's side of a study: ``data`` reads its frame, and its copy of the recipe has its own [rules]."""
     side = StudySide(recipe, data, None)
     kinds = {type(a) for a in side.recipe.analyses()}
-    asked: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
-    asked |= {"query": side.report, **{f"query.{step}": side.secure(step) for step in STEPS}}
-    handlers = {kind: discreet(side.isolated(handler)) for kind, handler in asked.items()}
+    queries: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
+    queries |= {"query": side.report, **{f"query.{step}": side.secure(step) for step in STEPS}}
+    handlers = {kind: discreet(side.isolated(handler)) for kind, handler in queries.items()}
     return node.client_app(handlers, Path(recipe), study=True)
 
 
-def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda found: None) -> ServerApp:
+def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda results: None) -> ServerApp:
     """The server's side of a study: runs every analysis in [[study]], saves it as text, and passes them all to
     ``done``.
 
@@ -114,13 +116,13 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         events = Events(folder, listen=False)
         events.add("app", pid=os.getpid(), run=str(context.run_id))
         try:
-            found = studied(grid, context, folder, lambda said: events.add("log", level="info", message=said[:2000]))
+            results = studied(grid, context, folder, lambda line: events.add("log", level="info", message=line[:2000]))
         except Exception as e:
             text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
             events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, RecipeError))
             raise
         events.add("end", outcome="finished", message="")
-        done(found)
+        done(results)
 
     def studied(grid: Grid, context: Context, folder: Path, say: Callable[[str], None]) -> list[Any]:
         r = settled(recipe, context.run_config)
@@ -136,16 +138,16 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
                 raise BadData(f"clients {other} and {i} are both called {name!r}: give each node its own name")
         transport = Flower(messenger, f"{context.run_id:020d}", None, terms.digest)
         study = Study(dict.fromkeys(names), secure=r.options().get("secure"), transport=transport)
-        found = list[Any]()
+        results = list[Any]()
         for k, analysis in enumerate(analyses, 1):
-            found.append(study.run(analysis))
-            write(folder / f"{k}.txt", found[-1].summary() + "\n", owner_only=True)
-            if isinstance(found[-1], Coefficients | Description):
+            results.append(study.run(analysis))
+            write(folder / f"{k}.txt", results[-1].summary() + "\n", owner_only=True)
+            if isinstance(results[-1], Coefficients | Description):
                 of = {"exp": True} if getattr(analysis, "uses", "") in RATIOS else {}
-                write(folder / f"{k}.tex", found[-1].latex(**of) + "\n", owner_only=True)
-            if isinstance(found[-1], Preparation):
-                found[-1].save(folder / f"{k}.json")
+                write(folder / f"{k}.tex", results[-1].latex(**of) + "\n", owner_only=True)
+            if isinstance(results[-1], Preparation):
+                results[-1].save(folder / f"{k}.json")
             say(f"{k} of {len(analyses)}: {analysis!r} is in {k}.txt")
-        return found
+        return results
 
     return flwr_api.server_app(main)

@@ -67,14 +67,14 @@ def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signature
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-    known = read_keyring(keyring)
-    for j, said in sorted(keys.items()):
+    public_keys = read_keyring(keyring)
+    for j, key in sorted(keys.items()):
         raw = signatures.get(j, bytes(SIZE))
         pair = (int.from_bytes(raw[: SIZE // 2], "big"), int.from_bytes(raw[SIZE // 2 :], "big"))
         try:
-            if j not in known:
+            if j not in public_keys:
                 raise WireError(f"client {i} refuses: client {j} is not in its keyring {keyring.name}")
-            known[j].verify(encode_dss_signature(*pair), _text(session, j, said), ecdsa())
+            public_keys[j].verify(encode_dss_signature(*pair), _text(session, j, key), ecdsa())
         except (InvalidSignature, ValueError):
             raise WireError(
                 f"client {i} refuses: the public keys that the server gives for client {j} are not signed by that "
@@ -112,7 +112,7 @@ def _text(session: str, i: int, keys: bytes) -> bytes:
 
 
 @dataclass
-class Kept:
+class SavedSum:
     """A secure sum as the client stores it.
 
     Attributes:
@@ -161,33 +161,33 @@ class Sums:
         if not re.fullmatch(r"[\w-]+", run):
             words.refuse("run", "letters, digits, _ and -")
         place = self.folder / run / str(i) / "secure"
-        kept = self._kept(place)
-        if step == STEPS[0] and (kept is None or kept.session != session):
+        saved = self._load(place)
+        if step == STEPS[0] and (saved is None or saved.session != session):
             shutil.rmtree(place, ignore_errors=True)
-            kept = Kept(session, cohort, Party(i, session.encode(), self.settings.least(cohort)).plain(), {})
-        if kept is None or (kept.session, kept.cohort) != (session, cohort):
+            saved = SavedSum(session, cohort, Party(i, session.encode(), self.settings.least(cohort)).plain(), {})
+        if saved is None or (saved.session, saved.cohort) != (session, cohort):
             raise WireError(
                 f"client {i} is not in the secure sum {session!r}: it sent no keys for it, or a later sum has begun"
             )
         digest = blake2b(json.dumps({k: letter[k].hex() for k in sorted(letter)}).encode(), digest_size=16).hexdigest()
-        if step in kept.asked:
-            if kept.asked[step] != digest:
+        if step in saved.asked:
+            if saved.asked[step] != digest:
                 raise WireError(
                     f"client {i} refuses: the server asks twice for {step} of one secure sum, with different "
                     "requests. Two masked replies, or both kinds of shares of one client, would reveal a "
                     "single reply"
                 )
             return (place / step).read_bytes()
-        if list(kept.asked) != list(STEPS[: STEPS.index(step)]) or kept.party is None:
-            raise WireError(f"client {i} was asked for {step} after {list(kept.asked)}: the steps are {list(STEPS)}")
-        party = Party.read(kept.party)
+        if list(saved.asked) != list(STEPS[: STEPS.index(step)]) or saved.party is None:
+            raise WireError(f"client {i} was asked for {step} after {list(saved.asked)}: the steps are {list(STEPS)}")
+        party = Party.read(saved.party)
         if step == STEPS[2]:
             answer = self._masked(party, letter, run, cohort, host)
         else:
             answer = self._protocol(step, party, letter, cohort)
-        kept.party = None if step == STEPS[-1] else party.plain()
-        kept.asked[step] = digest
-        self._keep(place, kept, step, answer)
+        saved.party = None if step == STEPS[-1] else party.plain()
+        saved.asked[step] = digest
+        self._save(place, saved, step, answer)
         return answer
 
     def _protocol(self, step: str, party: Party, letter: Letter, cohort: int) -> bytes:
@@ -199,11 +199,11 @@ class Sums:
             roster = _table(letter, "roster", KEYS)
             if self.keyring is not None:
                 check(self.keyring, self.client, session, roster, _table(letter, "signatures", SIZE))
-                known = len(read_keyring(self.keyring))
-                if cohort > known:
+                listed = len(read_keyring(self.keyring))
+                if cohort > listed:
                     raise WireError(
                         f"client {self.client} refuses: the server says that {cohort} clients are in the secure sum, "
-                        f"but its keyring {self.keyring.name} has {known}"
+                        f"but its keyring {self.keyring.name} has {listed}"
                     )
             # The threshold says how many clients may be missing; the client uses its own, not the server's.
             return tables.packed(party.shares(roster, party.least))
@@ -218,7 +218,7 @@ class Sums:
         request = node.CallRequest.read(letter)
         e = request.exchange
         nonce = ["", *party.session.decode().split(" ")][-2]
-        name = session_name(e, run, nonce, letter["common"], [self.terms, request.known])
+        name = session_name(e, run, nonce, letter["common"], [self.terms, request.values])
         if e.blocks != ((i,),) or party.session != name or request.run != run:
             raise WireError(
                 f"client {i} refuses: its request or its settings do not match the name of the secure sum; "
@@ -229,12 +229,12 @@ class Sums:
             raise WireError(f"client {i} did not get the weights and p of the {cohort} clients in the secure sum")
         self.settings.check_weights(i, "weights", weights, party.least)
         self.settings.check_weights(i, "p", e.p, party.least)
-        here = host(request)
-        self._check_noise(here.algorithm, e.clip)
-        fold = node.served(here, request, self.folder)
+        client_host = host(request)
+        self._check_noise(client_host.algorithm, e.clip)
+        fold = node.serve(client_host, request, self.folder)
         (receipt,), packed = fold.receipts, fold.replies[i]
         # The server states the cohort, but the client computes its own threshold: that many shares give the full noise.
-        judge = Rounding() if here.algorithm.fixed_scale else None
+        judge = Rounding() if client_host.algorithm.fixed_scale else None
         about = party.least, judge, e.round == 1
         ring = Ring(self.settings.bits, self.settings.bound, weights, e.clip, *about)
         layout = ring.layout(packed)
@@ -255,17 +255,17 @@ class Sums:
                 f"server asks for {0.0 if clip is None else clip.noise:g}"
             )
 
-    def _kept(self, place: Path) -> Kept | None:
+    def _load(self, place: Path) -> SavedSum | None:
         try:
-            return Kept(**json.loads((place / FILE).read_text(encoding="utf-8")))
+            return SavedSum(**json.loads((place / FILE).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
 
-    def _keep(self, place: Path, kept: Kept, step: str, answer: bytes) -> None:
+    def _save(self, place: Path, saved: SavedSum, step: str, answer: bytes) -> None:
         """Write the answer and then the state. Once the sum is open, delete secrets and earlier answers."""
         private(place)
         write(place / step, answer, owner_only=True)
-        write(place / FILE, json.dumps(asdict(kept)), owner_only=True)
+        write(place / FILE, json.dumps(asdict(saved)), owner_only=True)
         if step == STEPS[-1]:
             for earlier in STEPS[:-1]:
                 (place / earlier).unlink(missing_ok=True)
