@@ -200,8 +200,8 @@ class Faulty(Algorithm[Server]):
         s.x = s.x + clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
-        return Step(me.descend(got.x).step)
+    def train(self, me: Client, request: Model) -> Step:
+        return Step(me.descend(request.x).step)
 
     def personal(self, me: Client, x: torch.Tensor) -> Any:
         if me.id != 2:

@@ -127,8 +127,8 @@ class FedHalf(Algorithm[Server]):
         s.x = s.x + self.step * clients.ask(self.train, Model(s.x)).mean().delta
 
     @on_client
-    def train(self, me: Client, got: Model) -> Step:
-        return Step(me.descend(got.x).step)
+    def train(self, me: Client, request: Model) -> Step:
+        return Step(me.descend(request.x).step)
 '''
 
 RECIPE = """

@@ -191,16 +191,16 @@ class ClientSide:
 
     def rows(self, context: Context, method: Method, values: Any) -> NodeRows:
         """The client's side of the run; ``values`` holds the server's values for every client, see `Known`."""
-        known = Known.read(values)
-        key = _id(context), json.dumps(context.run_config), repr(known)
+        common = Known.read(values)
+        key = _id(context), json.dumps(context.run_config), repr(common)
         if key not in self._rows:
             r = settled(self.recipe, context.run_config)
             lots = self.lots(context)
             options = r.options()
             who = (_id(context), clients_of(r, context))
             dtype = getattr(torch, options["dtype"]) if options.get("dtype") else None
-            scenario = r.scenario(tuple(lots[0].X.shape[1:]), known.classes).sharing(split(method)[0])
-            about = r.seed, dtype, options.get("device", "cpu"), r.rounds, known
+            scenario = r.scenario(tuple(lots[0].X.shape[1:]), common.classes).sharing(split(method)[0])
+            about = r.seed, dtype, options.get("device", "cpu"), r.rounds, common
             rows = NodeRows(who, scenario, lots, *about)
             rows.metrics = RunOptions(metrics=options["metrics"]).functions if "metrics" in options else {}
             # Counts of rows by predicted probability can reveal single rows.
@@ -374,7 +374,8 @@ class ClientSide:
             if settings is None:
                 raise WireError(f"client {i}: the server asks for {step}, but the client's recipe has no [secure]")
             host = lambda request: self._host(r, method, request, context)
-            key, keyring = (Path(str(p)) if (p := context.node_config.get(k)) else None for k in ("key", "keyring"))
+            files = (context.node_config.get(k) for k in ("key", "keyring"))
+            key, keyring = (Path(str(file)) if file else None for file in files)
             terms = Terms.of(r, method).digest if step == STEPS[2] else ""
             return Sums(i, self._memories(context), settings, key, keyring, terms).answer(step, letter, host)
 

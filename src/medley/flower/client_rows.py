@@ -265,7 +265,8 @@ class NodeRows:
         classes = common.classes
         family = scenario.problem
         self.plan = TaskPlan.draw(scenario.stream, common.labels, classes, n, seed, rounds, device)
-        ordered = [(lot := lots[k], np.arange(len(lot.X))) for k in self.plan.order(self.i)]
+        in_order = [lots[k] for k in self.plan.order(self.i)]
+        ordered = [(lot, np.arange(len(lot.X))) for lot in in_order]
         sizes = np.array([[len(rows)] for _, rows in ordered], dtype=np.int64)
         layout = Layout((self.i,), sizes, scenario.stream is not None)
         X, y = (gathered([(getattr(lot, k), rows) for lot, rows in ordered]) for k in "Xy")
@@ -332,8 +333,7 @@ class NodeRows:
             test = self.tests[k]
             if test is not None:
                 sums = dict[str, list[float]]()
-                counts = sums if self.summed else None
-                values = held_figures(problem, x, test, self.metrics, client=self.i, sums=counts)
+                values = held_figures(problem, x, test, self.metrics, client=self.i, sums=sums if self.summed else None)
                 if coarse is not None:
                     values = self._coarse(problem, x, test, coarse, f"test {k}", values)
                 # JSON has no NaN: leave out a figure that is not finite.

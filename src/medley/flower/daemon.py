@@ -35,8 +35,7 @@ GRACE = 10.0
 ABSENCE = 2.0
 LAST_BEAT = 5.0
 """In seconds: how long a stopping node may take to finish its current answer; how long a node leaves the SuperLink
-after
-its process was killed (the server looks five times a second); and how long it waits for the answer to its last
+after its process was killed (the server looks five times a second); and how long it waits for the answer to its last
 heartbeat."""
 
 RETRY = 5.0
@@ -44,8 +43,7 @@ RETRY = 5.0
 
 LINGER = 15.0
 """Seconds that a leaving client's node stays after its last answer, because a SuperLink drops the answers of nodes that
-have
-gone before the server fetches them."""
+have gone before the server fetches them."""
 
 EARLY = 0.7
 UNSEEN = 1.0
