@@ -268,7 +268,7 @@ def test_a_node_that_waits_again_and_again_looks_a_few_times_before_the_end() ->
 
 def test_the_version_of_flwr_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked_version().startswith(flwr_api.TESTED)
-    monkeypatch.setattr(flwr_api.versions, "found", lambda name: "1.99.0")
+    monkeypatch.setattr(flwr_api.versions, "version_of", lambda name: "1.99.0")
     with pytest.raises(md.MedleyError, match=r"flwr 1\.99\.0 is installed.* tested with flwr 1\.41 and 1\.42"):
         checked_version()
 

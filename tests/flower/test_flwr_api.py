@@ -126,7 +126,7 @@ def test_what_flwr_has_no_more_is_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
     for name in ("gone_from_proto", "NoSuchClient"):
         with pytest.raises(MedleyError, match=r"flwr [\d.]+ does not work here: .*\. Medley is tested with flwr 1\.41"):
             getattr(flwr_api, name)
-    monkeypatch.setattr(flwr_api.versions, "found", lambda package: "1.99.0")
+    monkeypatch.setattr(flwr_api.versions, "version_of", lambda package: "1.99.0")
     with pytest.raises(MedleyError, match=r"flwr 1\.99\.0 is installed, but private parts that Medley needs"):
         _ = flwr_api.NoSuchClient
     with pytest.raises(AttributeError, match="Medley takes no nothing from flwr"):

@@ -48,7 +48,7 @@ def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     monkeypatch.setattr(messenger, "NAMED", 0.1)
     monkeypatch.setattr(messenger, "LONG", 0.4)
     p = Messenger(Grid(), timeout=60)  # type: ignore[arg-type]
-    p.nodes, p._took["train"] = {0: 100, 1: 101}, deque(usual, 3)
+    p.nodes, p._durations["train"] = {0: 100, 1: 101}, deque(usual, 3)
     p.events = lambda event, **values: told.append(values)
     with caplog.at_level(logging.WARNING, "medley"):
         assert sorted(p.send("train", {0: {}, 1: {}})) == [0, 1]
@@ -57,7 +57,7 @@ def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     assert told[0]["clients"] == [1]
     assert told[-1] == {"clients": [], "since": told[0]["since"]}
     assert ("waited" in told[-2]) == named
-    assert (0.4 if named else 0.1) <= p._took["train"][-1] <= time.monotonic() - begun
+    assert (0.4 if named else 0.1) <= p._durations["train"][-1] <= time.monotonic() - begun
 
 
 def test_answers_that_are_announced_and_never_come_end_with_the_timeout_and_are_named(

@@ -448,7 +448,7 @@ def test_masks_of_clients_that_are_told_different_things_do_not_cancel(
     app: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that names the sum differently for client 1: the shares of others do not open there."""
-    honest = RemoteParties._asked
+    honest = RemoteParties._answers
 
     def split(self: RemoteParties, step: str, letters: Mapping[int, Any], read: Any) -> Any:
         about = json.loads(self._about)
@@ -459,7 +459,7 @@ def test_masks_of_clients_that_are_told_different_things_do_not_cancel(
             self._about = kept
         return came
 
-    monkeypatch.setattr(RemoteParties, "_asked", split)
+    monkeypatch.setattr(RemoteParties, "_answers", split)
     with pytest.raises(md.WireError, match="the shares that client 1 sealed do not open"):
         deploy(app)
 

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 from ..contract.errors import BudgetSpent, MedleyError, WireError
 from ..transports.failures import describe, revive
 
-LONGEST, LONGEST_ERROR = 1 << 24, 1 << 20
+LONGEST = 1 << 24
+LONGEST_ERROR = 1 << 20
 """Limits in bytes on a client's JSON answer and on its error."""
 
 TEXT = 2000
@@ -27,7 +28,8 @@ KEPT: dict[str, type] = {
 }
 """Attributes of the errors in `medley.contract.errors`, and their types; each may be None."""
 
-TIMES, FEWEST = 1e6, 3
+TIMES = 1e6
+FEWEST = 3
 """A client's number is an outlier if it is more than `TIMES` times the median of all clients' numbers. The test
 needs at least `FEWEST` clients: of two, neither is known to be right."""
 
@@ -57,13 +59,15 @@ def opened(answer: bytes, who: str = "a client") -> bytes:
         raise WireError(f"{who} sent an error of {len(answer)} bytes; {LONGEST_ERROR} is the limit")
     try:
         head = json.loads(answer[1:])
-        text, attributes = printable(head["text"]), head["attributes"]
+        text = printable(head["text"])
+        attributes = head["attributes"]
         # The text names the client, whatever the client wrote.
         head["text"] = text if who in text else f"{who}: {text}"
         if not all(k in KEPT and (v is None or type(v) is KEPT[k]) for k, v in attributes.items()):
             raise ValueError("these are not an error's attributes")
         head["attributes"] = {k: printable(v) if isinstance(v, str) else v for k, v in attributes.items()}
-        if not isinstance(e := revive(head), MedleyError):
+        e = revive(head)
+        if not isinstance(e, MedleyError):
             raise TypeError("no error")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise WireError(f"{who} sent an error that is not one of Medley's: {answer[1:200]!r}") from None
@@ -96,11 +100,11 @@ class Words:
         who: the client and its answer, for errors
     """
 
-    def __init__(self, who: str, said: Any) -> None:
+    def __init__(self, who: str, values: Any) -> None:
         self.who = who
-        if not isinstance(said, dict):
-            raise WireError(f"{who}: it is {_shown(said)}, not a table of fields: does it run the same app?")
-        self.said: dict[str, Any] = said
+        if not isinstance(values, dict):
+            raise WireError(f"{who}: it is {_shown(values)}, not a table of fields: does it run the same app?")
+        self.said: dict[str, Any] = values
 
     @classmethod
     def read(cls, who: str, raw: bytes) -> Words:
@@ -108,15 +112,15 @@ class Words:
         if len(raw) > LONGEST:
             raise WireError(f"{who}: the answer has {len(raw)} bytes; the limit is {LONGEST}")
         try:
-            said = json.loads(raw, parse_constant=_no_number)
+            values = json.loads(raw, parse_constant=_no_number)
         except (ValueError, RecursionError) as e:
             raise WireError(f"{who}: it is not JSON ({e}): does it run the same app?") from None
-        return cls(who, said)
+        return cls(who, values)
 
-    def refuse(self, key: str, wanted: str) -> NoReturn:
-        """Raise WireError for a field that is not ``wanted``."""
-        found = _shown(self.said[key]) if key in self.said else "missing"
-        raise WireError(f"{self.who}: {key} is {found}, but must be {wanted}")
+    def refuse(self, key: str, expected: str) -> NoReturn:
+        """Raise WireError for a field that is not ``expected``."""
+        actual = _shown(self.said[key]) if key in self.said else "missing"
+        raise WireError(f"{self.who}: {key} is {actual}, but must be {expected}")
 
     def only(self, *keys: str) -> None:
         """Raise WireError unless the fields are ``keys``."""
@@ -177,10 +181,11 @@ class Words:
 
 def work_and_engines(words: Words) -> tuple[float, set[str]]:
     """The work of a reply in row gradients, and the engines that ran. Raises WireError for invalid values."""
-    rows, said = words.number("rows", 0.0, 1e18), words.entries("engines", 0, len(ENGINES))
-    if not all(isinstance(name, str) for name in said) or not set(said) <= ENGINES:
+    rows = words.number("rows", 0.0, 1e18)
+    engines = words.entries("engines", 0, len(ENGINES))
+    if not all(isinstance(name, str) for name in engines) or not set(engines) <= ENGINES:
         words.refuse("engines", f"some of {', '.join(sorted(ENGINES))}")
-    return rows, set(said)
+    return rows, set(engines)
 
 
 def printable(text: str) -> str:

@@ -58,15 +58,15 @@ class RowKind(NamedTuple):
     def read(cls, words: Words, key: str, limits: ClientLimits) -> RowKind:
         """The kind under ``key``. Raises WireError for a shape or a type that rows cannot have."""
 
-        def known(shape: Any, dtype: Any) -> bool:
+        def is_known(shape: Any, dtype: Any) -> bool:
             sizes = isinstance(shape, list) and len(shape) <= 8
             sizes = sizes and all(type(k) is int and 0 <= k <= limits.row for k in shape)
             return sizes and math.prod(shape) <= limits.row and isinstance(dtype, str) and dtype in DTYPES
 
         shape, dtype, *more = words.entries(key, 2, 3)
         parts = more[0] if more else []
-        fit = known(shape, dtype) and isinstance(parts, list) and len(parts) <= MOST_INPUTS
-        fit = fit and all(isinstance(p, list) and len(p) == 3 and known(*p[1:]) for p in parts)
+        fit = is_known(shape, dtype) and isinstance(parts, list) and len(parts) <= MOST_INPUTS
+        fit = fit and all(isinstance(p, list) and len(p) == 3 and is_known(*p[1:]) for p in parts)
         fit = fit and all(isinstance(p[0], str) and len(p[0]) <= 200 and p[0].isprintable() for p in parts)
         fit = fit and sum(math.prod(p[1]) for p in parts) <= limits.row
         if not fit or len({p[0] for p in parts}) < len(parts):
@@ -109,7 +109,8 @@ class Names:
     def read(cls, words: Words, classes: int | None, limits: ClientLimits) -> Names:
         """The names in an account. Raises WireError for names that exceed the limits."""
         words.only("features", "labels", "scaling")
-        features, labels = words.texts("features", limits.row), words.texts("labels", classes or 0)
+        features = words.texts("features", limits.row)
+        labels = words.texts("labels", classes or 0)
         return cls(features, labels, words.text("scaling"))
 
     def facts(self) -> dict[str, str]:
@@ -140,7 +141,8 @@ def _remedy(fact: str) -> str:
 def differing(mine: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str] | None:
     """The first fact that is not the same on both sides, as each states it."""
     for what in {**mine, **theirs}:
-        a, b = mine.get(what, "nothing"), theirs.get(what, "nothing")
+        a = mine.get(what, "nothing")
+        b = theirs.get(what, "nothing")
         if a != b and (what not in ("columns", "labels") or UNNAMED in (a, b)):  # else a name says more
             return f"{what} {a}", b
     return None
@@ -167,13 +169,15 @@ class TaskReport:
     def read(cls, words: Words, classes: int | None, weighted: bool, limits: ClientLimits) -> TaskReport:
         """The numbers of one task. Raises WireError for numbers outside the limits."""
         words.only(*cls.__annotations__)
-        rows, test = words.whole("rows", 0, limits.rows), words.whole("test", 0, limits.rows)
+        rows = words.whole("rows", 0, limits.rows)
+        test = words.whole("test", 0, limits.rows)
         weight = words.number("weight", 0.0, limits.weight)
         if not weighted and weight != rows:
             words.refuse("weight", f"{rows}, the number of rows, because rows have no weights")
         if weighted and (weight > 0) != (rows > 0):
             words.refuse("weight", "above 0 if there are rows, otherwise 0")
-        labels, support = words.wholes("labels", n := classes or 0, n), words.entries("support", 0, n)
+        labels = words.wholes("labels", n := classes or 0, n)
+        support = words.entries("support", 0, n)
         pairs = all(isinstance(p, list) and len(p) == 2 and all(type(k) is int and k >= 0 for k in p) for p in support)
         if not pairs or any(k >= n for k, _ in support) or sum(count for _, count in support) > rows:
             words.refuse("support", f"pairs of a class below {n} and its rows, {rows} in all at most")
@@ -236,19 +240,23 @@ class ClientReport:
 
     def differs(self, other: ClientReport) -> str:
         """A sentence on the first fact on which this client differs from another one; empty if they agree."""
-        if (said := differing(self.facts, other.facts)) is None:
+        difference = differing(self.facts, other.facts)
+        if difference is None:
             return ""
-        return f"client {self.client} has {said[0]}, client {other.client} {said[1]}{_remedy(said[0])}"
+        return (
+            f"client {self.client} has {difference[0]}, client {other.client} {difference[1]}{_remedy(difference[0])}"
+        )
 
     def namesake(self, others: Iterable[ClientReport], clients: int) -> str:
         """A sentence if another client has this one's name, or its name is another's number; empty otherwise."""
-        if other := next((r for r in others if self.name and r.name == self.name and r.client != self.client), None):
-            said = f"clients {other.client} and {self.client} are both called {self.name!r}"
+        other = next((r for r in others if self.name and r.name == self.name and r.client != self.client), None)
+        if other:
+            reason = f"clients {other.client} and {self.client} are both called {self.name!r}"
         elif self.name in map(str, range(clients)) and self.name != str(self.client):
-            said = f"client {self.client} is called {self.name!r}, another client's number"
+            reason = f"client {self.client} is called {self.name!r}, another client's number"
         else:
             return ""
-        return f"{said}: give each node its own --name"
+        return f"{reason}: give each node its own --name"
 
     def emptied(self, client: int) -> ClientReport:
         """The same report without rows."""
@@ -267,23 +275,23 @@ class Known:
     """The digest of the network's frozen part, see `base_of`."""
 
     @classmethod
-    def read(cls, said: Any) -> Known:
+    def read(cls, raw: Any) -> Known:
         """The values in a request. Raises WireError for others."""
         try:
-            known = cls(said["classes"], said["labels"], said.get("first"), said.get("base"))
-            fit = all(type(k) is int and 0 <= k < (known.classes or 0) for labels in known.labels for k in labels)
-            own = known.first or {}
-            fit = fit and own.keys() <= {"x", "floats", "ints"}
-            fit = fit and all(type(v) in (int, float) for values in own.values() for v in values)
-            fit = fit and isinstance(known.base, str | None)
+            facts = cls(raw["classes"], raw["labels"], raw.get("first"), raw.get("base"))
+            fit = all(type(k) is int and 0 <= k < (facts.classes or 0) for labels in facts.labels for k in labels)
+            parts = facts.first or {}
+            fit = fit and parts.keys() <= {"x", "floats", "ints"}
+            fit = fit and all(type(v) in (int, float) for values in parts.values() for v in values)
+            fit = fit and isinstance(facts.base, str | None)
         except (KeyError, TypeError, AttributeError):
             fit = False
         if not fit:
             raise WireError(
-                f"the server describes the tasks as {said!r:.200}, which this client does not understand: does "
+                f"the server describes the tasks as {raw!r:.200}, which this client does not understand: does "
                 "it run the same app?"
             )
-        return known
+        return facts
 
 
 def base_of(problem: Problem) -> str | None:
@@ -314,12 +322,14 @@ class Census:
         """
         if list(accounts) != list(range(n := len(accounts))):
             raise BadData(f"{n} clients must have partition-id 0..{n - 1}, but have {list(accounts)}")
-        read, refused = dict[int, ClientReport](), dict[int, str]()
+        read = dict[int, ClientReport]()
+        refused = dict[int, str]()
         for i, account in accounts.items():
             try:
                 if account.get("absent"):
                     continue
-                if why := account.get("refused"):
+                why = account.get("refused")
+                if why:
                     raise WireError(str(why))
                 read[i] = ClientReport.read(account, limits)
             except WireError as e:
@@ -332,20 +342,23 @@ class Census:
         usual = kinds.index(Counter(kinds).most_common(1)[0][0]) if tolerant else 0
         first = [*read.values()][usual]
         for i, r in read.items():
-            if said := r.differs(first) or agreed(r, limits or ClientLimits()):
-                refused[i] = said
+            reason = r.differs(first) or agreed(r, limits or ClientLimits())
+            if reason:
+                refused[i] = reason
                 if not tolerant:
-                    raise BadData(said, client=i)
-            if said := r.namesake([read[k] for k in read if k < i and k not in refused], len(accounts)):
-                refused[i] = said
+                    raise BadData(reason, client=i)
+            reason = r.namesake([read[k] for k in read if k < i and k not in refused], len(accounts))
+            if reason:
+                refused[i] = reason
                 if not tolerant:
-                    raise BadData(said, client=i)
+                    raise BadData(reason, client=i)
         for why in refused.values():
             log.warning("the run continues without a client: %s", why)
-        there = {i: r for i, r in read.items() if i not in refused}
-        reports = [there.get(i) or first.emptied(i) for i in accounts]
-        classes = None if first.classes is None else max(r.classes or 0 for r in there.values())
-        if len(counts := {r.classes for r in there.values()}) > 1:
+        accepted = {i: r for i, r in read.items() if i not in refused}
+        reports = [accepted.get(i) or first.emptied(i) for i in accounts]
+        classes = None if first.classes is None else max(r.classes or 0 for r in accepted.values())
+        counts = {r.classes for r in accepted.values()}
+        if len(counts) > 1:
             log.warning("clients have labels of %s classes: the model gets %s", sorted(map(str, counts)), classes)
         each = zip(*(r.tasks for r in reports), strict=True)
         return cls(reports, Known(classes, [sorted({k for t in tasks for k in t.labels}) for tasks in each]), refused)
@@ -385,16 +398,23 @@ class Census:
 
 def agreed(r: ClientReport, limits: ClientLimits) -> str:
     """A sentence on the first fact on which a client differs from the recipe's [clients]; empty if none does."""
-    wanted, scaling = r.names, limits.scaling
+    expected = r.names
+    scaling = limits.scaling
     named = limits.features or (scaling.coding.features if scaling is not None and scaling.coding is not None else ())
-    wanted = Names(
-        [*named] or wanted.features, [*map(repr, limits.labels)] or wanted.labels, _digest(scaling) or wanted.scaling
+    expected = Names(
+        [*named] or expected.features,
+        [*map(repr, limits.labels)] or expected.labels,
+        _digest(scaling) or expected.scaling,
     )
-    said = r.names.differs(wanted)
-    return f"client {r.client} has {said[0]}, the recipe's [clients] {said[1]}{_remedy(said[0])}" if said else ""
+    difference = r.names.differs(expected)
+    return (
+        f"client {r.client} has {difference[0]}, the recipe's [clients] {difference[1]}{_remedy(difference[0])}"
+        if difference
+        else ""
+    )
 
 
 def _digest(scaling: Scaling | None) -> str:
     """Short text that differs if scalings do; empty without scaling."""
-    said = "" if scaling is None else json.dumps({**scaling.plain(), "shared": True})
-    return blake2b(said.encode(), digest_size=8).hexdigest() if said else ""
+    text = "" if scaling is None else json.dumps({**scaling.plain(), "shared": True})
+    return blake2b(text.encode(), digest_size=8).hexdigest() if text else ""

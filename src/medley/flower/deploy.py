@@ -31,7 +31,10 @@ from ..storage.result import Status
 from ..storage.run_folder import holds_run
 from .agreement import own_version
 
-LOOK, ASK, SUPERLINK, SAVED = 0.5, 20.0, 300.0, 60.0
+LOOK = 0.5
+ASK = 20.0
+SUPERLINK = 300.0
+SAVED = 60.0
 """In seconds: how often to look at the run's folder; how often to ask Flower about a run that has not begun; how long a
 SuperLink may take to come back; and how long saving the result may take after the run has ended."""
 
@@ -82,8 +85,8 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         r.check_clients(n)
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"{folder} is not empty; choose another folder")
-    own = names(r.tables)
-    code = f" --allow-code {','.join(sorted(own))}" if own else ""
+    names_used = names(r.tables)
+    code = f" --allow-code {','.join(sorted(names_used))}" if names_used else ""
     data = " --data node/mydata.py" if study else ""
     each = (scripts / "compose_node.txt").read_text(encoding="utf-8")
     nodes = "".join(each.replace("@K@", str(k)) for k in range(n))
@@ -145,14 +148,15 @@ class Deployment:
         if not resume and holds_run(save):
             raise RecipeError(f"{save} already holds a run; continue it with --resume", "save")
         if resume:
-            config = {**_given(save), **config}
+            config = {**_settings_before(save), **config}
         with _ended_by_signals():
             return self._run(save, config, resume, readmit, restarts)
 
     def _run(self, save: Path, config: Mapping[str, Any], again: bool, readmit: Sequence[int], left: int) -> Status:
         """Start and follow the app until it ends; after failures, restart it at most ``left`` times."""
         while True:
-            began, before = time.time(), _last_round(save)
+            began = time.time()
+            before = _last_round(save)
             where = {"resume" if again else "save": str(save)}
             back = {"readmit": ",".join(map(str, readmit))} if readmit and again else {}
             number = self._start({**config, **where, **back})
@@ -163,7 +167,8 @@ class Deployment:
                 raise
             if final or not left or not self._ended_by_fault(status, number):
                 return status
-            left, again = left - 1, (save / "flower.json").exists()
+            left = left - 1
+            again = (save / "flower.json").exists()
             if _last_round(save) > before:
                 readmit = ()
             how = "continuing from the last checkpoint" if holds_run(save) else "starting again"  # e.g. a study
@@ -176,32 +181,36 @@ class Deployment:
             env.setdefault("FLWR_HOME", str((self.project / "flwr").resolve()))
         env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
         name = [self.superlink] if self.superlink else []
-        head, tail = words[: 1 + (words[0] == "run")], words[1 + (words[0] == "run") :]
+        head = words[: 1 + (words[0] == "run")]
+        tail = words[1 + (words[0] == "run") :]
         command = ["flwr", *head, *name, *tail]
         return subprocess.run(command, cwd=self.project, env=env, capture_output=True, text=True, timeout=300)
 
     def _start(self, config: Mapping[str, Any]) -> str:
         """Start the app, once the SuperLink answers. Returns Flower's number of the run."""
-        said = " ".join(f"{k}={_toml(v)}" for k, v in config.items())
-        until, told = time.monotonic() + SUPERLINK, False
+        config_text = " ".join(f"{k}={_toml(v)}" for k, v in config.items())
+        until = time.monotonic() + SUPERLINK
+        is_logged = False
         while True:
-            done = self._flwr("run", "app", "--format", "json", "--run-config", said)
-            found = re.search(r'"run-id":\s*"(\d+)"', done.stdout)
-            if found:
-                return found[1]
+            done = self._flwr("run", "app", "--format", "json", "--run-config", config_text)
+            match = re.search(r'"run-id":\s*"(\d+)"', done.stdout)
+            if match:
+                return match[1]
             why = _sentence(done.stdout + done.stderr)
             if time.monotonic() > until or not re.search("nreachable|onnect", why):
                 raise MedleyError(f"flwr run did not start the app: {why}")
-            if not told:
+            if not is_logged:
                 self.say(f"waiting for the SuperLink: {why}")
-                told = True
+                is_logged = True
             time.sleep(3)
 
     def _follow(self, save: Path, number: str, began: float) -> tuple[Status, bool]:
         """Print the run's events until it ends. Returns its status, and whether another start would fail in the same
         way. A server app that has died counts as a failure.
         """
-        shown, asked, pid = 0, time.monotonic(), None
+        shown = 0
+        last_request = time.monotonic()
+        pid = None
         while True:
             gone = pid is not None and not run_view.alive(pid)
             fresh = [e for e in events.read(save) if e["at"] >= began]
@@ -216,11 +225,12 @@ class Deployment:
             shown = len(fresh)
             if gone:
                 return Status("failed", f"the server app, process {pid}, has died"), False
-            if pid is None and time.monotonic() > asked + ASK:
-                asked = time.monotonic()
-                if (state := self._state(number)) and "finished" in state:
-                    said = f"Flower ended the run before its first line ({state}): see Flower's log"
-                    return Status("failed", said), False
+            if pid is None and time.monotonic() > last_request + ASK:
+                last_request = time.monotonic()
+                state = self._state(number)
+                if state and "finished" in state:
+                    reason = f"Flower ended the run before its first line ({state}): see Flower's log"
+                    return Status("failed", reason), False
             time.sleep(LOOK)
 
     def _ended_by_fault(self, status: Status, number: str) -> bool:
@@ -230,8 +240,8 @@ class Deployment:
     def _state(self, number: str) -> str:
         """Flower's status of the run; empty if the SuperLink does not answer."""
         done = self._flwr("list", "--run-id", number, "--format", "json")
-        found = re.search(r'"status":\s*"([^"]+)"', done.stdout)
-        return found[1] if found else ""
+        match = re.search(r'"status":\s*"([^"]+)"', done.stdout)
+        return match[1] if match else ""
 
     def _stop(self, save: Path, number: str, began: float) -> None:
         """Stop a server app that is still running, and remove its messages from the SuperLink."""
@@ -243,7 +253,7 @@ class Deployment:
             self._flwr("stop", number)
 
 
-def _given(save: Path) -> dict[str, Any]:
+def _settings_before(save: Path) -> dict[str, Any]:
     """The values that the run in ``save`` was started with, such as ``open``; none if its folder does not have them."""
     with suppress(OSError, ValueError, AttributeError):
         return dict(json.loads((save / "flower.json").read_text(encoding="utf-8")).get("config", {}))
@@ -252,7 +262,8 @@ def _given(save: Path) -> dict[str, Any]:
 
 def _saved(save: Path, pid: int | None, began: float) -> None:
     """Wait until an ended run has its result on disk, or its server app is gone; at most `SAVED` seconds."""
-    until, result = time.monotonic() + SAVED, save / "result.json"
+    until = time.monotonic() + SAVED
+    result = save / "result.json"
     while time.monotonic() < until and pid is not None and run_view.alive(pid):
         if result.exists() and result.stat().st_mtime >= began:
             return
@@ -277,8 +288,8 @@ def _sentence(text: str) -> str:
         return str(json.loads(text)["error-message"]).strip().splitlines()[0][:300]
     except (ValueError, KeyError, TypeError, IndexError):
         at = next((k for k, line in enumerate(lines) if re.match(r"Error\b", line)), None)
-        if at is not None and (found := " ".join(" ".join(lines[at:]).removeprefix("Error").lstrip(": ").split())):
-            return found[:300]
+        if at is not None and (sentence := " ".join(" ".join(lines[at:]).removeprefix("Error").lstrip(": ").split())):
+            return sentence[:300]
         return next((line[:300] for line in lines if len(line) > 8), text.strip()[-300:])
 
 

@@ -89,7 +89,8 @@ CRASHED = 8
 BROKEN = (1, 2, 6, 7, CRASHED)
 """Flower's error codes other than lost messages: an app that cannot be loaded, raises an error or crashes."""
 
-AGAIN, AGAIN_AT_MOST = 0.03, 0.5
+AGAIN = 0.03
+AGAIN_AT_MOST = 0.5
 """The first and the longest pause in seconds before asking again for an object that is announced but not there yet.
 Flower's are 1 s and 10 s: with these, an exchange with one node took 0.63 s on average instead of 0.31 s, on idle
 cores.
@@ -98,7 +99,8 @@ cores.
 ABSENT = 0.5
 """Seconds between two checks that the nodes with announced replies are still there."""
 
-FASTEST, SLOWEST = 0.03, 3.0
+FASTEST = 0.03
+SLOWEST = 3.0
 """Seconds between two polls: while answers are expected at once, and after a long wait. A poll takes the SuperLink
 about
 0.01 s. Flower's own SuperNode always waits 3 s."""

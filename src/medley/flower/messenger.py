@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,9 @@ log = logging.getLogger("medley")
 POLL = 0.2
 """The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
 
-SOON, NAMED, LONG = 5.0, 3.0, 6.0
+SOON = 5.0
+NAMED = 3.0
+LONG = 6.0
 """In seconds: when a starting run names missing clients; how often an exchange writes to the run's folder for whom it
 waits;
 and when it warns of them, or twice the time of the quickest of the last five such exchanges, if that is more."""
@@ -70,7 +72,10 @@ class Messenger:
     """
 
     def __init__(self, grid: Grid, timeout: float = 600.0, file: Path | None = None) -> None:
-        self.grid, self.timeout, self.file, self.open = grid, timeout, file, False
+        self.grid = grid
+        self.timeout = timeout
+        self.file = file
+        self.open = False
         self.bound: dict[int, int] = {} if file is None else _read(file)
         self.nodes: dict[int, int] = {}
         self.names: dict[int, str] = {}
@@ -80,7 +85,7 @@ class Messenger:
         self._aside: set[int] = set()
         """Connected nodes that left the run or cannot be used."""
         self._letter: Letter = {}
-        self._took: dict[str, deque[float]] = {}
+        self._durations: dict[str, deque[float]] = {}
         """Seconds that the last exchanges of each kind took."""
 
     def gather(
@@ -89,33 +94,38 @@ class Messenger:
         letter: Letter | None = None,
         tolerant: bool = False,
         tell: Callable[[str], object] = log.info,
-        wanted: int | Collection[int] | None = None,
+        members: int | Collection[int] | None = None,
     ) -> dict[int, dict[str, Any]]:
         """Wait for ``clients`` clients. Returns their accounts of themselves by id, plain values with "client" in them.
 
         Args:
             clients: the number of clients, which have the ids 0, 1, ...
-            wanted: how many of them must be connected, or their ids; default None: all
+            members: how many of them must be connected, or their ids; default None: all
             letter: the server's account of the run, for every client; default empty
             tolerant: True gives an unusable client an account with the reason under "refused"; False raises
             tell: called with a sentence about missing clients; default the log
 
         Raises MedleyError if they don't connect within the timeout, or if two nodes claim one id.
         """
-        begun, accounts, told = time.monotonic(), dict[int, dict[str, Any]](), False
+        begun = time.monotonic()
+        accounts = dict[int, dict[str, Any]]()
+        is_logged = False
         refused, self._letter, recorded = dict[int, str](), letter or {}, dict(self.bound)
-        ids = () if wanted is None or isinstance(wanted, int) else wanted
-        number = wanted if isinstance(wanted, int) else len(ids) if wanted is not None else clients
+        ids = () if members is None or isinstance(members, int) else members
+        number = members if isinstance(members, int) else len(ids) if members is not None else clients
         while len(accounts) + len(refused) < number or not accounts.keys() >= set(ids):
             fresh = self._fresh() - refused.keys()
-            for node, answer in self._asked(fresh):
+            for node, answer in self._answers(fresh):
                 try:
-                    i = (account := self._account(node, answer, clients, recorded))["client"]
+                    account = self._account(node, answer, clients, recorded)
+                    i = account["client"]
                     if is_last(answer) and not self._awaited(node, i, ids):
                         continue
-                    if (other := self.nodes.setdefault(i, node)) != node:
+                    other = self.nodes.setdefault(i, node)
+                    if other != node:
                         raise _doubled(i, _called(other, accounts.get(i, {})), _called(node, account))
-                    self.bound[i], accounts[i] = node, account
+                    self.bound[i] = node
+                    accounts[i] = account
                 except Moved as e:  # the client's own node may still come
                     self._put_aside(node, e)
                 except MedleyError as e:
@@ -126,43 +136,49 @@ class Messenger:
             missing = [i for i in ids or range(clients) if i not in accounts]
             waited = time.monotonic() - begun
             if waited > self.timeout:
-                raise MedleyError(
-                    f"{len(accounts)} of {number} clients are there after {self.timeout:g} s, "
-                    f"{named(sorted(accounts), self.names)}, but not {named(missing, self.names)}: start their nodes, "
-                    "or set clients= in the app's pyproject.toml to the right number"
-                )
-            if not told and (told := waited > SOON and len(missing) > len(refused)):
+                raise self._too_late(accounts, number, missing)
+            if not is_logged and (is_logged := waited > SOON and len(missing) > len(refused)):
                 tell(f"waiting for {named(missing, self.names)}, at most {self.timeout:g} s")
             if not fresh:
                 time.sleep(POLL)
         why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
-        for i in {*range(clients)} - accounts.keys() if refused and wanted is None else ():
+        for i in {*range(clients)} - accounts.keys() if refused and members is None else ():
             accounts[i] = {"client": i, "refused": f"client {i}: {why}"}
         self._keep()
         return dict(sorted(accounts.items()))
+
+    def _too_late(self, accounts: Mapping[int, object], number: int, missing: Sequence[int]) -> MedleyError:
+        """The error for clients that have not connected in time."""
+        return MedleyError(
+            f"{len(accounts)} of {number} clients are there after {self.timeout:g} s, "
+            f"{named(sorted(accounts), self.names)}, but not {named(missing, self.names)}: start their nodes, "
+            "or set clients= in the app's pyproject.toml to the right number"
+        )
 
     def _fresh(self) -> set[int]:
         """Connected nodes that have not said who they are."""
         present = {*self.grid.get_node_ids()}
         return present - {*self.nodes.values()} - self._aside
 
-    def _asked(self, nodes: Collection[int], within: float = math.inf) -> Iterator[tuple[int, bytes]]:
+    def _answers(self, nodes: Collection[int], within: float = math.inf) -> Iterator[tuple[int, bytes]]:
         """Ask nodes who they are; returns their answers."""
         for node, answer, _ in self._send("query", dict.fromkeys(sorted(nodes), self._letter), within):
             yield node, answer
 
-    def _account(self, node: int, answer: bytes, clients: int, known: Mapping[int, int]) -> dict[str, Any]:
+    def _account(self, node: int, answer: bytes, clients: int, numbers: Mapping[int, int]) -> dict[str, Any]:
         """A node's account of itself. Raises WireError if it names no client, MedleyError if its id is out of range,
-        and Moved if another node has this client's number in this run; ``known`` has the nodes by client.
+        and Moved if another node has this client's number in this run; ``numbers`` has the nodes by client.
         """
         words = Words.read(f"node {node}'s account of itself", opened(answer, f"node {node}"))
         who = _called(node, words.said)
-        if (i := words.whole("client", 0, 1 << 30)) >= clients:
+        i = words.whole("client", 0, 1 << 30)
+        if i >= clients:
             raise MedleyError(
                 f"{who} says that it is client {i}, but the app has clients = {clients}, with ids from 0: "
                 f"start the node with --client 0 to {clients - 1}"
             )
-        if (before := known.get(i, node)) != node:
+        before = numbers.get(i, node)
+        if before != node:
             remedy = "" if self.file is None else f", take it out of {self.file} and resume"
             raise Moved(
                 f"{who} says that it is client {i}, which is node {before} in this run, so the server refuses "
@@ -180,7 +196,7 @@ class Messenger:
         """Accounts, by id, of clients that have connected and are not members yet, within so many seconds."""
         out = dict[int, dict[str, Any]]()
         self._aside &= {*self.grid.get_node_ids()}
-        for node, answer in self._asked(self._fresh(), within):
+        for node, answer in self._answers(self._fresh(), within):
             try:
                 account = self._account(node, answer, clients, self.bound)
                 if is_last(answer):
@@ -213,9 +229,10 @@ class Messenger:
         Returns answers by client id, for `opened`, and the bytes of their records both ways; a client that did not
         answer is absent. For a client whose app cannot run, the answer is an error.
         """
-        known, nodes = set(self.nodes.values()), set(self.grid.get_node_ids()) - self._aside
-        if nodes - known and known - nodes and not self.open:
-            self._refuse(nodes - known)
+        nodes_before = set(self.nodes.values())
+        nodes = set(self.grid.get_node_ids()) - self._aside
+        if nodes - nodes_before and nodes_before - nodes and not self.open:
+            self._refuse(nodes - nodes_before)
         out = dict[int, tuple[bytes, int]]()
         if not self.open:
             out = {i: (sealed_error(WireError(CLOSED.format(i))), 0) for i in self.leaving & letters.keys()}
@@ -228,19 +245,25 @@ class Messenger:
 
     def _name(self, usual: float, nodes: Callable[[], Collection[int]], done: Event) -> None:
         """Record in the run's events for whom an exchange waits, and warn when it takes long; until it is ``done``."""
-        begun, since, told = time.monotonic(), round(time.time(), 3), list[int]()
-        patience, waited = max(LONG, 2 * usual), 0.0
+        begun = time.monotonic()
+        since = round(time.time(), 3)
+        logged = list[int]()
+        patience = max(LONG, 2 * usual)
+        waited = 0.0
         while not done.wait(min(NAMED, patience - waited)):
-            there, waited, more = nodes(), time.monotonic() - begun, dict[str, int]()
-            ids = sorted(i for i, node in self.nodes.items() if node in there)
+            present = nodes()
+            waited = time.monotonic() - begun
+            more = dict[str, int]()
+            ids = sorted(i for i, node in self.nodes.items() if node in present)
             if waited >= patience:
-                patience, more = math.inf, {"waited": round(waited), "most": round(self.timeout)}
+                patience = math.inf
+                more = {"waited": round(waited), "most": round(self.timeout)}
                 who = named(ids, self.names)
                 log.warning("waiting for %s, for %.0f s so far and %.0f s at most", who, waited, self.timeout)
-            if ids != told or more:
-                told = ids
+            if ids != logged or more:
+                logged = ids
                 self.events("awaited", clients=ids, since=since, **more)
-        if told:
+        if logged:
             self.events("awaited", clients=[], since=since)
 
     def _awaited(self, node: int, client: int, members: Collection[int]) -> bool:
@@ -263,7 +286,7 @@ class Messenger:
         nodes.
         """
         self._aside |= new
-        for node, answer in self._asked(new):
+        for node, answer in self._answers(new):
             try:
                 self._account(node, answer, 1 << 31, self.bound)
             except MedleyError as e:
@@ -276,17 +299,21 @@ class Messenger:
         sent = {n: flwr_api.records(letter) for n, letter in letters.items()}
         if not sent:
             return
-        begun, hello = time.monotonic(), kind == "query"
-        ttl, until = 2 * self.timeout, begun + min(self.timeout, within)
+        begun = time.monotonic()
+        hello = kind == "query"
+        ttl = 2 * self.timeout
+        until = begun + min(self.timeout, within)
         waiting = flwr_api.push(self.grid, kind, sent, ttl)
-        crashed, later, soon = dict.fromkeys(sent, 0), BACK, time.monotonic() + BACK
+        crashed = dict.fromkeys(sent, 0)
+        later = BACK
+        soon = time.monotonic() + BACK
         # A killed node comes back in seconds and its answer has the same bits, so ask it again. Ask a node that did not
         # come back within the timeout once per exchange, until it answers.
         away = set[int]() if hello else sent.keys() - set(waiting.values()) - self.silent
         # In a thread, because a poll waits for the content of announced answers.
         done = Event()
-        took = self._took.setdefault(kind, deque(maxlen=5))
-        usual = min(took, default=0.0)  # an exchange that one node delayed does not predict the next
+        durations = self._durations.setdefault(kind, deque(maxlen=5))
+        usual = min(durations, default=0.0)  # an exchange that one node delayed does not predict the next
         named = Thread(target=self._name, args=(usual, lambda: {*waiting.values(), *away}, done), daemon=True)
         if not hello:
             named.start()
@@ -295,7 +322,8 @@ class Messenger:
                 if away and time.monotonic() > soon:
                     back = {n: sent[n] for n in away & set(self.grid.get_node_ids())}
                     new = flwr_api.push(self.grid, kind, back, ttl) if back else {}
-                    waiting, away = waiting | new, away - set(new.values())
+                    waiting = waiting | new
+                    away = away - set(new.values())
                     later = min(2 * later, 10.0)
                     soon = time.monotonic() + later
                 for reply in flwr_api.pull(self.grid, waiting, until, set(waiting.values())):
@@ -318,14 +346,15 @@ class Messenger:
             done.set()
             if not hello:
                 named.join()
-        took.append(time.monotonic() - begun)
+        durations.append(time.monotonic() - begun)
         if not hello:
             self.silent |= away | set(waiting.values())
 
 
 def _called(node: int, account: Mapping[str, Any]) -> str:
     """A node in words: by its name, if it has one, and by Flower's number."""
-    return f"node {node}" + (f" ({name!r:.100})" if (name := account.get("name")) else "")
+    name = account.get("name")
+    return f"node {node}" + (f" ({name!r:.100})" if name else "")
 
 
 def _doubled(client: int, *nodes: str) -> MedleyError:

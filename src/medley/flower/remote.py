@@ -61,10 +61,10 @@ class RemoteFederation:
         """The values that requests carry to every client: see `medley.flower.client_reports.Known`."""
         first: dict[str, Any] = {}
         if self.first and isinstance(problem, PartlyShared):
-            kept = problem.own()
+            own_parts = problem.own()
             problem.load_own(None)
             first = {"first": {name: t.tolist() for name, t in problem.own().items()}}
-            problem.load_own(kept)
+            problem.load_own(own_parts)
         return asdict(self.census.known) | first | {"base": base_of(problem)}
 
     def settings(self) -> dict[str, Any]:
@@ -73,7 +73,8 @@ class RemoteFederation:
         members: dict[str, Any] = {} if self.roster is None else {"membership": "open"}
         if self.scaling is not None and self.scaling.coding is not None:
             members |= {"features": [*self.scaling.coding.features], "scaling": self.scaling.plain()}
-        members |= {"client_names": names} if (names := self.census.names) else {}
+        names = self.census.names
+        members |= {"client_names": names} if names else {}
         scenario = replace(self.scenario, membership=None)
         return scenario.settings(data, f"{len(self.census)} clients' own data") | members
 
@@ -107,17 +108,22 @@ class RemoteSimulation(Planned):
     def __init__(
         self, fed: RemoteFederation, seed: int, dtype: torch.dtype | None, device: str, rounds: int = 1
     ) -> None:
-        self.fed, self.seed = fed, seed
-        scenario, census = fed.scenario, self.census
-        n, known, kind = len(census), census.known, census.reports[0]
+        self.fed = fed
+        self.seed = seed
+        scenario = fed.scenario
+        census = self.census
+        n = len(census)
+        facts = census.known
+        kind = census.reports[0]
         scenario.check(n)
-        self.plan = TaskPlan.draw(scenario.stream, known.labels, known.classes, n, seed, rounds, device)
-        X, y = kind.X.example(), kind.y.example()
-        self.problem: Problem = scenario.problem.ready(X, y, known.classes, dtype, device)
+        self.plan = TaskPlan.draw(scenario.stream, facts.labels, facts.classes, n, seed, rounds, device)
+        X = kind.X.example()
+        y = kind.y.example()
+        self.problem: Problem = scenario.problem.ready(X, y, facts.classes, dtype, device)
         if census.weighted:
             refuse_weights(scenario.problem, self.problem)
-        for s, there in enumerate(census.tests.sum(0)):
-            if not there and scenario.stream is not None:
+        for s, holders in enumerate(census.tests.sum(0)):
+            if not holders and scenario.stream is not None:
                 raise BadData(f"task {s} has no test rows; give it some, or use Dataset.split(test=0.2)")
         for s in range(len(self.plan)):
             if not self.sizes(s)[0].any():
@@ -130,9 +136,10 @@ class RemoteSimulation(Planned):
 
     def sizes(self, s: int) -> tuple[np.ndarray, np.ndarray]:
         """The clients' numbers of rows [clients] at step s, and the sums of their weights [clients]."""
-        census, n = self.census, len(self.fed.census)
-        met = self.plan.at(s, n)
-        return census.rows[np.arange(n), met], census.weights[np.arange(n), met]
+        census = self.census
+        n = len(self.fed.census)
+        tasks = self.plan.at(s, n)
+        return census.rows[np.arange(n), tasks], census.weights[np.arange(n), tasks]
 
     def shares(self, round: int) -> Mapping[int, float]:
         """p_i of the members of this round, by id."""
@@ -151,9 +158,12 @@ class RemoteSimulation(Planned):
 
     def view(self, round: int) -> TaskView:
         """The task of this round."""
-        s, p = self.plan.step(round), self.shares(round)
-        scenario, sizes = self.fed.scenario, self.sizes(s)[0]
-        law, local = sampling_of(scenario.participation, len(p)), scenario.local
+        s = self.plan.step(round)
+        p = self.shares(round)
+        scenario = self.fed.scenario
+        sizes = self.sizes(s)[0]
+        law = sampling_of(scenario.participation, len(p))
+        local = scenario.local
         return TaskView(self.plan.tasks[s], p, law, local(self.seed, round, sizes))
 
     def cohort(self, round: int) -> tuple[int, ...]:

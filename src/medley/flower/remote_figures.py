@@ -79,45 +79,50 @@ class Figures:
         return max(abs(v) for v in (0.0, self.loss, *(t.get("test_loss") for t in self.tests)) if v is not None)
 
     @classmethod
-    def read(cls, client: int, raw: bytes, asked: Asked) -> Figures:
+    def read(cls, client: int, raw: bytes, request: Asked) -> Figures:
         """The figures in an answer. Raises WireError, naming client and field, for invalid ones."""
-        return cls.of(Words.read(f"client {client}'s answer to an evaluation", raw), asked)
+        return cls.of(Words.read(f"client {client}'s answer to an evaluation", raw), request)
 
     @classmethod
-    def of(cls, words: Words, asked: Asked) -> Figures:
+    def of(cls, words: Words, request: Asked) -> Figures:
         """The figures in a client's JSON."""
-        sampled, why = asked.loss and asked.sampled, asked.own and "why" in words.said
+        sampled = request.loss and request.sampled
+        why = request.own and "why" in words.said
         words.only(
             "tests",
-            *(["loss"] if asked.loss else []),
+            *(["loss"] if request.loss else []),
             *(["sample"] if sampled else []),
-            *(["why" if why else "own"] if asked.own else []),
+            *(["why" if why else "own"] if request.own else []),
         )
-        tests, sums = list[dict[str, float]](), list[dict[str, list[float]]]()
-        for there, said in zip(asked.held, words.entries("tests", n := len(asked.held), n), strict=True):
-            if not isinstance(said, dict if there else type(None)):
+        tests = list[dict[str, float]]()
+        sums = list[dict[str, list[float]]]()
+        n = len(request.held)
+        for has_rows, entry in zip(request.held, words.entries("tests", n, n), strict=True):
+            if not isinstance(entry, dict if has_rows else type(None)):
                 words.refuse("tests", "figures by name for a task with test rows, and null for other tasks")
-            figures, summed = Words(words.who, {k: v for k, v in (said or {}).items() if k != "sums"}), {}
-            for name, values in Words(words.who, (said or {}).get("sums", {})).said.items():
-                count = asked.metrics.get(name, 0)
+            figures = Words(words.who, {k: v for k, v in (entry or {}).items() if k != "sums"})
+            summed = {}
+            for name, values in Words(words.who, (entry or {}).get("sums", {})).said.items():
+                count = request.metrics.get(name, 0)
                 if not count or not isinstance(values, list) or len(values) != count:
-                    words.refuse("tests", f"with sums of the metrics {sorted(asked.metrics)}")
+                    words.refuse("tests", f"with sums of the metrics {sorted(request.metrics)}")
                 summed[name] = [Words(words.who, {name: v}).number(name, -HUGE, HUGE) for v in values]
-            if not figures.said.keys() <= {*FIGURES, *asked.metrics}:
-                words.refuse("tests", f"figures of {sorted({*FIGURES, *asked.metrics})}")
-            low = {"test_loss": -HUGE, **dict.fromkeys(asked.metrics, -HUGE)}
+            if not figures.said.keys() <= {*FIGURES, *request.metrics}:
+                words.refuse("tests", f"figures of {sorted({*FIGURES, *request.metrics})}")
+            low = {"test_loss": -HUGE, **dict.fromkeys(request.metrics, -HUGE)}
             tests.append({k: figures.number(k, low.get(k, 0.0), FIGURES.get(k, HUGE)) for k in figures.said})
             sums.append(summed)
         sample = None
         if sampled:
             spread = Words(words.who, dict(zip(("rows", "squares"), words.entries("sample", 2, 2), strict=True)))
             sample = spread.whole("rows", 1, node.MOST), spread.number("squares", 0.0, HUGE)
-        loss, own = words.number("loss", -HUGE, HUGE) if asked.loss else None, None
-        if asked.own and not why:
-            own = cls.of(
-                Words(f"{words.who}, its own model", words.said["own"]), replace(asked, own=False, sampled=False)
+        loss = words.number("loss", -HUGE, HUGE) if request.loss else None
+        personal = None
+        if request.own and not why:
+            personal = cls.of(
+                Words(f"{words.who}, its own model", words.said["own"]), replace(request, own=False, sampled=False)
             )
-        return cls(tests, sums, loss, sample, own, printable(words.text("why", TEXT)) if why else "")
+        return cls(tests, sums, loss, sample, personal, printable(words.text("why", TEXT)) if why else "")
 
 
 class RemoteEvaluator:
@@ -133,7 +138,11 @@ class RemoteEvaluator:
     def __init__(
         self, draw: Any, metrics: Mapping[str, Metric], grad_norm: bool = False, rows: int | None = None
     ) -> None:
-        self.draw, self.metrics, self.grad_norm, self.rows, self.evaluations = draw, metrics, grad_norm, rows, 0
+        self.draw = draw
+        self.metrics = metrics
+        self.grad_norm = grad_norm
+        self.rows = rows
+        self.evaluations = 0
         kinds = draw.census.known.classes or 2
         self._sums = {name: _count(f, kinds) if isinstance(f, Summed) else 0 for name, f in metrics.items()}
         self._answers: tuple[int, dict[int, Figures]] = (-1, {})
@@ -155,10 +164,13 @@ class RemoteEvaluator:
 
         Raises MedleyError if no client with training rows answers.
         """
-        draw, scenario = self.draw, self.draw.fed.scenario
-        s, p = draw.plan.step(round), draw.shares(round)
-        now, gradients = draw.plan.now(s), dict[int, Vec]()
-        answers = self._ask(x, buffers, round, now, not draw.fed.lossless, gradients=gradients)
+        draw = self.draw
+        scenario = self.draw.fed.scenario
+        s = draw.plan.step(round)
+        p = draw.shares(round)
+        task = draw.plan.now(s)
+        gradients = dict[int, Vec]()
+        answers = self._ask(x, buffers, round, task, not draw.fed.lossless, gradients=gradients)
         self._answers = round, answers
         losses = {i: answer.loss for i, answer in answers.items() if answer.loss is not None}
         share = sum(p[i] for i in (answers if draw.fed.lossless else losses))
@@ -174,14 +186,18 @@ class RemoteEvaluator:
                 row["gap"] = row["loss"] - scenario.f_star
         if self.grad_norm:
             row["grad_norm"] = float((sum(p[i] * g for i, g in gradients.items()) / share).norm())
-        row |= {k: v for k, v in self._means(answers, now).items() if k != "test_loss_error"}
-        each = [self._means({i: a}, now) for i, a in answers.items()]
+        row |= {k: v for k, v in self._means(answers, task).items() if k != "test_loss_error"}
+        each = [self._means({i: a}, task) for i, a in answers.items()]
         for name, low in (("accuracy", True), ("test_loss", False)):
-            if values := [figures[name] for figures in each if name in figures]:
+            values = [figures[name] for figures in each if name in figures]
+            if values:
                 row |= fairness.over_clients(name, np.array(values), low)
                 break
-        asked, self.evaluations = self.evaluations, 0  # since the last row, because a resumed run would restart a total
-        return {**row, "evaluations": asked, "evaluated": share}
+        evaluations, self.evaluations = (
+            self.evaluations,
+            0,
+        )  # since the last row, because a resumed run would restart a total
+        return {**row, "evaluations": evaluations, "evaluated": share}
 
     def _variance(self, i: int, answer: Figures, s: int) -> float:
         """The variance of client i's estimate of its loss; see `medley.federation.row_sample.Drawn.mean`."""
@@ -201,24 +217,25 @@ class RemoteEvaluator:
         """
         draw, (before, answers) = self.draw, self._answers
         s = draw.plan.step(round)
-        now = draw.plan.now(s)
+        task = draw.plan.now(s)
         if before != round or models is not None:
             acked = models.acked if isinstance(models, OwnModels) else None
-            answers = self._ask(x, buffers, round, now, not draw.fed.lossless, acked)
+            answers = self._ask(x, buffers, round, task, not draw.fed.lossless, acked)
         out: list[Row] = []
         for i, answer in answers.items():
             if answer.loss is None and not draw.fed.lossless:
                 continue
             row: Row = {"client": i, "rows": int(draw.sizes(s)[0][i])}
-            row["test_rows"] = int(draw.census.tests[i, now].sum())
-            server = ({} if answer.loss is None else {"loss": answer.loss}) | self._means({i: answer}, now)
+            row["test_rows"] = int(draw.census.tests[i, task].sum())
+            server = ({} if answer.loss is None else {"loss": answer.loss}) | self._means({i: answer}, task)
             if models is None:
                 out.append(row | server)
                 continue
-            if (own := answer.own) is None:
+            personal = answer.own
+            if personal is None:
                 log.warning("round %d: client %d's own model is not measured: %s", round, i, answer.why)
             else:
-                row |= ({} if own.loss is None else {"loss": own.loss}) | self._means({i: own}, now)
+                row |= ({} if personal.loss is None else {"loss": personal.loss}) | self._means({i: personal}, task)
             out.append(row | {f"server_{name}": value for name, value in server.items()})
         return out
 
@@ -249,9 +266,12 @@ class RemoteEvaluator:
             acked: the versions of memories with which clients measure their own models; None: they do not
             gradients: receives the clients' gradients if the run measures their norm
         """
-        draw, fed, census, p = self.draw, self.draw.fed, self.draw.census, self.draw.shares(round)
+        draw = self.draw
+        fed = self.draw.fed
+        census = self.draw.census
+        p = self.draw.shares(round)
         grad = loss and self.grad_norm and gradients is not None
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "x": x,
             "buffers": buffers,
             "round": round,
@@ -259,40 +279,53 @@ class RemoteEvaluator:
             "loss": loss,
             "grad": grad,
         }
-        asked |= {"known": fed.known(draw.problem), "run": "" if acked is None else fed.run}
-        common, there = pytree.to_bytes(asked), [i for i in draw.members(round) if i not in census.refused]
-        own = {i: {"acked": list((acked or {}).get(i, ())), "sample": self._sample(i, round, p)} for i in there}
-        letters = {i: {"common": common, "own": json.dumps(own[i]).encode()} for i in there}
+        request |= {"known": fed.known(draw.problem), "run": "" if acked is None else fed.run}
+        common = pytree.to_bytes(request)
+        members = [i for i in draw.members(round) if i not in census.refused]
+        each = {i: {"acked": list((acked or {}).get(i, ())), "sample": self._sample(i, round, p)} for i in members}
+        letters = {i: {"common": common, "own": json.dumps(each[i]).encode()} for i in members}
         answers = fed.messenger.send("evaluate", letters)
         if not answers:
             raise MedleyError(f"no client evaluated the model after round {round}; are the SuperNodes up?")
         self.evaluations += 1
-        figures, failed = dict[int, Figures](), dict[int, MedleyError]()
+        figures = dict[int, Figures]()
+        failed = dict[int, MedleyError]()
         for i, (raw, _) in sorted(answers.items()):
-            held = [bool(census.tests[i, k]) for k in tests]
-            wanted = Asked(held, loss and p[i] > 0, self.rows is not None, self._sums, acked is not None)
+            has_rows = [bool(census.tests[i, k]) for k in tests]
+            expected = Asked(has_rows, loss and p[i] > 0, self.rows is not None, self._sums, acked is not None)
             try:
-                said = opened(raw, f"client {i}")
-                if grad and wanted.loss and gradients is not None:
-                    said, gradients[i] = node.opened_gradient(i, said, x)
-                got = Figures.read(i, said, wanted)
-                self._check_sums(i, [got, *([] if got.own is None else [got.own])], census.tests[i, [*tests]])
-                figures[i] = got
+                body = opened(raw, f"client {i}")
+                if grad and expected.loss and gradients is not None:
+                    body, gradients[i] = node.opened_gradient(i, body, x)
+                measured = Figures.read(i, body, expected)
+                self._check_sums(
+                    i, [measured, *([] if measured.own is None else [measured.own])], census.tests[i, [*tests]]
+                )
+                figures[i] = measured
             except MedleyError as e:
                 if not fed.tolerant:
                     raise
                 failed[i] = e
+        self._settle(round, figures, failed, gradients or {})
+        return figures
+
+    def _settle(
+        self, round: int, figures: dict[int, Figures], failed: dict[int, MedleyError], gradients: dict[int, Vec]
+    ) -> None:
+        """Take clients that failed, and those far from all others, out of the answers, and log them.
+
+        Raises their error if the run tolerates none, and if no client is left.
+        """
         for i, error in [*outliers({i: f.largest for i, f in figures.items()}, f"loss after round {round}")]:
-            if not fed.tolerant:
+            if not self.draw.fed.tolerant:
                 raise error
             failed[i] = error
             del figures[i]
         for i, why in sorted(failed.items()):
             log.warning("round %d, evaluation: no answer of client %d: %s", round, i, why)
-            (gradients or {}).pop(i, None)
+            gradients.pop(i, None)
         if not figures and failed:
             raise next((e for e in failed.values() if isinstance(e, Diverged)), next(iter(failed.values())))
-        return figures
 
     def _check_sums(self, i: int, answers: Sequence[Figures], rows: np.ndarray) -> None:
         """Raise WireError for sums of a metric that are impossible for client i's test rows."""
@@ -317,22 +350,30 @@ class RemoteEvaluator:
 
     def _means(self, answers: Mapping[int, Figures], tasks: Sequence[int]) -> Row:
         """The answers' figures over the test rows of ``tasks``, by name."""
-        rows, out, summed = self.draw.census.tests, Row(), dict[str, Tensor]()
-        got, sums = list[tuple[int, dict[str, float]]](), list[dict[str, list[float]]]()
+        rows = self.draw.census.tests
+        out = Row()
+        summed = dict[str, Tensor]()
+        sizes_and_figures = list[tuple[int, dict[str, float]]]()
+        sums = list[dict[str, list[float]]]()
         for i, a in answers.items():
-            got += [(int(rows[i, s]), found) for s, found in zip(tasks, a.tests, strict=True)]
+            sizes_and_figures += [(int(rows[i, s]), figures) for s, figures in zip(tasks, a.tests, strict=True)]
             sums += a.sums
         for name in ("test_loss", "accuracy", *self.metrics):
-            if there := [(n, found[name]) for n, found in got if name in found]:
-                out[name] = sum(n * value for n, value in there) / sum(n for n, _ in there)
+            present = [(n, figures[name]) for n, figures in sizes_and_figures if name in figures]
+            if present:
+                out[name] = sum(n * value for n, value in present) / sum(n for n, _ in present)
         parts = [
-            (n, f["test_loss"], f["test_loss_error"]) for n, f in got if "test_loss_error" in f and "test_loss" in f
+            (n, f["test_loss"], f["test_loss_error"])
+            for n, f in sizes_and_figures
+            if "test_loss_error" in f and "test_loss" in f
         ]
         if parts:
             out["test_loss_error"] = pooled_error(parts)
         for part in sums:
             for name, values in part.items():
-                if any(name not in other for (_, found), other in zip(got, sums, strict=True) if found):
+                if any(
+                    name not in other for (_, figures), other in zip(sizes_and_figures, sums, strict=True) if figures
+                ):
                     continue  # a site's rules withhold its figures
                 summed[name] = torch.tensor(values, dtype=torch.float64) + summed.get(name, torch.zeros(len(values)))
         for name, total in summed.items():

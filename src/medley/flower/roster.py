@@ -52,11 +52,11 @@ class Recorded:
 
     def of(self, round: int) -> tuple[int, ...]:
         """Ids of the members of a round, ascending."""
-        there = set(self.founders)
+        members = set(self.founders)
         for t, (joined, left) in sorted(self.changes.items()):
             if t <= round:
-                there = (there | joined.keys()) - set(left)
-        return tuple(sorted(there))
+                members = (members | joined.keys()) - set(left)
+        return tuple(sorted(members))
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -70,15 +70,15 @@ def recorded(folder: Path) -> Recorded | None:
     if not path.exists():
         return None
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        changes = {int(t): (_accounts(joined), [*map(int, left)]) for t, (joined, left) in kept["changes"].items()}
-        return Recorded(_accounts(kept["founders"]), changes, {*map(int, kept["leaving"])}, int(kept["seen"]))
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        changes = {int(t): (_accounts(joined), [*map(int, left)]) for t, (joined, left) in saved["changes"].items()}
+        return Recorded(_accounts(saved["founders"]), changes, {*map(int, saved["leaving"])}, int(saved["seen"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise WireError(f"{path} does not say who the members are: {type(e).__name__}: {e}") from None
 
 
-def _accounts(said: Any) -> dict[int, Account]:
-    return {int(i): dict(a) for i, a in said.items()}
+def _accounts(values: Any) -> dict[int, Account]:
+    return {int(i): dict(a) for i, a in values.items()}
 
 
 @dataclass
@@ -106,9 +106,10 @@ class Roster:
 
     def _settle(self, round: int, clients: int) -> None:
         """Decide who joins and who leaves in a round, and record it."""
-        now, self.kept.seen = set(self.kept.of(self.kept.seen)), round
-        left = sorted(self.messenger.leaving & now)
-        if left and not now - set(left):
+        members = set(self.kept.of(self.kept.seen))
+        self.kept.seen = round
+        left = sorted(self.messenger.leaving & members)
+        if left and not members - set(left):
             raise MedleyError(f"round {round}: the last members, {left}, leave; no client is left to train")
         joined = dict[int, Account]()
         for i, account in self.messenger.newcomers(clients, JOINING).items():
@@ -126,11 +127,14 @@ class Roster:
 
     def _add(self, account: Account) -> None:
         """Add a client to the census. Raises WireError if its rows or their names differ, or if labels are new."""
-        report, census = ClientReport.read(account, self.limits), self.census
-        if said := report.differs(next(r for i, r in enumerate(census.reports) if i not in census.refused)):
-            raise WireError(said)
-        if said := report.namesake(census.reports, len(census)):
-            raise WireError(said)
+        report = ClientReport.read(account, self.limits)
+        census = self.census
+        reason = report.differs(next(r for i, r in enumerate(census.reports) if i not in census.refused))
+        if reason:
+            raise WireError(reason)
+        reason = report.namesake(census.reports, len(census))
+        if reason:
+            raise WireError(reason)
         tasks = zip(report.tasks, census.known.labels, strict=True)
         strange = {k for task, labels in tasks for k in task.labels if k not in labels}
         if (report.classes or 0) > (census.known.classes or 0) or strange:
@@ -151,7 +155,7 @@ class Roster:
         cls,
         folder: Path,
         messenger: Messenger,
-        there: Mapping[int, Account],
+        accounts: Mapping[int, Account],
         clients: int,
         limits: ClientLimits,
         admitted: Admitted,
@@ -159,22 +163,23 @@ class Roster:
         """The roster of a new run, or of a resumed run if the folder has a roster.
 
         Args:
-            there: accounts of the connected clients
+            accounts: accounts of the connected clients
             clients: the largest number of clients
 
         Raises BadData for a member whose data has changed, and WireError for a damaged file.
         """
-        kept = recorded(folder) or Recorded({i: a for i, a in there.items() if "refused" not in a})
-        messenger.leaving |= kept.leaving
-        census = Census.of({i: kept.founders.get(i, absent(i)) for i in range(clients)}, limits)
-        self, known = cls(folder, messenger, census, admitted, limits, kept), dict(kept.founders)
-        for joined, _ in kept.changes.values():
-            known |= joined
+        record = recorded(folder) or Recorded({i: a for i, a in accounts.items() if "refused" not in a})
+        messenger.leaving |= record.leaving
+        census = Census.of({i: record.founders.get(i, absent(i)) for i in range(clients)}, limits)
+        self = cls(folder, messenger, census, admitted, limits, record)
+        founders = dict(record.founders)
+        for joined, _ in record.changes.values():
+            founders |= joined
             for account in joined.values():
                 self._add(account)
-        members = set(kept.of(kept.seen))
-        for i in there.keys() & members:
-            if dict(there[i]) != dict(known[i]):
+        members = set(record.of(record.seen))
+        for i in accounts.keys() & members:
+            if dict(accounts[i]) != dict(founders[i]):
                 raise BadData(f"client {i}'s data has changed since it joined this run", client=i)
         for i in messenger.nodes.keys() - members:
             del messenger.nodes[i]  # it joins with the next round

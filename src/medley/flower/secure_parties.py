@@ -33,10 +33,12 @@ from .messenger import Messenger
 STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
 """Message types of the four steps, in their order."""
 
-KEYS, SIZE = 64, 96
+KEYS = 64
+SIZE = 96
 """Bytes of a client's two public keys, and of their signature, which is two numbers of 384 bits."""
 
-SHARE, SEALED = 16, 48
+SHARE = 16
+SEALED = 48
 """Bytes of a share, and of two shares as one client seals them for another."""
 
 KINDS = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
@@ -109,7 +111,7 @@ class RemoteParties:
             self._signatures |= {i: raw[KEYS:]} if raw[KEYS:] else {}
             return raw[:KEYS]
 
-        return self._asked(STEPS[0], {i: {} for i in ids}, read)
+        return self._answers(STEPS[0], {i: {} for i in ids}, read)
 
     def shares(
         self, rosters: Mapping[int, Mapping[int, bytes]], least: Mapping[int, int]
@@ -123,56 +125,58 @@ class RemoteParties:
         }
 
         def read(i: int, raw: bytes, size: int) -> dict[int, bytes]:
-            found = tables.unpacked(raw, SEALED, f"client {i}'s sealed shares", rosters[i].keys())
+            shares = tables.unpacked(raw, SEALED, f"client {i}'s sealed shares", rosters[i].keys())
             self._overhead[i] += size - len(raw) - len(parts[i]["roster"])
-            return found
+            return shares
 
-        return self._asked(STEPS[1], parts, read)
+        return self._answers(STEPS[1], parts, read)
 
     def masked(self, sealed: Mapping[int, Mapping[int, bytes]]) -> Iterator[tuple[int, np.ndarray]]:
         """Masked replies. A reply must have the form that most clients send."""
         e = self.exchange
         parts = {i: {"common": self.common, "own": self.own(i), "sealed": tables.packed(s)} for i, s in sealed.items()}
-        came = self._asked(STEPS[2], parts, self._vector)
+        came = self._answers(STEPS[2], parts, self._vector)
         if not came:
             return
         ((usual, _),) = Counter(v.form for v in came.values()).most_common(1)
         self.layout = next(v.layout for v in came.values() if v.form == usual)
         for i, v in came.items():
             if v.form != usual:
-                said = f"client {i}'s reply has the fields {v.form:.200}, but the others' have {usual:.200}"
-                self._failed(i, WireError(said))
+                text = f"client {i}'s reply has the fields {v.form:.200}, but the others' have {usual:.200}"
+                self._failed(i, WireError(text))
                 continue
-            up, down = v.values.nbytes, nbytes(e.common) + nbytes(e.each.get(i, {}))
+            up = v.values.nbytes
+            down = nbytes(e.common) + nbytes(e.each.get(i, {}))
             self._overhead[i] += v.size - up - down - len(parts[i]["sealed"])
             self.fold.ran(v.engines)
             self.fold.receipts.append(Receipt(i, up, 0, v.rows))
             yield i, v.values
 
-    def opening(self, asked: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> dict[int, Opening]:
+    def opening(self, requests: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> dict[int, Opening]:
         """Shares that open the sum."""
         parts = {
             i: {name: tables.packed(dict.fromkeys(ids, b"")) for name, ids in zip(("alive", "left"), both, strict=True)}
-            for i, both in asked.items()
+            for i, both in requests.items()
         }
 
         def read(i: int, raw: bytes, size: int) -> Opening:
-            alive, left = asked[i]
-            found = tables.unpacked(raw, SHARE, f"client {i}'s shares for the opening", [*alive, *left])
-            self._overhead[i] += size - len(raw) - ID * len(found)
-            return Opening({j: found[j] for j in alive}, {j: found[j] for j in left})
+            alive, left = requests[i]
+            shares = tables.unpacked(raw, SHARE, f"client {i}'s shares for the opening", [*alive, *left])
+            self._overhead[i] += size - len(raw) - ID * len(shares)
+            return Opening({j: shares[j] for j in alive}, {j: shares[j] for j in left})
 
-        came = self._asked(STEPS[3], parts, read)
+        came = self._answers(STEPS[3], parts, read)
         self.fold.receipts = [r._replace(overhead=self._overhead[r.client]) for r in self.fold.receipts]
         return came
 
     def _vector(self, i: int, raw: bytes, size: int) -> Vector:
         """Client i's masked reply. Raises WireError for other bytes."""
-        e, who = self.exchange, f"client {i}'s masked answer to {self.exchange.method}, round {self.exchange.round}"
+        e = self.exchange
+        who = f"client {i}'s masked answer to {self.exchange.method}, round {self.exchange.round}"
         try:
-            got = pytree.from_bytes(raw, {})
-            words = Words(who, {k: got[k] for k in ("fields", "rows", "engines")})
-            masked = got["masked"]
+            answer = pytree.from_bytes(raw, {})
+            words = Words(who, {k: answer[k] for k in ("fields", "rows", "engines")})
+            masked = answer["masked"]
         except (WireError, KeyError, TypeError) as error:
             raise WireError(f"{who}: {printable(str(error))}") from None
         signed = getattr(torch, f"int{self.ring.bits}")
@@ -183,15 +187,17 @@ class RemoteParties:
         packed = blank(words, len(masked))
         self.host.check(e, i, packed)
         layout = self.ring.layout(packed)
-        if (fit := sum(f.size for f in layout)) != len(masked):
+        fit = sum(f.size for f in layout)
+        if fit != len(masked):
             raise WireError(f"{who}: it has {len(masked)} entries, but its fields need {fit}")
-        values, fields = masked.numpy().view(self.ring.dtype), json.dumps(words.said["fields"])
+        values = masked.numpy().view(self.ring.dtype)
+        fields = json.dumps(words.said["fields"])
         return Vector(values, fields, layout, rows, engines, size)
 
-    def _asked(self, step: str, parts: Mapping[int, Letter], read: Callable[[int, bytes, int], T]) -> dict[int, T]:
+    def _answers(self, step: str, parts: Mapping[int, Letter], read: Callable[[int, bytes, int], T]) -> dict[int, T]:
         """The clients' answers to a step, ascending, without clients that are late or failed."""
         # Flower cannot count an empty value.
-        letters = {i: {"about": self._about, **{k: v for k, v in own.items() if v}} for i, own in parts.items()}
+        letters = {i: {"about": self._about, **{k: v for k, v in part.items() if v}} for i, part in parts.items()}
         out = dict[int, T]()
         for i, (raw, size) in sorted(self.messenger.send(f"query.{step}", letters).items()):
             try:

@@ -63,16 +63,17 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
 
     def main(grid: Grid, context: Context) -> None:
         folder, name = _folder(context)
-        said = logs.lines("text", sys.stdout)
+        lines = logs.lines("text", sys.stdout)
         events = Events(folder, listen=False)
         events.add("app", pid=os.getpid(), run=str(context.run_id))
-        log, naming = logging.getLogger("medley"), Naming()
+        log = logging.getLogger("medley")
+        naming = Naming()
         log.addFilter(naming)
         try:
             _run(grid, context, (folder, name), recipe, method, events, naming)
         finally:
             log.removeFilter(naming)
-            log.removeHandler(said)
+            log.removeHandler(lines)
 
     return flwr_api.server_app(main)
 
@@ -87,7 +88,8 @@ class Naming(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the line, and let it pass."""
         if self.names:
-            record.msg, record.args = with_names(record.getMessage(), self.names), ()
+            record.msg = with_names(record.getMessage(), self.names)
+            record.args = ()
         return True
 
 
@@ -122,8 +124,8 @@ def _run(
         connection = Flower(fed.messenger, name, fed.known, terms)
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
         if goes_on:
-            said = str(context.run_config.get("readmit", "")).replace(",", " ").split()
-            options |= {"resume": folder, "readmit": tuple(map(int, said))}
+            numbers = str(context.run_config.get("readmit", "")).replace(",", " ").split()
+            options |= {"resume": folder, "readmit": tuple(map(int, numbers))}
         result = run(ours, fed, r.rounds, seed=r.seed, **{**r.options(), "progress": False, **options})
         result.save(folder)
     except Exception as e:
@@ -135,13 +137,13 @@ def _run(
     print(f"{result.status}\nsaved in {folder}", flush=True)
 
 
-def _seeded(r: Recipe, method: Method, kept: Path | None) -> Recipe:
+def _seeded(r: Recipe, method: Method, folder_before: Path | None) -> Recipe:
     """The recipe. If it has no run.seed and the method is private, set a secret seed; on resume, the one in
-    ``kept``.
+    ``folder_before``.
     """
     if "seed" in r.tables.get("run", {}) or private_part(split(method)[0]) is None:
         return r
-    seed = randbits(128) if kept is None else recipes.load(kept / "recipe.toml").seed
+    seed = randbits(128) if folder_before is None else recipes.load(folder_before / "recipe.toml").seed
     return r.with_settings([f"run.seed={seed}"])
 
 
@@ -158,17 +160,21 @@ def _gathered(
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
     messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
-    messenger.events, naming.names = note, messenger.names
-    options, start, n = r.options(), int(context.run_config.get("open", 0) or 0), clients_of(r, context)
+    messenger.events = note
+    naming.names = messenger.names
+    options = r.options()
+    start = int(context.run_config.get("open", 0) or 0)
+    n = clients_of(r, context)
     if start:
         _refuse_open(split(ours)[0], options)
     policy = options.get("reply_policy")
-    tolerant, terms = policy is not None and policy.faulty == "drop", Terms.of(r, ours)
+    tolerant = policy is not None and policy.faulty == "drop"
+    terms = Terms.of(r, ours)
     letter = {"run": json.dumps(terms.plain()).encode()}
-    kept = recorded(folder) if start else None
-    wanted = None if not start else min(start, n) if kept is None else kept.members
+    before = recorded(folder) if start else None
+    members = None if not start else min(start, n) if before is None else before.members
     tell = lambda text: note("log", level="info", message=text)
-    accounts = messenger.gather(n, letter, tolerant, tell, wanted)
+    accounts = messenger.gather(n, letter, tolerant, tell, members)
     agreed = {i: _agreed(i, account, terms, tolerant) for i, account in accounts.items()}
     roster = None
     if start:
@@ -178,15 +184,17 @@ def _gathered(
     census = Census.of(agreed, r.limits(), tolerant)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are connected", flush=True)
     scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)
-    private, scaling, summed = is_row_private(ours), r.limits().scaling, options.get("secure") is not None
+    private = is_row_private(ours)
+    scaling = r.limits().scaling
+    summed = options.get("secure") is not None
     return RemoteFederation(scenario, census, messenger, tolerant, roster, private, scaling, summed), ours, r
 
 
 def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> None:
     """Raise Unsupported for a method that needs the same clients throughout, and RecipeError for secure sums."""
     if Need.FIXED in algorithm.requires():
-        said = Need.FIXED.wanted.replace("membership=", "open=")
-        raise Unsupported(f"{algorithm.name} needs {said}", method=algorithm.name, need=Need.FIXED)
+        text = Need.FIXED.wanted.replace("membership=", "open=")
+        raise Unsupported(f"{algorithm.name} needs {text}", method=algorithm.name, need=Need.FIXED)
     if options.get("secure") is not None:
         raise RecipeError("open= with [secure]: secure sums need the same clients throughout; remove one", "open")
 
@@ -211,7 +219,8 @@ def _folder(context: Context) -> tuple[Path, str]:
     Raises WireError if ``resume`` is not a run's folder, and RecipeError if ``save`` already holds a run.
     """
     config = context.run_config
-    if old := config.get("resume"):
+    old = config.get("resume")
+    if old:
         folder = Path(str(old)).resolve()
         try:
             return folder, str(json.loads((folder / RUN_ID).read_text(encoding="utf-8"))["run"])
@@ -223,6 +232,6 @@ def _folder(context: Context) -> tuple[Path, str]:
     private(folder)
     # Names have a fixed length: each request carries the name, and the ledger counts the bytes of Flower's records.
     name = f"{context.run_id:020d}"
-    given = {key: config[key] for key in ("open", "set", "timeout") if config.get(key)}
-    write(folder / RUN_ID, json.dumps({"run": name, "config": given}))
+    settings = {key: config[key] for key in ("open", "set", "timeout") if config.get(key)}
+    write(folder / RUN_ID, json.dumps({"run": name, "config": settings}))
     return folder, name

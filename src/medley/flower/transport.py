@@ -43,8 +43,8 @@ class Flower:
 
     def open(self, host: Host) -> FlowerConnection:
         """Begin a run; sends nothing yet."""
-        known = self.known(host.problem) if callable(self.known) else self.known
-        return FlowerConnection(host, replace(self, known=known))
+        values = self.known(host.problem) if callable(self.known) else self.known
+        return FlowerConnection(host, replace(self, known=values))
 
 
 Answer = tuple[Packed, Any, Receipt, set[str]]
@@ -55,7 +55,8 @@ class FlowerConnection:
     """Sends requests, and aggregates the answers in the order of client ids."""
 
     def __init__(self, host: Host, flower: Flower) -> None:
-        self.host, self.flower = host, flower
+        self.host = host
+        self.flower = flower
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Send a request to its clients, and yield their replies block by block, without clients that are late."""
@@ -72,11 +73,14 @@ class FlowerConnection:
 
     def clients(self, exchange: Exchange, ring: Ring) -> RemoteParties:
         """The clients of one exchange, as parties of a secure sum; sends nothing yet."""
-        weights, p = dict(ring.weights), {i: exchange.p[i] for i in ring.weights}
+        weights = dict(ring.weights)
+        p = {i: exchange.p[i] for i in ring.weights}
         shared = {"common": exchange.common, "buffers": None, "weights": weights, "clip": exchange.clip, "p": p}
-        own, messenger, run = partial(self._own, replace(exchange, p={})), self.flower.messenger, self.flower.run
+        own_bytes = partial(self._own, replace(exchange, p={}))
+        messenger = self.flower.messenger
+        run = self.flower.run
         agreed = [self.flower.terms, self.flower.known]
-        return RemoteParties(self.host, messenger, run, exchange, ring, pytree.to_bytes(shared), own, agreed)
+        return RemoteParties(self.host, messenger, run, exchange, ring, pytree.to_bytes(shared), own_bytes, agreed)
 
     def _read_all(
         self, exchange: Exchange, answers: dict[int, tuple[bytes, int]]
@@ -86,7 +90,8 @@ class FlowerConnection:
 
         Consumes ``answers``, which has bytes and the size of their records.
         """
-        read, failed = dict[int, Answer](), dict[int, str]()
+        read = dict[int, Answer]()
+        failed = dict[int, str]()
 
         def fail(i: int, e: MedleyError) -> None:
             if not exchange.tolerant:
@@ -105,9 +110,10 @@ class FlowerConnection:
             forms = {i: form_of(packed) for i, (packed, *_) in read.items()}
             usual = Counter(forms.values()).most_common(1)[0][0]
             for i, form in forms.items():
-                if odd := sorted(form - usual):
-                    said = f"{odd[0][0]!r} is {odd[0][1]}, but {dict(usual)[odd[0][0]]} in most others'"
-                    fail(i, WireError(f"{_who(exchange, i)}: {said}"))
+                odd = sorted(form - usual)
+                if odd:
+                    difference = f"{odd[0][0]!r} is {odd[0][1]}, but {dict(usual)[odd[0][0]]} in most others'"
+                    fail(i, WireError(f"{_who(exchange, i)}: {difference}"))
         largest = {i: largest_of(packed) for i, (packed, *_) in read.items()}
         what = f"largest number in its answer to {exchange.method}, round {exchange.round},"
         for i, error in [*outliers(largest, what)]:
@@ -122,10 +128,10 @@ class FlowerConnection:
         who = _who(exchange, i)
         raw = opened(answer, f"client {i}")
         try:
-            got = pytree.from_bytes(raw, {})
-            packed = resending(self.host.codec).decode(dict(got["reply"]), {}, self.host.problem.dtype)
-            buffers = got["buffers"]
-            words = Words(who, {k: got[k] for k in ("up", "rows", "engines")})
+            content = pytree.from_bytes(raw, {})
+            packed = resending(self.host.codec).decode(dict(content["reply"]), {}, self.host.problem.dtype)
+            buffers = content["buffers"]
+            words = Words(who, {k: content[k] for k in ("up", "rows", "engines")})
         except WireError as e:
             raise WireError(f"{who}: {printable(str(e))}") from None
         except Exception as e:  # any kind, for example from a codec's arithmetic on fields of other shapes
@@ -149,8 +155,8 @@ class FlowerConnection:
     def _own(self, exchange: Exchange, i: int) -> bytes:
         acked = {i: exchange.acked[i]} if i in exchange.acked else {}
         # The sum bounds the replies.
-        own = replace(exchange.of_block((i,)), acked=acked, weights=None, tolerant=False, clip=None)
-        return pytree.to_bytes({"exchange": own, "run": self.flower.run, "known": self.flower.known})
+        part = replace(exchange.of_block((i,)), acked=acked, weights=None, tolerant=False, clip=None)
+        return pytree.to_bytes({"exchange": part, "run": self.flower.run, "known": self.flower.known})
 
     def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
         """No memories: clients keep their own."""
