@@ -28,13 +28,14 @@ def kept_apart(X: Any) -> Any:
         sums: Callable[[np.ndarray], np.ndarray] = lambda v: np.bincount(column, v, p)
         mean = sums(data) / n
         squares = sums((data - mean[column]) ** 2) + (n - np.bincount(column, minlength=p)) * mean**2
-        found = _rounded(data, is_far(mean, np.sqrt(squares / n))[column])
+        found = _rounded(data, is_far(mean, np.sqrt(squares / n))[column], _small(data))
         return type(X)((found, X.indices, X.indptr), X.shape)
     if X.dtype.kind not in "fiu" or (X.dtype.kind == "f" and X.itemsize < 8) or X.itemsize < 4 or not len(X):
         return np.ascontiguousarray(X, np.float32)
-    if (_small(X) == X).all():
-        return _small(X)
-    return _rounded(X, is_far(X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)))
+    small = _small(X)
+    if (small == X).all():
+        return small
+    return _rounded(X, is_far(X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)), small)
 
 
 def _small(X: np.ndarray) -> np.ndarray:
@@ -43,10 +44,11 @@ def _small(X: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(X, np.float32)
 
 
-def _rounded(X: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """X in float32; in float64 if that changes numbers that ``far`` marks, or moves some."""
-    small = _small(X)
-    kept = (far & (small != X)) | moved(X)
+def _rounded(X: np.ndarray, far: np.ndarray, small: np.ndarray) -> np.ndarray:
+    """``small``, which is X in float32; X in float64 if that changes numbers that ``far`` marks, or moves some."""
+    kept = far & (small != X) if far.any() else np.zeros(1, bool)
+    if X.size and not max(float(X.max()), -float(X.min())) <= WHOLE:  # NaN is not, either
+        kept = kept | moved(X)
     return np.where(far | kept, np.asarray(X, np.float64), small) if kept.any() else small
 
 

@@ -68,16 +68,19 @@ def key_column(cells: np.ndarray | Sequence[Any], place: Place) -> np.ndarray:
     if np.ndim(cells) != 1:
         raise BadData(f"it has the shape {[*np.shape(cells)]}; give one name a row", place=place)
     values = cells.tolist() if isinstance(cells, np.ndarray) else [*cells]
+    kinds = {*values}
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biufM":
         out = cells
     else:
-        spelt = {v: v.strip() if isinstance(v, str) else decoded(v, place) for v in {*values}}
-        texts = [spelt[v] for v in values]
-        out = np.empty(len(texts), object)
-        out[:] = texts
-        if all(isinstance(v, str) and v for v in texts):
-            out = np.array(texts)
-    gone = {v for v in {*values} if is_missing(v) or (not isinstance(v, str) and v in (np.inf, -np.inf))}
+        spelt = {v: v.strip() if isinstance(v, str) else decoded(v, place) for v in kinds}
+        if isinstance(cells, np.ndarray) and cells.dtype.kind == "U" and all(v == text for v, text in spelt.items()):
+            out = cells
+        elif all(isinstance(v, str) and v for v in spelt.values()):
+            out = np.array([spelt[v] for v in values])
+        else:
+            out = np.empty(len(values), object)
+            out[:] = [spelt[v] for v in values]
+    gone = {v for v in kinds if is_missing(v) or (not isinstance(v, str) and v in (np.inf, -np.inf))}
     missing = [k for k, v in enumerate(values) if v in gone or v != v] if gone else []
     if missing:
         said = "it is infinite" if values[missing[0]] in (np.inf, -np.inf) else "it is empty"
