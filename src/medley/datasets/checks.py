@@ -18,7 +18,8 @@ from .ingest.labels import RawTargets
 
 def rows_and_targets(X: Any, y: Any, place: Place) -> tuple[Tensor, RawTargets]:
     """Any rows and their targets, checked. Raises BadData, naming the row."""
-    rows, targets = as_tensor(X, place), y if isinstance(y, RawTargets) else RawTargets.of(y, place)
+    rows = as_tensor(X, place)
+    targets = y if isinstance(y, RawTargets) else RawTargets.of(y, place)
     check_rows(rows, targets.values, place)
     return rows, targets
 
@@ -65,7 +66,8 @@ def weights_of(given: Any, n: int, place: Place) -> Tensor:
     w = as_tensor(given, place, "weights")
     if w.shape != (n,):
         raise BadData(f"there are {n} rows and weights {list(w.shape)}; give one weight per row", place=place)
-    if (bad := ~((w >= 0) & w.isfinite())).any():
+    bad = ~((w >= 0) & w.isfinite())
+    if bad.any():
         row = int(bad.nonzero()[0, 0])
         raise BadData(f"its weight is {float(w[row])}; give finite weights of at least 0", place=place.at(row))
     return w.double()

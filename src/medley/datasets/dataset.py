@@ -190,7 +190,8 @@ class Dataset(Settings):
             new = {} if self.classes is not None or real else {"classes": len(self.labels)}
         else:
             coded = code(parts, labels=self.labels)
-            tensors, new = coded.parts, {} if coded.classes is None or self.classes else {"classes": coded.classes}
+            tensors = coded.parts
+            new = {} if coded.classes is None or self.classes else {"classes": coded.classes}
             if not self.labels and coded.classes is not None:
                 new |= {"labels": () if is_plain(coded.labels) else coded.labels, "inferred": True}
         for part, value in (*zip(ys, tensors, strict=True), *new.items()):
@@ -225,7 +226,8 @@ class Dataset(Settings):
 
         Raises RecipeError if a fraction leaves a part empty, a validation set exists already, or a key does not.
         """
-        out, keys_of = self, [(v,) if isinstance(v, str) else tuple(v) for v in (by, together, last)]
+        out = self
+        keys_of = [(v,) if isinstance(v, str) else tuple(v) for v in (by, together, last)]
         if sum(map(bool, keys_of[1:])) + bool(keys_of[0] and keys_of[2]) > 1:
             raise RecipeError(f"{self.name}.split(): you cannot combine last= with by= or together=", "last")
         columns: Any = lambda d: [*map(d._strata, keys_of, ("by", "together", "last"))]
@@ -302,7 +304,8 @@ class Dataset(Settings):
         out = replace(self._rows(rows), name=name)
         if given[1] is not None and self.y_test is not None:
             out = out._test_rows(pick(given[1], self.y_test).nonzero()[:, 0])
-        X, y = self.X_validation, self.y_validation
+        X = self.X_validation
+        y = self.y_validation
         if X is not None and y is not None:
             some = pick(X, y)
             kept = (X[some], y[some]) if bool(some.any()) else (None, None)
@@ -320,7 +323,8 @@ class Dataset(Settings):
             part = "validation" if self.X_validation is not None else "test"
             raise BadData(f"{self.name}: its {part} rows have no key {key!r}; leave them out, or draw them by split()")
         both = [self.keys[key], *([] if self.X_test is None else [self.test_keys[key]])]
-        n, values = len(self.X), in_time(np.concatenate(both), f"{self.name}: key {key!r}", len(self.X))
+        n = len(self.X)
+        values = in_time(np.concatenate(both), f"{self.name}: key {key!r}", len(self.X))
         places = torch.from_numpy(np.unique(values, return_inverse=True)[1].reshape(-1, 1).astype(float))
         return places[:n], None if self.X_test is None else places[n:]
 
@@ -354,7 +358,8 @@ class Dataset(Settings):
         Raises RecipeError if ``like`` is not standardised, and BadData if the rows are sparse or have several
         inputs, or ``like`` has other columns.
         """
-        out, call = self, f"{self.name}.standardise({'' if like is None else f'like={like!r}'})"
+        out = self
+        call = f"{self.name}.standardise({'' if like is None else f'like={like!r}'})"
         if isinstance(self.X, Sparse | Fields):
             raise BadData(f"{call} subtracts means, which would make sparse rows dense; {DENSE}")
         if like is None:
@@ -364,7 +369,8 @@ class Dataset(Settings):
         elif layout(like.X) != layout(self.X):
             raise BadData(f"{call}: its rows have shape {described(like.X)}, these {described(self.X)}")
         else:
-            now, out = replace(like.scaling, shared=True), self.ordered(like.features, call)
+            now = replace(like.scaling, shared=True)
+            out = self.ordered(like.features, call)
         return replace(out._mapped(now), scaling=now.after(out.scaling))
 
     def ordered(self, features: Sequence[str], call: str) -> Dataset:
@@ -374,7 +380,8 @@ class Dataset(Settings):
         """
         if not features or not self.features or tuple(features) == self.features:
             return self
-        if said := differ(self.features, features):
+        said = differ(self.features, features)
+        if said:
             raise BadData(f"{call} {said}; give the columns of the training rows")
         at = [self.features.index(name) for name in features]
         scaling = None if self.scaling is None else self.scaling.picked(at)

@@ -30,7 +30,8 @@ def save(data: Dataset, folder: Place) -> Path:
 
     Raises RecipeError for a folder that has files already, and for sparse rows.
     """
-    place, call = Path(folder).expanduser(), f"datasets.disk.save({data.name!r})"
+    place = Path(folder).expanduser()
+    call = f"datasets.disk.save({data.name!r})"
     if place.exists() and any(place.iterdir()):
         raise RecipeError(
             f"{call}: {place} is not empty; give a new folder, or datasets.saved({str(place)!r}).", "folder"
@@ -72,7 +73,8 @@ def saved(folder: Place) -> Dataset:
             key: np.load(place / f"test_key{k}.npy", allow_pickle=False)
             for k, key in enumerate(table.get("test_keys", []))
         }
-        labels, name = tuple(table["labels"]), table["name"]
+        labels = tuple(table["labels"])
+        name = table["name"]
         features = tuple(table.get("features", ()))
         scaling = Scaling.from_plain(table["scaling"]) if "scaling" in table else None
         made: dict[str, Any] = parts | {"features": features, "scaling": scaling, "classes": table["classes"]}

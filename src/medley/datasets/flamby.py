@@ -43,16 +43,19 @@ def heart_disease(folder: Place | None = None) -> Dataset:
     tables = [_patients(file, call) for file in files]
     owner = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
     whole = np.concatenate(tables)
-    X, y = _one_hot(whole[:, :-1], (2, 6)), (whole[:, -1] > 0).astype(np.int64)
+    X = _one_hot(whole[:, :-1], (2, 6))
+    y = (whole[:, -1] > 0).astype(np.int64)
     train: list[Part] = []
     test: list[Part] = []
     for centre in range(len(tables)):
-        rows, labels = X[owner == centre], y[owner == centre]
+        rows = X[owner == centre]
+        labels = y[owner == centre]
         stratify = labels if min(np.bincount(labels, minlength=2)) > 2 else None
         first, second = train_test_split(
             np.arange(len(rows)), test_size=0.34, train_size=0.66, random_state=43, shuffle=True, stratify=stratify
         )
-        mean, sd = rows[first].mean(0), rows[first].std(0, ddof=1)
+        mean = rows[first].mean(0)
+        sd = rows[first].std(0, ddof=1)
         scaled = (rows - mean) / np.where(sd > 0, sd, 1.0)
         train.append((scaled[first], labels[first]))
         test.append((scaled[second], labels[second]))
@@ -122,6 +125,7 @@ def _pooled(train: list[Part], test: list[Part], classes: int | None, name: str)
         [torch.from_numpy(np.concatenate([part[k] for part in parts])) for k in (0, 1)] for parts in (train, test)
     )
     if classes is None:
-        y, y_test = y.float(), y_test.float()
+        y = y.float()
+        y_test = y_test.float()
     centre = np.repeat(np.arange(len(train)), [len(part[0]) for part in train])
     return Dataset(X.float(), y, X_test.float(), y_test, classes, {"centre": centre}, name)

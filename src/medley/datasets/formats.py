@@ -28,7 +28,8 @@ def read_bytes(path: Path, call: str) -> bytes:
         return raw
     try:
         with gzip.open(io.BytesIO(raw)) as stream:
-            content = stream.read((most := unpacked_limit(len(raw))) + 1)
+            most = unpacked_limit(len(raw))
+            content = stream.read(most + 1)
     except (EOFError, OSError, zlib.error) as error:
         raise BadData(f"{call}: {path} is a damaged or truncated gzip file ({error}). Fetch it again.") from None
     if len(content) > most:
@@ -105,7 +106,8 @@ def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarra
                     raise RecipeError.unknown(name, archive.files, f"{call}: {path}")
             wanted = {*names, *(f"{name}.npy" for name in names)}
             size = sum(part.file_size for part in archive.zip.infolist() if part.filename in wanted)
-            if size > (most := unpacked_limit(path.stat().st_size)):
+            most = unpacked_limit(path.stat().st_size)
+            if size > most:
                 raise too_large(f"{call}: {path}", path.stat().st_size, most)
             return {name: archive[name] for name in names}
     except (BadData, RecipeError):
@@ -122,7 +124,8 @@ def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarra
 def warn_of_unread(path: Path, names: Collection[str], call: str) -> None:
     """Say in the log which arrays of an npz file are not among these names."""
     with np.load(path, allow_pickle=False) as archive:
-        if rest := [name for name in archive.files if name not in names]:
+        rest = [name for name in archive.files if name not in names]
+        if rest:
             log.warning(
                 "%s does not read %s; name a test set's arrays in X_test= and y_test=, and clients in client=",
                 call, ", ".join(rest),

@@ -65,11 +65,13 @@ def _idx(
     call: str = "",
 ) -> Dataset:
     """The set in four idx files; ``classes`` is the number of classes without names."""
-    kinds, call = {"images-idx3": 3, "labels-idx1": 1}, call or f"datasets.{name}()"
+    kinds = {"images-idx3": 3, "labels-idx1": 1}
+    call = call or f"datasets.{name}()"
     paths = find(call, [f"{part}-{kind}-ubyte" for part in parts for kind in kinds], folder, inside, gz=True)
     X, y, X_test, y_test = (read_idx(path, dims, call) for path, dims in zip(paths, [*kinds.values()] * 2, strict=True))
     if name.startswith("emnist"):  # its images lie transposed, and its letters count from 1
-        X, X_test = X.transpose(0, 2, 1), X_test.transpose(0, 2, 1)
+        X = X.transpose(0, 2, 1)
+        X_test = X_test.transpose(0, 2, 1)
     rows = (_pixels(X[:, None]), _labels(y), _pixels(X_test[:, None]), _labels(y_test))
     if name == "emnist_letters":
         rows = (rows[0], rows[1] - 1, rows[2], rows[3] - 1)
@@ -140,7 +142,8 @@ def emnist(
     if split not in EMNIST:
         raise RecipeError.unknown(str(split), EMNIST, "datasets.emnist(split=...)")
     call = f"datasets.emnist({split!r})"
-    inside, parts = ("EMNIST/raw", "EMNIST", "gzip"), [f"emnist-{split}-{part}" for part in ("train", "test")]
+    inside = ("EMNIST/raw", "EMNIST", "gzip")
+    parts = [f"emnist-{split}-{part}" for part in ("train", "test")]
     return _idx(f"emnist_{split}", folder, inside, (), normalise, EMNIST[split], parts, call)
 
 

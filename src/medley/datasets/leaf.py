@@ -84,7 +84,9 @@ def _leaf(
 
 
 def _part(folder: Path, call: str, rows: Rows) -> tuple[Tensor, Tensor, np.ndarray]:
-    Xs, ys, users = [], [], []
+    Xs = []
+    ys = []
+    users = []
     for path in sorted(folder.glob("*.json")):
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -97,7 +99,8 @@ def _part(folder: Path, call: str, rows: Rows) -> tuple[Tensor, Tensor, np.ndarr
             ) from None
         for user in names:
             try:
-                x, y = data[user]["x"], data[user]["y"]
+                x = data[user]["x"]
+                y = data[user]["y"]
                 if len(x) != len(y):
                     raise ValueError(f"{len(x)} rows with {len(y)} labels")
                 if not x:

@@ -89,9 +89,8 @@ def _labels(y: np.ndarray) -> Tensor:
 
 def _lines(packed: np.ndarray, n: int, call: str) -> list[str]:
     try:
-        text = (unpacking := lzma.LZMADecompressor()).decompress(
-            packed.tobytes(), most := unpacked_limit(packed.nbytes)
-        )
+        unpacking = lzma.LZMADecompressor()
+        text = unpacking.decompress(packed.tobytes(), most := unpacked_limit(packed.nbytes))
         if not unpacking.eof and len(text) == most:
             raise too_large(f"{call}: the packed text", packed.nbytes, most)
         if not unpacking.eof:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..contract.errors import RecipeError
 
-PADDING, UNKNOWN = 0, 1
+PADDING = 0
+UNKNOWN = 1
 """The ids that no word has: one fills rows on the right, the other stands for all words outside the vocabulary."""
 
 

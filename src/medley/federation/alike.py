@@ -90,7 +90,8 @@ def common_classes(
             others = f"others {classes}{_listed(labels)}; give all the same classes= or labels="
             said = f"its data set has {given.classes} classes{_listed(given.labels)}, and {others}"
             raise BadData(said, place=place)
-        classes, labels = given.classes, labels or given.labels
+        classes = given.classes
+        labels = labels or given.labels
     return classes, labels
 
 

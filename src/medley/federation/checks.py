@@ -123,7 +123,8 @@ def _warn_of_spellings(data: Dataset, place_of: Callable[[int], Place]) -> None:
     """Log a warning for labels that differ in capitals only, or in what nobody sees."""
     labels = [label for label in data.labels if isinstance(label, str)]
     times = Counter(label.casefold() for label in labels)
-    if odd := [label for label in labels if times[label.casefold()] > 1][:8]:
+    odd = [label for label in labels if times[label.casefold()] > 1][:8]
+    if odd:
         shown = ", ".join(map(repr, odd))
         log.warning("the labels %s are different classes; if two are spellings of one, correct them in the data", shown)
     for group in look_alike(labels):
@@ -162,7 +163,8 @@ def _warn_of_unseen(data: Dataset) -> None:
     ):
         return
     counts, tested = (torch.bincount(y, minlength=data.classes) for y in (data.y, data.y_test))
-    if unseen := ((counts == 0) & (tested > 0)).nonzero()[:, 0].tolist():
+    unseen = ((counts == 0) & (tested > 0)).nonzero()[:, 0].tolist()
+    if unseen:
         shown = ", ".join(repr(data.labels[k] if data.labels else k) for k in unseen[:8]) + (
             ", …" if unseen[8:] else ""
         )
@@ -187,7 +189,9 @@ def _warn_of_missing(data: Dataset) -> None:
 
 
 def _check_task(problem: Family, data: Dataset) -> None:
-    name, y, labels = type(problem).__name__, data.y, data.labels
+    name = type(problem).__name__
+    y = data.y
+    labels = data.labels
     loss = problem.loss if isinstance(problem, Network) else None
     values = fits(problem, len(labels)) == "values"
     many = len(labels) or data.classes or 0
@@ -231,7 +235,8 @@ def check_names(data: Dataset, partition: object, names: Sequence[str]) -> None:
         for group in look_alike(names):
             shown = " and ".join(map(ascii, group))
             log.warning("the clients %s look alike, as %r; if they are one, write its name alike", shown, group[0])
-        if missing := [name for name in names if name.lower() in MISSING]:
+        missing = [name for name in names if name.lower() in MISSING]
+        if missing:
             log.warning(
                 "%r is taken for a client's name; drop its rows if it says that their client is not known", missing[0]
             )

@@ -55,7 +55,8 @@ class ClientFactory:
             objective.rng = me.rng("transform")  # type: ignore[attr-defined]
         if self.plan.mode is not None:
             me.objective_of = lambda rows: self.rows.recall(problem, i, s, rows)
-            if (policy := self.scenario.replay) is not None:
+            policy = self.scenario.replay
+            if policy is not None:
                 held = self.rows.recall(problem, i, s, self.held(i, s))
                 stream = partial(streams.generator, self.seed, i, round)  # not me.rng, which would hold the client
                 me.replay = Replay(held, first, policy.capacity, policy.sample, stream)
@@ -81,7 +82,9 @@ class ClientFactory:
         if s == 0:
             return torch.zeros(0, dtype=torch.int64)
         if (i, s) not in self._kept:
-            policy, layout, labels = self.scenario.replay, self.rows.layout, self.rows.labels
+            policy = self.scenario.replay
+            layout = self.rows.layout
+            labels = self.rows.labels
             assert policy is not None
             first, end = layout.span(s - 1, i)
             mine = None if labels is None else labels[layout.place(s - 1, i)]

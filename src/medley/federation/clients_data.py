@@ -81,7 +81,8 @@ def _listed(clients: Any) -> list[Any]:
         raise BadData(f"Federation(clients={clients!r}): {FILE * isinstance(clients, str)}give a list of pairs (X, y)")
     if isinstance(clients, tuple) and clients and hasattr(clients[0], "shape"):
         raise BadData("Federation(clients=(X, y)): it is one pair; give a list, [(X, y)] for one client")
-    if not (listed := [*clients]):
+    listed = [*clients]
+    if not listed:
         raise BadData("Federation(clients=[]): there are no clients")
     return listed
 

@@ -54,7 +54,8 @@ class EvaluationData:
 
     def among(self: D, p: Mapping[int, float]) -> D:
         """The data of some of the clients, with their shares p_i by id; the test rows remain those of all clients."""
-        ids, owner = list(p), self.owner
+        ids = list(p)
+        owner = self.owner
         if owner is not None:
             owner = torch.where(torch.isin(owner, torch.tensor(ids)), owner, -1)
         mixes = None if self.mixes is None else replace(self.mixes, ids=ids)
@@ -105,7 +106,8 @@ class RowEvaluator:
         Raises Stalled if ``minimiser`` is set and the loss turns out to have none.
         """
         s = self.clients.plan.step(round)
-        data, problem = self.at(round), self._problem(buffers, s)
+        data = self.at(round)
+        problem = self._problem(buffers, s)
         row: Row = {} if self.clients.plan.mode is None else {"task": s}
         row |= {"loss": self._loss(problem, x, s, data)} if self.sampled is None else self.sampled(problem, x, s, data)
         if self.scenario.f_star is not None and self.sampled is None:
@@ -135,9 +137,11 @@ class RowEvaluator:
         See `Evaluator.by_client` for the arguments.
         """
         s = self.clients.plan.step(round)
-        data, problem = self.at(round), self._problem(buffers, s)
+        data = self.at(round)
+        problem = self._problem(buffers, s)
         tests = OwnTests.of(data)
-        ids, out = list(data.present), list[Row]()
+        ids = list(data.present)
+        out = list[Row]()
         size = max(1, MODELS_AT_ONCE // len(x))
         for chunk in [ids] if models is None else [ids[k : k + size] for k in range(0, len(ids), size)]:
             theirs = None if models is None else models(chunk)
@@ -151,7 +155,8 @@ class RowEvaluator:
                     out.append(row | server)
                     continue
                 mine: Row = {}
-                if (model := theirs.get(i)) is not None:
+                model = theirs.get(i)
+                if model is not None:
                     load(problem, model.buffers, model.own)
                     mine = self._of_client(problem, i, model.x, s, tests)
                     load(problem, buffers, None)
@@ -168,7 +173,8 @@ class RowEvaluator:
 
     def accuracies(self, x: Vec, buffers: State | None, round: int) -> list[float]:
         """Test accuracy on every task, of the model after this round; empty without classes."""
-        problem, scores = self._problem(buffers, self.clients.plan.step(round)), []
+        problem = self._problem(buffers, self.clients.plan.step(round))
+        scores = []
         for test in self.tests:
             assert test is not None  # a stream has test rows of every task
             hits = [problem.hits(z, y) for z, y in outputs(problem, x, *test)]
@@ -186,7 +192,8 @@ class RowEvaluator:
 
     def _loss(self, problem: Problem, x: Vec, s: int, data: EvaluationData) -> float:
         """Σ p_i f_i(x); from row losses if the problem has them, otherwise client by client."""
-        rows, mine = self.clients.rows, self.clients.rows.layout.step(s)
+        rows = self.clients.rows
+        mine = self.clients.rows.layout.step(s)
         if not data.whole:
             return sum(p * problem.bind(*rows.of(s, i)).loss(x) for i, p in data.present.items())
         losses = [problem.losses(z, y) for z, y in outputs(problem, x, rows.X[mine], rows.y[mine])]
@@ -204,7 +211,8 @@ class RowEvaluator:
 
     def _gradient(self, problem: Problem, x: Vec, s: int, data: EvaluationData) -> Vec:
         """Σ p_i ∇f_i(x); in one call if the problem accepts row weights."""
-        rows, shares = self.clients.rows, data.present
+        rows = self.clients.rows
+        shares = data.present
         if not data.whole or Need.WEIGHTS not in problem.gives or Need.NETWORK in problem.gives:
             parts = (p * problem.bind(*rows.of(s, i)).grad(x) for i, p in shares.items())
             return sum(parts, torch.zeros_like(x))
@@ -298,7 +306,8 @@ def held_figures(
     Raises RecipeError, naming the metric, if a metric raises or does not return a number.
     """
     X, y = held
-    kept, by_row = list[Tensor](), list[tuple[Tensor | None, Tensor | None]]()
+    kept = list[Tensor]()
+    by_row = list[tuple[Tensor | None, Tensor | None]]()
     for z, labels in outputs(problem, x, X, y):
         by_row.append((problem.losses(z, labels), problem.hits(z, labels)))
         kept += [z] if metrics else []  # outputs of many tokens may be many times the rows

@@ -34,7 +34,8 @@ def over_clients(name: str, values: np.ndarray, low_is_worse: bool) -> Row:
     """The same as `measured`, from each client's figure [clients]."""
     by_client = np.sort(values)
     worst = by_client if low_is_worse else by_client[::-1]
-    mean, spread = float(by_client.mean()), float(by_client.std())
+    mean = float(by_client.mean())
+    spread = float(by_client.std())
     return {f"client_{name}_mean": mean, f"client_{name}_worst": _tenth(worst), f"client_{name}_spread": spread}
 
 

@@ -114,11 +114,10 @@ class Federation(Settings):
                 raise RecipeError("Federation(stream=Tasks(...)): the tasks have the data; leave data= out", "data")
             data = _whole(stream)
         check_sources(data, clients, partition)
-        self.problem, self.pace, self.participation = scenario.problem, scenario.pace, scenario.participation
-        self.devices, self.weights, self.f_star = scenario.devices, scenario.weights, scenario.f_star
-        self.stream, self.replay, self.attack = scenario.stream, scenario.replay, scenario.attacked(attack).attack
-        self.membership = scenario.joined(membership).membership
-        self.partition, self.validation, self.own_test = partition, validation, own_test
+        self._copy_settings(scenario.attacked(attack).joined(membership))
+        self.partition = partition
+        self.validation = validation
+        self.own_test = own_test
         self.sizes: list[int] | None = None
         """Rows of each client, if clients have their own data."""
         self._names: tuple[str, ...] = ()
@@ -142,6 +141,18 @@ class Federation(Settings):
         if validation and data.X_validation is None and (self.sizes is None) != (stream is not None):
             self.data = self.data.split(test=0.0, validation=validation)
 
+    def _copy_settings(self, scenario: Scenario) -> None:
+        self.problem = scenario.problem
+        self.pace = scenario.pace
+        self.participation = scenario.participation
+        self.devices = scenario.devices
+        self.weights = scenario.weights
+        self.f_star = scenario.f_star
+        self.stream = scenario.stream
+        self.replay = scenario.replay
+        self.attack = scenario.attack
+        self.membership = scenario.membership
+
     def _place(self, row: int) -> Place:
         """The place of a training row, by its number among all: whose it is, if it belongs to a client."""
         if self.sizes is not None:
@@ -155,7 +166,8 @@ class Federation(Settings):
     def within(self, scenario: Scenario) -> Federation:
         """The same clients, with the problem of this scenario and its column of people."""
         out = copy.copy(self)
-        out.problem, out.people = scenario.problem, scenario.people
+        out.problem = scenario.problem
+        out.people = scenario.people
         return out
 
     @property
@@ -207,7 +219,8 @@ class Federation(Settings):
         if self.stream is not None:
             return Simulation(self.scenario, self.tasks(seed), None, seed, on, dtype, device, rounds)
         whole, kept = self.whole(seed)
-        if len(idle := np.flatnonzero(whole.parts.sizes == 0)):
+        idle = np.flatnonzero(whole.parts.sizes == 0)
+        if len(idle):
             i = int(idle[0])
             said = "it has no training rows; drop it, set a minimum in its partition, or use fewer clients"
             raise BadData(said, place=Place.of(i))
@@ -260,7 +273,8 @@ class Federation(Settings):
 
     def _cut(self, seed: int) -> Iterator[tuple[Dataset, tuple[int, ...]]]:
         """Data and classes of each task."""
-        stream, whole = self.stream, self.data
+        stream = self.stream
+        whole = self.data
         assert stream is not None
         if isinstance(stream, Tasks):
             for s, rows in enumerate(stream.parts()):
@@ -320,7 +334,8 @@ class Federation(Settings):
         own = f"{len(self.sizes or [])} clients' own data"
         partition = without_addresses(repr(self.partition)) if self.partition else own
         tests = {} if self.own_test is None else {"own_test": self.own_test}
-        named: dict[str, Any] = {"client_names": list(names)} if (names := self.client_names) else {}
+        names = self.client_names
+        named: dict[str, Any] = {"client_names": list(names)} if names else {}
         if isinstance(self.problem, Network) and (ids := integers(self.data.X)):
             named["integers"] = ids
         if not isinstance(self.data.X, Fields):

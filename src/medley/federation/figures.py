@@ -77,10 +77,12 @@ class AUROC(Checked):
     def figure(self, sums: Tensor) -> tuple[float, float]:
         """The area and its standard error."""
         n, p = (part.numpy() for part in sums.double().reshape(2, self.bins))
-        N, P = n.sum(), p.sum()
+        N = n.sum()
+        P = p.sum()
         if not N or not P:
             return math.nan, math.nan
-        below, above = np.cumsum(n) - n / 2, np.cumsum(p[::-1])[::-1] - p / 2
+        below = np.cumsum(n) - n / 2
+        above = np.cumsum(p[::-1])[::-1] - p / 2
         area = float(p @ below / (P * N))
         spread = (p @ (below / N - area) ** 2 / max(P - 1, 1) / P, n @ (above / P - area) ** 2 / max(N - 1, 1) / N)
         return area, math.sqrt(float(sum(spread)))
@@ -93,7 +95,8 @@ class AUROC(Checked):
 
 def wilson(share: float, n: float) -> tuple[float, float]:
     """The 95 % interval of a share of n rows: Wilson, Probable inference, JASA 22 (1927)."""
-    middle, half = share + Z**2 / (2 * n), Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    middle = share + Z**2 / (2 * n)
+    half = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
     return max(0.0, (middle - half) / (1 + Z**2 / n)), min(1.0, (middle + half) / (1 + Z**2 / n))
 
 

@@ -51,7 +51,8 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None, 
         return Coded([p.tensor() for p in parts])  # its loss may ignore these
     padding = getattr(problem, "ignore_index", None)
     for p in parts if plain and padding is not None else ():
-        if (bad := p.values == padding).any():
+        bad = p.values == padding
+        if bad.any():
             said = (
                 f"{type(problem).__name__}(ignore_index={padding}) is for sequences and maps, and these rows have one "
             )
@@ -71,7 +72,8 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None, 
 
 def _placed(coded: Coded, named: Sequence[Label]) -> Coded:
     """Numbers by their places among the names of all classes. Raises BadData for a label that has none."""
-    if others := [v for v in coded.labels if v not in named]:
+    others = [v for v in coded.labels if v not in named]
+    if others:
         raise BadData(f"the label {others[0]!r} is not among labels={(*named,)}, as a client's data set names them")
     places = torch.tensor([named.index(v) for v in coded.labels])
     return Coded([places[y] for y in coded.parts], len(named), tuple(named))

@@ -42,7 +42,8 @@ def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
         columns.append(np.asarray(table.keys[by])[rows].astype(str))
     spellings, which = np.unique(np.concatenate(columns), return_inverse=True)
     column = np.array([_person(v) for v in spellings.tolist()])[which]
-    if len(empty := np.flatnonzero(np.isin(column, ("", "nan", "none", "nat", "<na>")))):
+    empty = np.flatnonzero(np.isin(column, ("", "nan", "none", "nat", "<na>")))
+    if len(empty):
         raise layout.blamed(
             BadData(f"it has no {by}, so its person is not known; give it one, or leave the row out", row=int(empty[0]))
         )
@@ -51,7 +52,8 @@ def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
     first, last = (np.full(len(names), fill) for fill in (np.iinfo(np.int64).max, -1))
     np.minimum.at(first, people, owner)
     np.maximum.at(last, people, owner)
-    if len(apart := np.flatnonzero(first != last)):
+    apart = np.flatnonzero(first != last)
+    if len(apart):
         k = int(apart[0])
         raise BadData(
             f"Private(by={by!r}): {str(names[k])!r} has rows at client {first[k]} and at client {last[k]}, as "

@@ -37,7 +37,8 @@ class Watched:
     save, load, close = handed("connection", "save", "load", "close")
 
     def __init__(self, connection: Connection, bar: ProgressBar) -> None:
-        self.connection, self.bar = connection, bar
+        self.connection = connection
+        self.bar = bar
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """See `Connection.exchange`."""

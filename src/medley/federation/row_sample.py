@@ -102,7 +102,8 @@ class RowSample:
         return Drawn(torch.from_numpy(places), counts[there], sizes[there], p[there])
 
     def _few(self, s: int, data: EvaluationData) -> DrawnClients:
-        layout, g = self.rows.layout, streams.rng(self.seed, "eval rows", s)
+        layout = self.rows.layout
+        g = streams.rng(self.seed, "eval rows", s)
         sizes = layout.sizes[s]
         who = g.choice(len(sizes), max(2, self.count), p=self._shares(data))
         places = (np.cumsum(sizes) - sizes)[who] + (g.random(len(who)) * sizes[who]).astype(np.int64)
@@ -119,7 +120,8 @@ class RowSample:
 
         Raises RecipeError for a loss that is a mean over rows, such as a loss over pairs: a sample cannot estimate it.
         """
-        drawn, rows = self.drawn(s, data), self.rows
+        drawn = self.drawn(s, data)
+        rows = self.rows
         X, y, w = rows.at(drawn.places.to(rows.y.device))
         losses = [problem.losses(z, t) for z, t in outputs(problem, x, X, y)]
         if any(part is None for part in losses):

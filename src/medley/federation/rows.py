@@ -107,7 +107,8 @@ class Layout:
         """Positions of client i's rows ``rows``, by its own numbers, of step s or earlier. Raises BadData for later
         rows.
         """
-        numbers, k = rows.cpu().numpy(), self.ids.index(i)
+        numbers = rows.cpu().numpy()
+        k = self.ids.index(i)
         firsts = self.firsts[:, k]
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < firsts[s + 1]:
             raise BadData(
@@ -259,7 +260,8 @@ def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
     if not given.is_floating_point() or torch.finfo(given.dtype).max <= torch.finfo(taken.dtype).max:
         return
     for first, part in blocks(taken):
-        if (found := not_finite(part)) is None:
+        found = not_finite(part)
+        if found is None:
             continue
         at = [first + found[0][0], *found[0][1:]]
         raise BadData(
@@ -298,7 +300,8 @@ def with_targets(family: Family, y: Tensor, parts: Parts, first: int = 0) -> Par
         return parts
     kept = there.numpy()[parts.rows]
     before = np.concatenate([[0], np.cumsum(kept)])[parts.starts]  # rows with a target before each client's first row
-    if len(idle := np.flatnonzero((np.diff(before) == 0) & (parts.sizes > 0))):
+    idle = np.flatnonzero((np.diff(before) == 0) & (parts.sizes > 0))
+    if len(idle):
         client = first + int(idle[0])
         raise BadData("all targets of its rows are ignore_index; leave it out", place=Place.of(client))
     return Parts(parts.rows[kept], before)
@@ -332,10 +335,12 @@ def _weights(
     spread = torch.cat([torch.as_tensor(table.weights)[torch.from_numpy(rows)].double() for table, rows in met])
     parts = torch.split(spread, sizes.ravel().tolist())
     totals = np.array([float(w.sum()) for w in parts]).reshape(sizes.shape)
-    if (idle := (totals == 0) & (sizes > 0)).any():
+    idle = (totals == 0) & (sizes > 0)
+    if idle.any():
         client = layout.ids[int(idle.nonzero()[1][0])]
         raise BadData("all its rows have weight 0; leave it out", place=Place.of(client))
-    if (odd := (spread != 0) & ((spread < LEAST_WEIGHT) | (spread > 1 / LEAST_WEIGHT))).any():
+    odd = (spread != 0) & ((spread < LEAST_WEIGHT) | (spread > 1 / LEAST_WEIGHT))
+    if odd.any():
         row = int(odd.nonzero()[0, 0])
         raise layout.blamed(
             BadData(

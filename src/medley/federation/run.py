@@ -75,7 +75,8 @@ def run(call: Call) -> Result:
     Raises RecipeError for invalid options, and Unsupported if the method needs more than problem and federation
     provide.
     """
-    device, threads = call.device_name, None if call.resume is None else threads_of(Path(call.resume))
+    device = call.device_name
+    threads = None if call.resume is None else threads_of(Path(call.resume))
     with turns.alone(), set_aside("run()", device, threads), streams.globals_kept(device):
         streams.name_globals(device, call.seed, "begin")
         return PreparedRun.of(call.method, call.fed, call).run()
@@ -107,7 +108,8 @@ class PreparedRun:
         """The run of these options, on ``draw`` if it is given. Raises RecipeError, BadData, Unsupported."""
         asked, lr = split(method)
         fed = sharing(fed, asked)
-        scenario, o = fed.scenario, options
+        scenario = fed.scenario
+        o = options
         if draw is None:
             draw = fed.draw(o.seed, o.evaluate_on, o.float_type, o.device_name, o.rounds)
         problem = draw.problem
@@ -121,7 +123,8 @@ class PreparedRun:
                     "same clients throughout; leave out one of them",
                     "secure",
                 )
-            cohort, attacked = len(draw.cohort(1)), scenario.attack is not None
+            cohort = len(draw.cohort(1))
+            attacked = scenario.attack is not None
             check_secure(o.secure, algorithm, problem, (o.codec, o.reply_policy), cohort, attacked)
         engine = engines.choose(o.engine, problem, o.device_name)
         check_names(o.init, fed)
@@ -133,8 +136,10 @@ class PreparedRun:
     @property
     def settings(self) -> dict[str, Any]:
         """The identity of the run, in plain values: a checkpoint belongs to the same run if these are equal."""
-        o, asked = self.options, self.asked.settings()
-        faults, of_data = faults_of(o), self.fed.settings()
+        o = self.options
+        asked = self.asked.settings()
+        faults = faults_of(o)
+        of_data = self.fed.settings()
         if private_part(self.algorithm) is not None and "scaling" in of_data and not of_data["scaling"]["shared"]:
             of_data["scaling"] = WITHHELD
         return {
@@ -176,7 +181,8 @@ class PreparedRun:
 
     def host(self, stack_size: int) -> ClientHost:
         """The host of the clients. One call serves at most ``stack_size`` of them."""
-        o, draw = self.options, self.draw
+        o = self.options
+        draw = self.draw
         engine, lr = self.engine, self.lr  # not self: Ray serialises the function, but cannot serialise the transport
         client = lambda i, t: draw.client(i, t, engine, lr)
         memories = Memories(Spill(tree.dataclasses_in(self.algorithm.memory), device=o.device_name))
@@ -186,12 +192,14 @@ class PreparedRun:
 
     def _evaluator(self) -> Evaluator:
         """The evaluator of the run's figures."""
-        o, minimises = self.options, Need.CONVEX in self.algorithm.requires()
+        o = self.options
+        minimises = Need.CONVEX in self.algorithm.requires()
         return self.draw.evaluator(o.functions, "grad_norm" in (o.target or {}), minimises, o.eval_rows)
 
     def _carried(self, connection: Connection, bar: ProgressBar | None, host: ClientHost) -> Connection:
         """The connection, with a progress bar for its exchanges and with secure sums, if the run has them."""
-        secure, parties = self.options.secure, isinstance(connection, ReachesParties)
+        secure = self.options.secure
+        parties = isinstance(connection, ReachesParties)
         watched: Connection = connection if bar is None or (secure and parties) else Watched(connection, bar)
         return watched if secure is None else SecureConnection(secure, watched, host)
 
@@ -200,9 +208,11 @@ class PreparedRun:
 
         Raises Diverged and Stalled, with the result, unless the options turn this off.
         """
-        o, draw = self.options, self.draw
+        o = self.options
+        draw = self.draw
         stack_size = engines.stack_size(draw.problem.d, o.device_name)
-        settings, host = self.settings | ({} if o.folder is None else self.identity()), self.host(stack_size)
+        settings = self.settings | ({} if o.folder is None else self.identity())
+        host = self.host(stack_size)
         with (
             contextlib.closing((o.transport or Unchosen()).open(host)) as connection,
             progress_bar(o.progress, self.algorithm.name, o.rounds * draw.task_count) as bar,
@@ -264,7 +274,8 @@ def check(methods: Mapping[str, Algorithm[Any, Any] | Tuned], fed: Population, o
 
 def sharing(fed: Population, method: Algorithm[Any, Any]) -> Population:
     """The federation with the shared parameters that the method asks for, unless its network specifies them."""
-    return fed if (scenario := fed.scenario.sharing(method)) is fed.scenario else fed.within(scenario)
+    scenario = fed.scenario.sharing(method)
+    return fed if scenario is fed.scenario else fed.within(scenario)
 
 
 def _decision(problem: Problem) -> Decision:
@@ -287,9 +298,11 @@ def _loaded(problem: Problem, x: Tensor, buffers: State | None, device: str) -> 
         problem.load_buffers(buffers)
     if isinstance(problem, LinearProblem):
         return problem.module(x)
-    x, owner = x.to(device), problem
+    x = x.to(device)
+    owner = problem
     if isinstance(owner, SharedNetwork):
-        problem, x = owner.joint, owner.full(x)
+        problem = owner.joint
+        x = owner.full(x)
     if not isinstance(problem, NetworkProblem):
         return None
     problem.load(x)

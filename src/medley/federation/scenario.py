@@ -115,7 +115,8 @@ class Scenario:
 
         A network that specifies its shared parameters stays as it is.
         """
-        patterns, problem = method.shares(), self.problem
+        patterns = method.shares()
+        problem = self.problem
         if patterns is not None and isinstance(problem, Network) and problem.shared is None:
             problem = replace(problem, shared=patterns)
         if problem is self.problem and method.people() == self.people:
@@ -211,7 +212,8 @@ class Scenario:
             partition: the rule that divides it among clients, or the number of clients with their own data
             validation: the share of training rows held out
         """
-        stream, replay = without_addresses(repr(self.stream)), repr(self.replay)
+        stream = without_addresses(repr(self.stream))
+        replay = repr(self.replay)
         tasks = {} if self.stream is None else {"stream": stream, "replay": replay}
         return {
             **self.problem.settings(),

@@ -66,8 +66,11 @@ class Simulation(Planned):
         device: str,
         rounds: int = 1,
     ) -> None:
-        self.scenario, self.seed, self.device = scenario, seed, device
-        n, classes = len(dealt[0].parts), dealt[0].data.classes
+        self.scenario = scenario
+        self.seed = seed
+        self.device = device
+        n = len(dealt[0].parts)
+        classes = dealt[0].data.classes
         scenario.check(n)
         labels = [task.classes for task in dealt]
         self.plan = TaskPlan.draw(scenario.stream, labels, classes, n, seed, rounds, device)
@@ -104,8 +107,10 @@ class Simulation(Planned):
     def _task(
         self, s: int, tests: Sequence[Held | None], owners: Sequence[np.ndarray | None], classes: int | None
     ) -> TaskData:
-        rows, layout = self.rows, self.rows.layout
-        sizes, mixes = layout.sizes[s], None
+        rows = self.rows
+        layout = self.rows.layout
+        sizes = layout.sizes[s]
+        mixes = None
         if rows.labels is not None:
             mixes = Mixes(rows.labels[layout.step(s)], sizes, classes or 0)
         now = [t for k in self.plan.now(s) if (t := tests[k]) is not None]
@@ -121,7 +126,8 @@ class Simulation(Planned):
         for k in self.plan.now(s):
             if tests[k] is None:
                 continue
-            if (owner := owners[k]) is None:
+            owner = owners[k]
+            if owner is None:
                 return None
             # A client is measured on the tasks that it meets now.
             meets = self.plan.at(s, len(self.rows.layout.ids)) == k
@@ -226,7 +232,8 @@ def _held(data: Dataset, s: int, on: HeldOut, kept: Parts | None, stream: bool) 
     X, y = (data.X_test, data.y_test) if on == "test" else (data.X_validation, data.y_validation)
     if on == "validation" and X is None and kept is not None:
         carved = torch.from_numpy(kept.rows)
-        X, y = data.X[carved], data.y[carved]
+        X = data.X[carved]
+        y = data.y[carved]
     if X is not None and y is not None and len(X):
         return X, y
     if on == "validation":

@@ -104,7 +104,8 @@ def _tell_of_redrawn(problem: Problem) -> None:
     joint = problem.joint if isinstance(problem, SharedNetwork) else problem
     if not isinstance(joint, NetworkProblem) or joint.family.start is not None or joint.family.module in _told:
         return
-    if name := undrawn(joint.family.module):
+    name = undrawn(joint.family.module)
+    if name:
         _told.add(joint.family.module)
         log.warning(
             "Network(module): %s has values that its layer does not draw, so it was trained or initialised "

@@ -107,7 +107,8 @@ class TaskPlan:
     def _task(self, s: int) -> Task:
         if self.mode is None:
             return Task()
-        now, before = self.now(s), self.before(s)
+        now = self.now(s)
+        before = self.before(s)
         met = [*(k for k in before if k not in now), *now]
         masks = self.masks[now].any(0), self.masks[before].any(0)
         return Task(s, len(self), self.mode, *masks, heads=tuple(self.masks[met]))
@@ -117,7 +118,9 @@ class TaskPlan:
         if self.mode is None:
             return self.tasks[s]
         turn = self.order(i)
-        now, past, heads = self.masks[turn[s]], self.masks[turn[:s]].any(0), tuple(self.masks[turn[: s + 1]])
+        now = self.masks[turn[s]]
+        past = self.masks[turn[:s]].any(0)
+        heads = tuple(self.masks[turn[: s + 1]])
         return replace(self.tasks[s], now=now, past=past, first=first, heads=heads)
 
     @cached_property

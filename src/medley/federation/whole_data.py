@@ -65,7 +65,8 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
 
 def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, dict[str, np.ndarray]]:
     """Test rows of any kind with the columns and the scale of ``data``, targets as the user has them, and keys."""
-    scaling, like = data.scaling, (data.X, data.y)
+    scaling = data.scaling
+    like = (data.X, data.y)
     if isinstance(test, Dataset):
         if (scaling is not None or test.scaling is not None) and not (
             scaling is not None and scaling.same(test.ordered(data.features, str(TEST)).scaling)
@@ -112,7 +113,8 @@ def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named:
     Raises BadData, naming the row, for a label that is new although the data set names all, and for whole numbers that
     may be either.
     """
-    X, y = rows.X, rows.y
+    X = rows.X
+    y = rows.y
     if data.classes is None or (y.values.ndim > 1 and not y.are_text):
         if y.are_text:
             raise y.refuse(0, f"{y.first!r} is text, and the training rows' targets are values; give numbers")
@@ -120,10 +122,12 @@ def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named:
         y_test = y_test.to(data.y.dtype) if data.classes is None else y_test
         return replace(data, X_test=X, y_test=y_test, test_keys=keys)
     labels = data.labels or tuple(range(data.classes))
-    if len(odd := fractions(y)) and not any(isinstance(v, float) for v in labels):
+    odd = fractions(y)
+    if len(odd) and not any(isinstance(v, float) for v in labels):
         shown = ", ".join(map(repr, labels[:8]))
         raise y.refuse(int(odd[0]), f"{y.values.flat[odd[0]]} is no class, and the training rows have {shown}")
-    text, coded = isinstance(labels[0], str), labels != tuple(range(len(labels)))
+    text = isinstance(labels[0], str)
+    coded = labels != tuple(range(len(labels)))
     given = {*y.values.ravel().tolist()} if coded and not text and not data.inferred else set()
     is_number = not y.are_text and y.values.dtype.kind != "b"
     if is_number and not named and (text or (not data.inferred and given <= {*range(len(labels))})):
@@ -135,11 +139,13 @@ def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named:
             )
         return replace(data, X_test=X, y_test=y.tensor().long(), test_keys=keys)
     together = code([RawTargets(raw(data.y, labels), Place(data.name, column="y")), y], floats="labels")
-    names, y_test = together.labels, together.parts[1]
+    names = together.labels
+    y_test = together.parts[1]
     if data.inferred:
         new: dict[str, Any] = {"labels": () if is_plain(names) else names, "classes": len(names)}
         return replace(data, y=together.parts[0], X_test=X, y_test=y_test, test_keys=keys, **new)
-    if others := [v for v in names if v not in labels]:
+    others = [v for v in names if v not in labels]
+    if others:
         row = [str(v).strip() for v in y.values.tolist()].index(str(others[0]))
         said = (
             f"the label is {others[0]!r}, but the training rows have {', '.join(map(repr, labels))}; leave others out"
@@ -162,7 +168,8 @@ def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
     """
     if data.y.ndim != 1:
         return data if classes is None else replace(data, classes=classes)
-    names, kind = data.labels, fits(problem, len(data.labels))
+    names = data.labels
+    kind = fits(problem, len(data.labels))
     numbers = data.classes is None or not any(isinstance(v, str) for v in names)
     again = data.inferred and numbers and not is_plain(names)
     if kind == "values" and data.inferred and numbers and (again or data.classes is not None):

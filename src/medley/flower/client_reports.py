@@ -176,7 +176,8 @@ class TaskReport:
             words.refuse("weight", f"{rows}, the number of rows, because rows have no weights")
         if weighted and (weight > 0) != (rows > 0):
             words.refuse("weight", "above 0 if there are rows, otherwise 0")
-        labels = words.wholes("labels", n := classes or 0, n)
+        n = classes or 0
+        labels = words.wholes("labels", n, n)
         support = words.entries("support", 0, n)
         pairs = all(isinstance(p, list) and len(p) == 2 and all(type(k) is int and k >= 0 for k in p) for p in support)
         if not pairs or any(k >= n for k, _ in support) or sum(count for _, count in support) > rows:

@@ -22,11 +22,14 @@ from .keys import ecdsa, is_low, public_key, signed
 
 log = logging.getLogger("medley.node")
 
-LEFT, APPROVALS, SENT = "record.jsonl", "approvals.jsonl", "sent"
+LEFT = "record.jsonl"
+APPROVALS = "approvals.jsonl"
+SENT = "sent"
 """Files of an owner: what its node sent, and which recipes it approved or closed; and the folder of texts and answers
 that lines name by their digests."""
 
-SETTINGS, ANSWER = 16_000, 1 << 20
+SETTINGS = 16_000
+ANSWER = 1 << 20
 """How many characters of settings a request may have, since the record has all of them; and the largest answer in bytes
 that is kept beside its line."""
 
@@ -55,9 +58,11 @@ class Record:
         refuse_links(private(self.path.parent))
         with writing(self.path), FileLock(f"{self.path}.lock"):
             last, end = _last(self.path)
-            number, before = 0, ""
+            number = 0
+            before = ""
             if last is not None:
-                number, before = self._number(last) + 1, sha256(last).hexdigest()
+                number = self._number(last) + 1
+                before = sha256(last).hexdigest()
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             line = {"n": number, "at": at, "form": FORM, **what, "before": before}
             if self.key is not None:
@@ -132,7 +137,8 @@ class Record:
                     f"{self.path}, line {n + 1}: this line was changed, or the line before it is missing; the "
                     f"{n} lines before are intact"
                 ) from None
-            if (kept := self.kept(said)) is not None and sha256(kept).hexdigest() != said["sha256"]:
+            kept = self.kept(said)
+            if kept is not None and sha256(kept).hexdigest() != said["sha256"]:
                 raise WireError(f"{self.path}, line {n + 1}: the answer kept in {SENT}/{said['sha256']} was changed")
             before = sha256(text).hexdigest()
             yield said
@@ -197,7 +203,8 @@ def refuse_unapproved(ledger: Record, recipe: str, client: object, config: Mappi
         if any(line["until"] is not None for line in said):
             raise RecipeError(f"client {client}: its owner has not approved this recipe; {again}", "recipe")
         return
-    if (until := mine[-1]["until"]) is None:
+    until = mine[-1]["until"]
+    if until is None:
         raise RecipeError(f"client {client}: its owner closed this study; {again}", "recipe")
     if datetime.datetime.now(datetime.UTC).date() > datetime.date.fromisoformat(until):
         raise RecipeError(f"client {client}: the approval of this recipe ended on {until}; {again}", "recipe")
@@ -212,10 +219,13 @@ def _last(path: Path) -> tuple[bytes | None, int]:
     if not path.exists():
         return None, 0
     with path.open("rb") as file:
-        end, size, tail = file.seek(0, os.SEEK_END), 1 << 16, b""
+        end = file.seek(0, os.SEEK_END)
+        size = 1 << 16
+        tail = b""
         while tail.count(b"\n") < 2 and len(tail) < end:
             file.seek(max(0, end - size))
-            tail, size = file.read(), 2 * size
+            tail = file.read()
+            size = 2 * size
     whole, _, torn = tail.rpartition(b"\n")
     if torn:
         log.warning("%s ends in an incomplete line, which was not sent; removing it", path)

@@ -49,7 +49,8 @@ class Column:
 
         Raises BadData, with the row, for a cell that is missing or no number, and if no category is a known one.
         """
-        gone, place = absent(cells), Place(call, column=self.name)
+        gone = absent(cells)
+        place = Place(call, column=self.name)
         if gone.any() and self.fill is None and (self.levels is None or not self.indicator):
             row = int(gone.argmax())
             raise BadData(
@@ -117,7 +118,8 @@ class Coding:
     def __call__(self, cells: Mapping[str, np.ndarray], call: str) -> np.ndarray:
         """Features [n, features] of columns by name. Raises BadData, with column and row, for a cell without a
         number."""
-        if missing := [name for name in self.names if name not in cells]:
+        missing = [name for name in self.names if name not in cells]
+        if missing:
             raise BadData(f"{call}: there is no column {missing[0]!r}, which the preparation reads")
         out: np.ndarray = np.concatenate([c(cells[c.name], call) for c in self.columns], 1)
         return out
@@ -127,7 +129,8 @@ class Coding:
 
         Missing ones that are filled in count as known, and without an indicator as unknown.
         """
-        out, at = {}, 0
+        out = {}
+        at = 0
         for c in self.columns:
             mine = features[:, at : at + len(c.features)] > 0.5
             at += len(c.features)

@@ -78,7 +78,8 @@ class Fields(Tensor):
         cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Torch's operations on rows; all others raise Unsupported."""
-        if (op := OPS.get(func)) is None:
+        op = OPS.get(func)
+        if op is None:
             raise Unsupported(
                 f"rows of several inputs have no {func}; they work with Network, whose module takes them, and with "
                 "methods that leave the rows to it. Give one tensor [n, ...], or another method",

@@ -36,7 +36,8 @@ class Beside:
 
     def drawn(self) -> Labelled:
         """The rows of the next gradient."""
-        rows, of = next(self.draws), self.other
+        rows = next(self.draws)
+        of = self.other
         X, y, w = (of.X, of.y, of.w) if rows is None else (of.X[rows], of.y[rows], None if of.w is None else of.w[rows])
         return Labelled(in_memory(X), in_memory(y), w)
 
@@ -46,8 +47,10 @@ class Beside:
 
     def united(self, now: Labelled, old: Labelled, like: Vec) -> Labelled:
         """All rows, with weights under which (1/(b + m)) Σ_j w_j l_j is share·mean(now) + (1 − share)·mean(old)."""
-        b, m = len(now.y), len(old.y)
-        X, y = torch.cat([now.X, old.X]), torch.cat([now.y, old.y])
+        b = len(now.y)
+        m = len(old.y)
+        X = torch.cat([now.X, old.X])
+        y = torch.cat([now.y, old.y])
         if self.share is None and now.w is None and old.w is None:
             return Labelled(X, y, None)
         share = self.own(b, m)

@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_map
 
 aten = torch.ops.aten
 
-BLOCK, SAMPLED = 1 << 24, 64
+BLOCK = 1 << 24
+SAMPLED = 64
 """Bytes of rows to read at a time, and the number of rows that represent a source that is slow to read."""
 
 
@@ -72,7 +73,8 @@ class Held:
 
     def __init__(self, whole: Tensor) -> None:
         self.whole = whole
-        self.shape, self.dtype = tuple(whole.shape), whole.dtype
+        self.shape = tuple(whole.shape)
+        self.dtype = whole.dtype
 
     def read(self, rows: np.ndarray) -> Tensor:
         """A copy of these rows."""
@@ -98,7 +100,8 @@ class Lazy(Tensor):
         rows = np.arange(total) if rows is None else rows
         shape = (len(rows), *sources[0].shape[1:])
         made: Lazy = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype or sources[0].dtype)
-        made.sources, made.rows = tuple(sources), rows
+        made.sources = tuple(sources)
+        made.rows = rows
         return made
 
     def read(self) -> Tensor:
@@ -138,7 +141,8 @@ class Lazy(Tensor):
     ) -> Any:
         """Torch's operations: those in `OPS` stay lazy, all others read their rows first."""
         kwargs = dict(kwargs or {})
-        if (op := OPS.get(func)) is not None and (out := op(*args, **kwargs)) is not None:
+        op = OPS.get(func)
+        if op is not None and (out := op(*args, **kwargs)) is not None:
             return out
         read = lambda t: t.read() if isinstance(t, Lazy) else t
         return func(*tree_map(read, args), **tree_map(read, kwargs))
@@ -199,10 +203,13 @@ def digest(t: Lazy, size: int) -> bytes:
 
     Over all rows it equals the digest of the same tensor in memory, see `medley.storage.identity`.
     """
-    n, each = len(t.rows), t.dtype.itemsize * t.shape[1:].numel()
-    kind, rows = f"tensor {t.dtype} {list(t.shape)}", t
+    n = len(t.rows)
+    each = t.dtype.itemsize * t.shape[1:].numel()
+    kind = f"tensor {t.dtype} {list(t.shape)}"
+    rows = t
     if not t.cheap:
-        kind, rows = f"sampled {kind}", _some(t, t.rows[np.linspace(0, n - 1, min(n, SAMPLED)).astype(np.int64)])
+        kind = f"sampled {kind}"
+        rows = _some(t, t.rows[np.linspace(0, n - 1, min(n, SAMPLED)).astype(np.int64)])
     h = blake2b(kind.encode() + b"\0", digest_size=size)
     h.update(f"{len(rows.rows) * each}:".encode())
     for block in torch.split(rows, max(1, BLOCK // each)):
@@ -238,7 +245,8 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> Lazy | None:
     lazies: list[Any] = list(parts)
     sources: list[RowSource] = []
     begins: dict[int, int] = {}
-    total, rows = 0, []
+    total = 0
+    rows = []
     for t in lazies:
         own = np.cumsum([0, *(s.shape[0] for s in t.sources)])
         places = []

@@ -26,7 +26,8 @@ MONTH = r"(jan|feb|mar|mär|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-z
 WORDED = re.compile(rf"\d{{1,2}}[ .-]*{MONTH}[ ,-]*\d{{2,4}}|{MONTH} \d{{1,2}},? \d{{4}}", re.IGNORECASE)
 """Dates with the month's name, such as 5-Jan-2024."""
 
-CLOCK, LASTING = re.compile(r"\d{1,2}:\d\d(:\d\d.*)?"), re.compile(r"-?\d+ days?( .*)?|P(\d+D)?(T[\d.HMS]+)?")
+CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d.*)?")
+LASTING = re.compile(r"-?\d+ days?( .*)?|P(\d+D)?(T[\d.HMS]+)?")
 """Texts that are times of day, and durations as pandas or ISO 8601 writes them."""
 
 MEASURED = re.compile(r"\s*[^\w\s.+-]?\s*[-+]?\d+(\.\d*)?\s*([^\w\s.+-]|[a-zA-Zµ]{1,3})?\s*")
@@ -105,7 +106,8 @@ def numbers(column: np.ndarray, place: Place, others: Mapping[str, np.ndarray] |
     except (TypeError, ValueError):
         row = next(i for i, v in enumerate(column.tolist()) if not is_number(v))
         raise no_number(column[row], place.at(row), others) from None
-    if (bad := ~(np.abs(values) <= np.finfo(np.float32).max)).any():
+    bad = ~(np.abs(values) <= np.finfo(np.float32).max)
+    if bad.any():
         row = int(np.flatnonzero(bad)[0])
         if np.isfinite(values[row]):
             raise BadData(f"{values[row]:g} is too large for float32; use another unit", place=place.at(row))
@@ -157,7 +159,8 @@ def inexact(value: Any) -> bool:
 def no_number(value: Any, place: Place, others: Mapping[str, np.ndarray] | str = "") -> BadData:
     """The error of a cell that is not a finite number, with the remedy; for ``others`` see `numbers`."""
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
-    text, name = str(value).strip(), place.column if isinstance(place.column, str) else "age"
+    text = str(value).strip()
+    name = place.column if isinstance(place.column, str) else "age"
     fill = f"fill it in, for example by medley.statistics.Study(...).prepare(['{name}: median']), or drop the row"
     if is_missing(value):
         shown = "it is empty" if isinstance(value, str) or value is None else f"{value} is not a number"
@@ -191,7 +194,8 @@ GROUPED = re.compile(r"[-+]?\d{1,3}(?:(?:[ \u00a0\u202f'\u2019]\d{3})+(?:[.,]\d+
 def kind_of_text(value: str) -> str:
     """The end of a sentence about a text that is a time, or a number in another form; empty for other texts."""
     text = value.strip()
-    if (date_of := DATE.fullmatch(text)) or WORDED.fullmatch(text):
+    date_of = DATE.fullmatch(text)
+    if date_of or WORDED.fullmatch(text):
         either = date_of and date_of[1][-5:-4] in ("/", ".")
         order = "; add dayfirst=True to to_datetime where days come before months" if either else ""
         return f"is a date; give numbers, such as {DAYS}{order}"

@@ -56,7 +56,8 @@ class Sparse(Tensor):
         cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Torch's operations, below autograd: there are derivatives by the other, dense operand."""
-        if (op := OPS.get(func)) is None:
+        op = OPS.get(func)
+        if op is None:
             raise Unsupported(
                 "sparse rows are for Logistic, Softmax and LeastSquares, and for methods that leave the rows to them; "
                 f"this method, or this step, computes with the rows itself. Give dense rows, X.toarray() (no {func})",

@@ -124,7 +124,8 @@ def check_tensor(t: Tensor, place: Place, what: str) -> None:
 def plain(value: Any, place: Place, what: str) -> np.ndarray:
     """An array that torch reads without a change of values. Raises BadData, naming the place, for any other."""
     if is_frame(value):
-        if (array := np.asarray(value)).dtype.kind not in "biuf":
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
             return table({name: cells(value, column) for name, column in columns_of(value).items()}, place)
         return array
     try:
@@ -132,7 +133,8 @@ def plain(value: Any, place: Place, what: str) -> np.ndarray:
     except (TypeError, ValueError, RuntimeError) as e:
         raise BadData(f"{what} cannot be made an array of rows: {_ragged(value) or e}", place=place) from None
     if isinstance(array, np.ma.MaskedArray):
-        if (mask := np.ma.getmaskarray(array)).any():
+        mask = np.ma.getmaskarray(array)
+        if mask.any():
             raise _refused(mask, array.data, place, what, "is masked; fill such entries or leave these rows out")
         array = array.data
     kind = array.dtype.kind
@@ -154,7 +156,8 @@ def _ragged(value: Any) -> str:
         lengths = [len(row) for row in value if not isinstance(row, str)]
     except TypeError:
         return ""
-    if not (other := [k for k, n in enumerate(lengths) if n != lengths[0]]):
+    other = [k for k, n in enumerate(lengths) if n != lengths[0]]
+    if not other:
         return ""
     return (
         f"row 0 has {lengths[0]} entries and row {other[0]} has {lengths[other[0]]}; pad them to one length, as "
@@ -191,7 +194,8 @@ def _refused(bad: np.ndarray, array: np.ndarray, place: Place, what: str, why: s
     if not array.size:
         return BadData(f"{what}, an array of {array.dtype}, {why}", place=place)
     at = [int(k) for k in np.argwhere(bad)[0]] if bad.any() else [0] * array.ndim
-    value, inner = array[tuple(at)], what[1:] if what[1:2] == "[" else ""
+    value = array[tuple(at)]
+    inner = what[1:] if what[1:2] == "[" else ""
     if isinstance(value, str):
         array_of = "X" if what.startswith("X") else what
         number = f"is a number as text; give numbers, {array_of}.astype(float)"
@@ -212,7 +216,8 @@ def check_finite(t: Tensor, place: Place) -> None:
             continue
         if not isinstance(part, Sparse) and all(bool(end.isfinite()) for end in part.aminmax()):
             continue  # both ends of a tensor with a NaN are NaN: no second copy of the data, no mask
-        if (first := not_finite(part)) is not None:
+        first = not_finite(part)
+        if first is not None:
             (row, *rest), value = first
             inner = f" in the input {name}" if name else ""
             said = f"{value}{inner} is not finite; remove such rows, or fill them in"

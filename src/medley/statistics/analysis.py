@@ -109,7 +109,8 @@ class Analysis(Algorithm[Report]):
         up, (columns, categorical) = self.summed(clients, self.agree, Hello(len(clients.ids))), self.reads
         counts = np.rint(up.text.numpy())
         split = {c: int(k) for c, k in zip(columns, counts, strict=True) if 0 < k < len(clients.ids)}
-        if mixed := split.keys() - {*categorical}:
+        mixed = split.keys() - {*categorical}
+        if mixed:
             name = min(mixed)
             raise RecipeError(
                 f"{name} is text at {split[name]} of {len(clients.ids)} sites and numbers at the others; recode it "
@@ -127,7 +128,8 @@ class Analysis(Algorithm[Report]):
         """A site's categories, and its numbers of rows."""
         site, (columns, categorical) = site_of(me), self.reads
         used, missing = self.used(site)
-        frame, tables = site.frame[used], []
+        frame = site.frame[used]
+        tables = []
         for name in categorical:
             values = np.unique(texts(frame, name, site.name).astype(str))
             if len(values) > 1:
@@ -148,7 +150,8 @@ def named_by(table: Tensor, column: str, sites: int) -> list[str]:
     categories if no category occurs at every site.
     """
     found = union(table.numpy(), column)
-    spelt, most = [folded(v) for v in found], max(found.values(), default=0)
+    spelt = [folded(v) for v in found]
+    most = max(found.values(), default=0)
     odd = [v for v, s in zip(found, spelt, strict=True) if most < sites or found[v] == 1 < sites or spelt.count(s) > 1]
     if odd and column != "site":
         said = ", ".join(f"{v!r} at {found[v]}" for v in odd[:8]) + (", …" if len(odd) > 8 else "")

@@ -13,15 +13,18 @@ import numpy as np
 from .scales import CLOSER, FINER
 from .scoring import Unfit
 
-NEAR, NEAR_MASKED = 1e-4, 0.1
+NEAR = 1e-4
+NEAR_MASKED = 0.1
 """If 1 − R² of a column, explained by earlier ones, is below this, it is replaced by its rest. Under secure sums,
 which have fewer digits, it is replaced sooner."""
 
-SAME, SAME_MASKED = 1e-14, 1e-13
+SAME = 1e-14
+SAME_MASKED = 1e-13
 """If a rest has less than this share of a column's squares about its mean, the column is a combination of others. Under
 secure sums a share is not known to more digits."""
 
-CONSTANT, CONSTANT_MASKED = 1e-20, 1e-13
+CONSTANT = 1e-20
+CONSTANT_MASKED = 1e-13
 """The same of a column's squares about 0, beside an intercept."""
 
 
@@ -36,9 +39,13 @@ class Basis:
     def __init__(
         self, names: list[str], where: str = " over all sites", scale: np.ndarray | None = None, rows: float = 1.0
     ) -> None:
-        self.names, self.passes, self.masked, self.size = names, 0, scale is not None, rows * 4.0**FINER
+        self.names = names
+        self.passes = 0
+        self.masked = scale is not None
+        self.size = rows * 4.0**FINER
         self.T = np.eye(len(names)) if scale is None else np.diag(2.0**-scale)
-        plain, masked = (SAME, CONSTANT, NEAR), (SAME_MASKED, CONSTANT_MASKED, NEAR_MASKED)
+        plain = (SAME, CONSTANT, NEAR)
+        masked = (SAME_MASKED, CONSTANT_MASKED, NEAR_MASKED)
         self.same, self.constant, self.near = masked if self.masked else plain
         self.where, self.least, self.of, self.faint = where, np.zeros(len(names)), dict[int, list[int]](), 0
 
@@ -47,12 +54,14 @@ class Basis:
 
         Raises Unfit, naming the column, if one is a combination of others.
         """
-        squares, change = np.diag(H), np.eye(len(H))
+        squares = np.diag(H)
+        change = np.eye(len(H))
         if self.masked and self.faint < 3 and not self.passes and (squares < self.size / 4.0 ** (CLOSER / 2)).any():
             self.faint += 1  # too few digits to tell what explains a column
             self.T = self.T * self._larger(H)
             return True
-        if (low := squares <= np.where(self.passes, self.least, 0.0)).any():
+        low = squares <= np.where(self.passes, self.least, 0.0)
+        if low.any():
             raise Unfit(self._collinear(int(low.argmax())))
         if self.passes > (6 if self.masked else 3):
             return False
@@ -90,7 +99,8 @@ class Basis:
 
     def _rests(self, R: np.ndarray, size: np.ndarray) -> np.ndarray:
         """The change that takes from columns what earlier ones explain, from their correlations about 0."""
-        change, use = np.eye(len(R)), list[int]()
+        change = np.eye(len(R))
+        use = list[int]()
         for j in range(len(R)):
             of = np.linalg.solve(R[np.ix_(use, use)], R[use, j])
             left = 1 - R[use, j] @ of

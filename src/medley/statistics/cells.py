@@ -55,7 +55,8 @@ def table(data: Any, site: str) -> Any:
 
 
 def _has_objects(column: Any) -> bool:
-    kind, types = getattr(column.dtype, "categories", column).dtype, needed("pandas").api.types
+    kind = getattr(column.dtype, "categories", column).dtype
+    types = needed("pandas").api.types
     return bool(types.is_object_dtype(kind) or types.is_string_dtype(kind))
 
 
@@ -63,7 +64,8 @@ def _plain(column: Any) -> Any:
     """A column of objects that are all numbers, or True and False, in a type of these; else its texts without spaces at
     their ends, None for empty ones. The same column if nothing changes.
     """
-    pandas, given = needed("pandas"), column.astype(object).tolist()
+    pandas = needed("pandas")
+    given = column.astype(object).tolist()
     values = [(text(v) or None) if isinstance(v, str | bytes) else None if cells.is_missing(v) else v for v in given]
     present = [v for v in values if v is not None]
     if all(isinstance(v, Real | Decimal | np.bool_) and not cells.inexact(v) for v in present):
@@ -107,8 +109,10 @@ def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for cat
     Raises BadData for text, with this remedy, for dates, and, naming the row, for infinities, and for whole numbers
     that no float holds.
     """
-    column, place = frame[name], Place(site, column=name)
-    gone, kind = column.isna().to_numpy(), getattr(column.dtype, "numpy_dtype", None)
+    column = frame[name]
+    place = Place(site, column=name)
+    gone = column.isna().to_numpy()
+    kind = getattr(column.dtype, "numpy_dtype", None)
     if not is_numeric(column):
         values = texts(frame, name, site)[~gone].tolist()
         kinds = {cells.kind_of_text(v) for v in values[:100]}
@@ -136,7 +140,8 @@ def texts(frame: Any, name: str, site: str) -> np.ndarray:
 
     Raises BadData for dates and, naming the row, for infinities, and for texts among numbers.
     """
-    column, place = frame[name], Place(site, column=name)
+    column = frame[name]
+    place = Place(site, column=name)
     if column.dtype.kind not in "biu":
         cells.refuse_kind(np.asarray(column), place)
     values = [None if m else v for m, v in zip(column.isna().to_numpy(), column.tolist(), strict=True)]
@@ -146,7 +151,8 @@ def texts(frame: Any, name: str, site: str) -> np.ndarray:
     if any(infinite):
         row = infinite.index(True)
         raise cells.no_number(values[row], place.at(int(column.index[row])))
-    if odd := types - numeric if numeric else types & {list, tuple, dict, set, np.ndarray}:
+    odd = types - numeric if numeric else types & {list, tuple, dict, set, np.ndarray}
+    if odd:
         row = next(k for k, v in enumerate(values) if type(v) in odd)
         raise _no_text(values[row], place.at(int(column.index[row])), bool(numeric))
     if types == {str}:  # each text once

@@ -64,13 +64,16 @@ class KaplanMeier(Analysis):
     @on_client
     def count(self, me: Client[Any], got: Asked) -> Moments:
         """Events and censored rows of each group at each time of the grid, and the sum of how far times were moved."""
-        site, times = site_of(me), self.grid
+        site = site_of(me)
+        times = self.grid
         used, _ = site.rows(self.reads[0], self.where)
-        time, event = site.column(used, self.time, 0.0), site.column(used, self.event, 0.0)
+        time = site.column(used, self.time, 0.0)
+        event = site.column(used, self.event, 0.0)
         check_times(site, self.time, time, self.event, event)
         place = np.minimum(np.ceil(time / self.unit - 1e-9), len(times) - 1).astype(int)
         event = (event > 0) & (time <= self.until * (1 + 1e-9))
-        out, at = list[float](), np.flatnonzero(used)
+        out = list[float]()
+        at = np.flatnonzero(used)
         for group in unpacked(got.said):
             mine = texts(site.frame[used], self.by, site.name) == group if self.by else np.ones(len(time), bool)
             rows = np.isin(np.arange(site.n), at[mine])
@@ -79,7 +82,8 @@ class KaplanMeier(Analysis):
             grid = f"{self.unit} until {self.until} of {self.event}"  # other grids have other steps and totals
             curve_may(site, self.time, rows, grid, f"the group {group!r}")
             both = [np.bincount(place[mine & e], minlength=len(times)) for e in (event, ~event)]
-            least, coarse = max(site.rules.rows, site.rules.events), site.rules.rounded
+            least = max(site.rules.rows, site.rules.events)
+            coarse = site.rules.rounded
             counts, moved, bits = merged(np.array(both), times, least, coarse)
             if ((counts > 0) & (counts < least)).any():
                 raise Withheld(f"{site.name} withholds the curve of {group or 'all'}: too few events or censored rows")
@@ -96,7 +100,9 @@ def merged(counts: np.ndarray, times: np.ndarray, least: int, coarse: bool = Fal
     Whoever knows the times finds the only rows with a mean that is known to many digits. So means are ``coarse``: on
     grids of a quarter to a half of a step's width, and what moved has four bits.
     """
-    out, moved, bits = np.zeros(counts.shape), 0.0, 0.0
+    out = np.zeros(counts.shape)
+    moved = 0.0
+    bits = 0.0
     for to, of in zip(out, counts, strict=True):
         places = np.repeat(np.arange(len(of)), of)
         for step in mergers(places, least):
@@ -108,7 +114,8 @@ def merged(counts: np.ndarray, times: np.ndarray, least: int, coarse: bool = Fal
             bits += float(np.log2(1 + APART * mine.std() / len(mine) ** 0.5 / grid))
     if coarse and moved:
         size = 2.0 ** (np.floor(np.log2(moved)) - 4)
-        moved, bits = round(moved / size) * size, bits + 4
+        moved = round(moved / size) * size
+        bits = bits + 4
     return out, moved, bits
 
 
@@ -132,7 +139,8 @@ class Curves:
 
         k = self.groups.index(group)
         at = np.flatnonzero(self.deaths[k])
-        d, n = self.deaths[k, at], self.at_risk[k, at]
+        d = self.deaths[k, at]
+        n = self.at_risk[k, at]
         S = np.cumprod(1 - d / n)
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = np.sqrt(np.cumsum(d / (n * (n - d))))
@@ -144,9 +152,11 @@ class Curves:
         """The log-rank test of the groups."""
         from scipy.stats import chi2
 
-        d, n = self.deaths.sum(0), self.at_risk.sum(0)
+        d = self.deaths.sum(0)
+        n = self.at_risk.sum(0)
         at = (d > 0) & (n > 1)
-        share, left = self.at_risk[:, at] / n[at], d[at] * (n[at] - d[at]) / (n[at] - 1)
+        share = self.at_risk[:, at] / n[at]
+        left = d[at] * (n[at] - d[at]) / (n[at] - 1)
         gap = (self.deaths.sum(1) - (self.at_risk * np.divide(d, n, where=n > 0, out=np.zeros(len(n)))).sum(1))[:-1]
         V = (np.diag((share * left).sum(1)) - (share * left) @ share.T)[:-1, :-1]
         statistic, df = float(gap @ np.linalg.pinv(V) @ gap), len(gap)  # without events V is 0

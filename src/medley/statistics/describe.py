@@ -111,7 +111,8 @@ class Describe(Analysis):
         super().__post_init__()
         if not all(0 < q < 1 for q in self.quantiles):
             raise RecipeError(f"describe(quantiles={self.quantiles}): want numbers between 0 and 1", "quantiles")
-        if twice := [name for name in self.named if {name, f"C({name})"} <= {*self.columns}]:
+        twice = [name for name in self.named if {name, f"C({name})"} <= {*self.columns}]
+        if twice:
             raise RecipeError(f"describe: {twice[0]} is there as numbers and in C(); give one of both", "columns")
 
     @property
@@ -132,7 +133,8 @@ class Describe(Analysis):
         """Which columns are text, which categories there are, sums by group, then squares and histograms."""
         kinds = np.rint(self.summed(clients, self.agree, Hello(len(clients.ids))).text.numpy())
         categorical = [c for c, k in zip(self.named, kinds, strict=True) if k > 0 or self.named[c]]
-        groups, names = [self.by] if self.by else [], dict.fromkeys(categorical)
+        groups = [self.by] if self.by else []
+        names = dict.fromkeys(categorical)
         asked = list(dict.fromkeys([*groups, *names]))
         tables = self.summed(clients, self.name_them, Asked(packed(asked))).levels if asked else ()
         levels = {c: named_by(t, c, len(clients.ids)) for c, t in zip(asked, tables, strict=True)}
@@ -174,7 +176,8 @@ class Describe(Analysis):
         grids = {c: _grid(by[c, ""], about.get((c, ""))) for c in said["numeric"]}
         request = {**said, "means": centres, "units": units, "grids": grids}
         up = self.summed(clients, self.spread, Asked(packed(request)))
-        squares, bins = up.squares.numpy(), up.bins.numpy()
+        squares = up.squares.numpy()
+        bins = up.bins.numpy()
         if units:  # Σx has not all digits of a mean that is far from 0
             squares[:, :2] *= 2.0 ** np.outer(units, [2, 1])
             n = np.maximum([e[0] for e in by.values()], 1.0)
@@ -217,17 +220,21 @@ class Describe(Analysis):
     @on_client
     def count(self, me: Client[Any], got: Asked) -> Moments:
         """Rows, sums and missing values of each cell, in the order that `round` reads them."""
-        site, said = site_of(me), unpacked(got.said)
+        site = site_of(me)
+        said = unpacked(got.said)
         self._mine([*said["numeric"], *said["categorical"]])
-        groups, out = self._groups(site, said["levels"]), []
+        groups = self._groups(site, said["levels"])
+        out = []
         units = iter(said.get("units") or repeat(0))
         for c in said["numeric"]:
             x = numbers(site.frame, c, site.name)
             for k, rows in enumerate(groups):
                 here = rows & ~np.isnan(x)
                 may = self._may(site, c, x, here)
-                by, gone = self.by if 0 < k < len(groups) - 1 else "", self._missing(site, c, rows)
-                scale, sums = 2.0 ** -next(units), [0, 0, 0, 1]
+                by = self.by if 0 < k < len(groups) - 1 else ""
+                gone = self._missing(site, c, rows)
+                scale = 2.0 ** -next(units)
+                sums = [0, 0, 0, 1]
                 if may:
                     sums = [here.sum(), *site.moments(c, x, here, (1, 2), by) * [scale, scale**2], 0]
                 out.append([*sums, *gone])
@@ -249,7 +256,8 @@ class Describe(Analysis):
 
     def _mine(self, columns: list[str]) -> list[str]:
         """These columns. Raises WireError for a column that is not in this description."""
-        if other := {*columns} - {*self.named, self.by}:
+        other = {*columns} - {*self.named, self.by}
+        if other:
             raise WireError(f"describe: the server asks for {min(other)!r}, a column that is not in this description")
         return columns
 
@@ -276,7 +284,8 @@ class Describe(Analysis):
     @on_client
     def magnitudes(self, me: Client[Any], got: Asked) -> Moments:
         """The site's table of the columns' magnitudes about the means, in each group."""
-        site, said = site_of(me), unpacked(got.said)
+        site = site_of(me)
+        said = unpacked(got.said)
         self._mine([c for c, _, _ in said["means"]])
         groups = dict(zip(["", *said["levels"].get(self.by, [])], self._groups(site, said["levels"]), strict=True))
         out = []
@@ -292,18 +301,22 @@ class Describe(Analysis):
     @on_client
     def spread(self, me: Client[Any], got: Asked) -> Spread:
         """Squares about the means, and histograms."""
-        site, said = site_of(me), unpacked(got.said)
+        site = site_of(me)
+        said = unpacked(got.said)
         self._mine([c for c, _, _ in said["means"]])
         groups = dict(zip(["", *said["levels"].get(self.by, [])], self._groups(site, said["levels"]), strict=True))
         most = max(grid[2] for grid in said["grids"].values())
-        squares, bins = [], np.zeros((2, len(said["means"]), most))
+        squares = []
+        bins = np.zeros((2, len(said["means"]), most))
         units = said.get("units") or repeat(0)
         for k, ((c, g, mean), unit) in enumerate(zip(said["means"], units, strict=False)):
-            x, grid = numbers(site.frame, c, site.name), Grid(*said["grids"][c])
+            x = numbers(site.frame, c, site.name)
+            grid = Grid(*said["grids"][c])
             here = groups[g] & ~np.isnan(x)
             may = self._may(site, c, x, here)
             wanted = may and site.rules.quantiles and self.curved(c) and (bool(g) or not self.by)
-            if shown := wanted and curve_may(site, c, here, str(tuple(grid))):
+            shown = wanted and curve_may(site, c, here, str(tuple(grid)))
+            if shown:
                 bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
             by = self.by if g and g != [*groups][-1] else ""
             about = site.moments(c, x - mean, here, (2,), by)[0] if may else 0.0
@@ -349,7 +362,8 @@ def curve_may(site: Site, c: str, here: np.ndarray, grid: str, what: str = "") -
     """
     if site.rules.rows <= 1 or not here.any():
         return True
-    key, register = f"{c} curve by {grid}", site.register
+    key = f"{c} curve by {grid}"
+    register = site.register
     with register.reading():
         mine = register.persons(register.spread(here))
         for k, sets in register.sets.items():
@@ -375,7 +389,8 @@ def ends(x: np.ndarray, grid: Grid, least: int) -> np.ndarray:
 
 def mergers(place: np.ndarray, least: int) -> Iterator[slice]:
     """Groups of successive places (given in ascending order), at least ``least`` each; equal places stay together."""
-    start, n = 0, len(place)
+    start = 0
+    n = len(place)
     while start < n:
         end = start + least
         while end < n and place[end] == place[end - 1]:
@@ -396,5 +411,6 @@ def quantile(ends: np.ndarray, grid: Grid, q: float, n: int) -> tuple[float, flo
     b = int(np.searchsorted(upper, math.ceil(h - 1e-9) + 1 - 0.5))
     if grid.bins > 3 and (a == 0 or b >= grid.bins - 1):  # the outer bins are open
         return math.nan, math.inf
-    left, right = (grid.first + a) * 2.0**grid.power, (grid.first + min(b, grid.bins - 1) + 1) * 2.0**grid.power
+    left = (grid.first + a) * 2.0**grid.power
+    right = (grid.first + min(b, grid.bins - 1) + 1) * 2.0**grid.power
     return (left + right) / 2, (right - left) / 2

@@ -43,7 +43,11 @@ class Events:
         ties: str, marks: np.ndarray,
     ) -> None:  # fmt: skip
         n, p = X.shape
-        self.site, self.column, self.used, self.X, self.event = site, column, used, X, 1.0 * event
+        self.site = site
+        self.column = column
+        self.used = used
+        self.X = X
+        self.event = 1.0 * event
         self.place = np.unique(time, return_inverse=True)[1].ravel()
         self.ties, count = ties, float(self.event.sum())
         bits = float(np.log2(1 + APART * np.sqrt(n) * self.event.std()))
@@ -63,15 +67,18 @@ class Events:
     def _tell(self, columns: np.ndarray) -> None:
         """Tell the directions of these columns [n, k] that are new, each as exactly as its part in the column wants."""
         for column in columns.T:
-            size, rest = float(np.linalg.norm(column - column.mean())), column
+            size = float(np.linalg.norm(column - column.mean()))
+            rest = column
             for _ in range(3):
                 rest = rest - self.Q @ (self.Q.T @ rest)
-            if (new := float(np.linalg.norm(rest))) > SHARE * size:
+            new = float(np.linalg.norm(rest))
+            if new > SHARE * size:
                 q = rest / new
                 few = np.sort(q**2)[1 - self.site.rules.rows :]
                 if few[-1] > 0.5 or few.sum() > DOMINANT or ((self.Q**2).sum(1) + q**2).max() > DOMINANT:
                     continue
-                key, share = self.site.digest(self.used, q), self.share * size / new
+                key = self.site.digest(self.used, q)
+                share = self.share * size / new
                 at = np.array([q @ self.event]), np.array([self.spread])
                 told = self.site.rounded(self.column, *at, [key], len(q), share)
                 self.Q, self.told = np.column_stack([self.Q, q]), np.append(self.told, told)
@@ -80,19 +87,28 @@ class Events:
         """L [n] and A [n, p] at β, minus the Hessian [p, p] of the projection, and the directions of A and L."""
         X = self.X - self.X[(self.X @ b).argmax()]  # leaves them as they are, and no weight exceeds 1
         Z = np.column_stack([np.ones(len(X)), X])
-        e, L = self.weights, X @ b
-        r, A, H = np.exp(L), X.copy(), np.zeros((len(b), len(b)))
-        slope, pull, later = np.zeros(len(L)), np.zeros(X.shape), self._later(r[:, None] * Z)
+        e = self.weights
+        L = X @ b
+        r = np.exp(L)
+        A = X.copy()
+        H = np.zeros((len(b), len(b)))
+        slope = np.zeros(len(L))
+        pull = np.zeros(X.shape)
+        later = self._later(r[:, None] * Z)
         for share, w in SHARES if self.ties == "efron" else [(0.0, 1.0)]:
             part = share * np.clip(e, 0.0, 1.0)  # of each other row of the same time
             taken = (part * r)[:, None] * Z
             S, *M = (later - self._together(taken) + taken).T
-            m, v = np.array(M).T / S[:, None], w * e / S
-            rest, pairs = self._together(v[:, None])[:, 0] - v, self._together(v[:, None] * m) - v[:, None] * m
+            m = np.array(M).T / S[:, None]
+            v = w * e / S
+            rest = self._together(v[:, None])[:, 0] - v
+            pairs = self._together(v[:, None] * m) - v[:, None] * m
             before = np.cumsum(np.bincount(self.place, v))[self.place]  # Σ v of rows that leave then or earlier
             H = H + (X * (r * (before - part * rest))[:, None]).T @ X - (m * (w * e)[:, None]).T @ m
-            L, A = L - w * np.log(S), A - w * m
-            slope, pull = slope + share * r * rest, pull + (share * r)[:, None] * (X * rest[:, None] - pairs)
+            L = L - w * np.log(S)
+            A = A - w * m
+            slope = slope + share * r * rest
+            pull = pull + (share * r)[:, None] * (X * rest[:, None] - pairs)
         return L, A, H, A + pull, L + slope
 
     def likelihood(self, b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:

@@ -123,7 +123,8 @@ def parts(name: str, y: Rows, mu: Rows, w: Rows, alpha: float) -> np.ndarray:
     elif name == "gamma":
         found = (np.log(y / mu) - y / mu, np.log(y))
     else:
-        r, p = 1 / alpha, alpha * mu / (1 + alpha * mu)
+        r = 1 / alpha
+        p = alpha * mu / (1 + alpha * mu)
         whole = gammaln(y + r) - gammaln(r) - gammaln(y + 1) + xlogy(y, p) - r * np.log1p(alpha * mu)
         found = (w * whole, 0 * y)
     return np.array([float(v.sum()) for v in found])
@@ -159,10 +160,12 @@ def shape(y: Rows, mu: Rows, alpha: float) -> tuple[Rows, Rows, Rows]:
     """Each row's part of log α =: t of the negative binomial's likelihood l: dl/dt, d²l/dt² and d²l/dt dη."""
     from scipy.special import digamma, polygamma  # heavy
 
-    r, x = 1 / alpha, y + 1 / alpha
+    r = 1 / alpha
+    x = y + 1 / alpha
     # In r: dl/dr = ψ(y+r) − ψ(r) + log(r/(r+μ)) + (μ − y)/(r+μ), and dr/dt = −r.
     if r < 1e3:
-        first, second = digamma(x) - digamma(r), polygamma(1, x) - polygamma(1, r)
+        first = digamma(x) - digamma(r)
+        second = polygamma(1, x) - polygamma(1, r)
     else:  # digits would be lost; these are the series of both for large numbers
         first = np.log1p(y / r) + y / (2 * r * x) - (x**-2 - r**-2) / 12 + (x**-4 - r**-4) / 120
         second = -y / (r * x) + (x**-2 - r**-2) / 2 + (x**-3 - r**-3) / 6 - (x**-5 - r**-5) / 30

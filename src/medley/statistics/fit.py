@@ -115,7 +115,8 @@ class Coefficients:
         """A text table as statsmodels prints it: facts in two columns, then the coefficients."""
         body = printed(self.frame(), float_format=lambda v: f"{v:.4f}").split("\n")
         facts = [(a, shown(b)) for a, b in facts]
-        width, half = max(78, len(body[0])), (len(facts) + 1) // 2
+        width = max(78, len(body[0]))
+        half = (len(facts) + 1) // 2
         each = width // 2 - 1
         said = [
             f"{a + ':':<{each - len(b)}}{b}   {c + ':':<{width - each - 3 - len(d)}}{d}"
@@ -140,12 +141,15 @@ class GLMFit(Coefficients):
         names, b, cov, figures, self.alpha = fitted
         if self.alpha is not None and len(b) > len(names):  # log α → α
             scale = np.append(np.ones(len(names)), self.alpha)
-            b, cov = np.append(b[:-1], self.alpha)[: len(cov)], cov * np.outer(scale, scale)[: len(cov), : len(cov)]
+            b = np.append(b[:-1], self.alpha)[: len(cov)]
+            cov = cov * np.outer(scale, scale)[: len(cov), : len(cov)]
             names = [*names, "alpha"][: len(cov)]
         super().__init__(names, b, cov)
         self.glm, self.sites, self.rows, self.k, self.cov_type = glm, sites, rows, len(fitted.b), glm.cov
         self.exchanges, self.bytes_down, self.bytes_up = cost
-        self._mean, self._largest, self._coarse = figures["mean"], figures["largest"], figures["coarse"]
+        self._mean = figures["mean"]
+        self._largest = figures["largest"]
+        self._coarse = figures["coarse"]
         plain = not (glm.offset or glm.exposure) and "Intercept" in names
         figures |= {} if plain else {"null_deviance": math.nan, "llnull": math.nan}
         self.llf, self.llnull, self.scale, self.nobs = (figures[k] for k in ("llf", "llnull", "scale", "nobs"))
@@ -185,7 +189,9 @@ class GLMFit(Coefficients):
         """
         from scipy.stats import chi2
 
-        df, own, other = self.k - smaller.k, self._explained, smaller._explained
+        df = self.k - smaller.k
+        own = self._explained
+        other = smaller._explained
         unlike = [key for key in own if own[key] != other[key]]
         columns = {*smaller.glm.reads[0]} - {*self.glm.reads[0]}  # if missing in a row, it is in one of the fits only
         if "rows" not in unlike and columns and (self.rows[:, 1].any() or smaller.rows[:, 1].any()):
@@ -212,7 +218,8 @@ class GLMFit(Coefficients):
     @property
     def _explained(self) -> dict[str, Any]:
         """What the likelihoods of two fits have to share, by name."""
-        g, keys = self.glm, ("where", "family", "alpha", "weights", "offset", "exposure")
+        g = self.glm
+        keys = ("where", "family", "alpha", "weights", "offset", "exposure")
         same = {"sites": self.sites, "outcome": parsed(g.formula).response, "link": g.uses}
         return same | {key: getattr(g, key) for key in keys} | {"rows": self.rows[:, 0].tolist()}
 

@@ -87,7 +87,8 @@ def readable(text: str) -> tuple[str, dict[str, str]]:
     names = dict[str, str]()
 
     def place(match: re.Match[str]) -> str:
-        quoted, plain = match["quoted"], match["plain"]
+        quoted = match["quoted"]
+        plain = match["plain"]
         name = quoted or plain
         if name is None or (plain and (plain in WORDS or plain.startswith(("np.", "contr.")))):
             return match[0]
@@ -127,7 +128,8 @@ def parsed(formula: str) -> Parsed:
     if not left.isidentifier():
         remedy = f"instead of {shown(left, names)!r}, compute it in each site's data, and recode text to 0 and 1"
         raise RecipeError(f"formula {formula!r}: the outcome is one column of numbers; {remedy}; {BACKTICKS}")
-    numeric, categorical = dict[str, None](), dict[str, None]()
+    numeric = dict[str, None]()
+    categorical = dict[str, None]()
     for term in terms:
         for factor in term.factors:
             kind = str(factor.eval_method.value)
@@ -135,14 +137,16 @@ def parsed(formula: str) -> Parsed:
                 continue
             used, category = ((factor.expr,), False) if kind == "lookup" else _factor(factor.expr, formula, names)
             (categorical if category else numeric).update(dict.fromkeys(used))
-    if reserved := RESERVED & {left, *numeric, *categorical} | {"Intercept"} & {*names.values()}:
+    reserved = RESERVED & {left, *numeric, *categorical} | {"Intercept"} & {*names.values()}
+    if reserved:
         raise RecipeError(
             f"formula {formula!r}: {min(reserved)} has a meaning of its own in formulas; rename the column"
         )
     response, *columns = (names.get(c, c) for c in (left, *numeric, *categorical))
     if response in columns:
         raise RecipeError(f"formula {formula!r}: {response} is on both sides")
-    if both := numeric.keys() & categorical.keys():
+    both = numeric.keys() & categorical.keys()
+    if both:
         name = shown(min(both), names)
         raise RecipeError(f"formula {formula!r}: {name} occurs both as a number and in C(); write only one of them")
     return Parsed(response, right, tuple(columns[: len(numeric)]), tuple(columns[len(numeric) :]), names)
@@ -150,12 +154,12 @@ def parsed(formula: str) -> Parsed:
 
 def _factor(text: str, formula: str, names: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     """The columns of one factor, and whether it consists of categories."""
-    if found := re.fullmatch(
-        r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|-?\d+(?:\.\d+)?)\))?\)", text
-    ):
+    found = re.fullmatch(r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|-?\d+(?:\.\d+)?)\))?\)", text)
+    if found:
         return (found[1],), True
     found = re.fullmatch(rf"(?:np\.)?(?:{'|'.join(FUNCTIONS)})\(([^\W\d]\w*)\)", text)
-    if found := found or re.fullmatch(r"I\(([^\W\d]\w*) ?(?:\*\* ?[23]|\* ?([^\W\d]\w*))\)", text):
+    found = found or re.fullmatch(r"I\(([^\W\d]\w*) ?(?:\*\* ?[23]|\* ?([^\W\d]\w*))\)", text)
+    if found:
         return tuple(filter(None, found.groups())), False
     raise RecipeError(
         f"formula {formula!r}: {shown(text, names)} is not understood; a formula has {WRITTEN}; {BACKTICKS}"
@@ -194,7 +198,8 @@ def _design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], sit
     names = [str(c) for c in made.columns]
     for written, base in quoted.items():
         names = [name.replace(base, written) for name in names]
-    if (bad := ~np.isfinite(X).all(0)).any():
+    bad = ~np.isfinite(X).all(0)
+    if bad.any():
         name = parsed.shown(names[int(bad.argmax())])
         raise BadData(f"{site}: {name} is not finite in a row, as the logarithm of 0 is")
     return names, X

@@ -37,7 +37,8 @@ from .site import Site
 
 FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
 
-OWN, EVEN = 8, 0.1
+OWN = 8
+EVEN = 0.1
 """A site's own steps before the first sum, and the share of rows with influence below which it stops."""
 
 APART = 1e-6
@@ -96,7 +97,8 @@ class GLM(Analysis):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        links, counts = self.kind.links, self.family == "negative_binomial"
+        links = self.kind.links
+        counts = self.family == "negative_binomial"
         for key, wrong, said in (
             ("link", self.link and self.link not in links, f"family={self.family!r} takes {' and '.join(links)}"),
             ("exposure", self.exposure and self.uses != "log", f"it is for a log link, and this is {self.uses!r}"),
@@ -153,7 +155,8 @@ class GLM(Analysis):
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, begin with a weighted regression, and step until the score is 0."""
         levels, rows = self.agreed(clients)
-        ask, n = partial(self.summed, clients), int(rows[:, 0].sum())
+        ask = partial(self.summed, clients)
+        n = int(rows[:, 0].sum())
         s.found = self.fitted(ask, levels, n, len(rows), self.masked(clients)), rows
 
     def fitted(self, ask: Ask, levels: dict[str, list[str]], n: int, sites: int, noisy: bool = False) -> Fitted:
@@ -164,7 +167,8 @@ class GLM(Analysis):
         if len(names) >= n:
             raise Unfit(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "basis": tensor([])}
-        T, at = Basis(names), np.triu_indices(len(names))
+        T = Basis(names)
+        at = np.triu_indices(len(names))
         first: dict[str, Any] = {"b": tensor([]), "bread": tensor([]), "mean": 0.0, "alpha": self.alpha or 1e-6}
         if noisy:
             table = ask(self.magnitudes, Point(**first, **point)).sums.numpy().reshape(len(names) + 2, -1)
@@ -189,11 +193,13 @@ class GLM(Analysis):
             point["basis"] = tensor(T.T[at])
             begun = in_units(self.begin, Point(**first, **point))
         self._refuse(names, x, levels)
-        size, point["mean"] = np.sqrt(begun.x[1].numpy() / n), total / weight
+        size = np.sqrt(begun.x[1].numpy() / n)
+        point["mean"] = total / weight
         with np.errstate(all="ignore"):  # under some links no mean is possible at first
             eta = float(LINKS[self.uses].link(np.array([point["mean"]]))[0])
         flat = inverse(H) @ begun.x[5].numpy() * eta
-        score, even = partial(in_units, self.score), weight / n
+        score = partial(in_units, self.score)
+        even = weight / n
         descent = Descent(self, score, sites, names, point, size, flat, noisy=noisy, weight=even)
         descent.apart = lambda d: float(in_units(self.apart, Point(**{**first, **point, "b": tensor(d)})).sums[0]) < 0.5
         if descent.free and "Intercept" in names and not (self.offset or self.exposure):
@@ -212,7 +218,8 @@ class GLM(Analysis):
                 sums[base] = x[:, names.index("Intercept")] - sum(x[:, k] for k in others)
         for name, (total, _, rest, events, *_) in sums.items():
             indicator = self._counts and abs(rest) < 1e-6 and total > 0.5
-            none, each = abs(events) < 1e-6 and self.uses != "identity", abs(events - total) < 1e-6
+            none = abs(events) < 1e-6 and self.uses != "identity"
+            each = abs(events - total) < 1e-6
             if indicator and (none or (each and self.uses == "logit")):
                 raise Stalled(separation(f"{'none' if none else 'each'} of the rows of {name} has the event", [name]))
 
@@ -221,7 +228,8 @@ class GLM(Analysis):
         T = np.eye(len(names))
         if point["basis"].numel():
             T[np.triu_indices(len(names))] = point["basis"]
-        effects, d = dict(zip(names, moved, strict=True)), T @ step
+        effects = dict(zip(names, moved, strict=True))
+        d = T @ step
         effects.pop("Intercept", None)
         for base, others in bases(names, unpacked(point["terms"])).items():
             middle = float(np.median([0.0, *d[others]]))
@@ -234,14 +242,18 @@ class GLM(Analysis):
 
         μ' is in the outcome's unit to the power s, and V(μ) to the power v.
         """
-        s, v = {"log": 1, "inverse": 2}.get(self.uses, 0), 2 * (self.family == "gamma")
-        g, h, of = weight + (1 + s - v) * outcome, weight + (2 * s - v) * outcome, weight + (2 - v) * outcome
+        s = {"log": 1, "inverse": 2}.get(self.uses, 0)
+        v = 2 * (self.family == "gamma")
+        g = weight + (1 + s - v) * outcome
+        h = weight + (2 * s - v) * outcome
+        of = weight + (2 - v) * outcome
         if reply is Begun:
             return {"x": np.array([[0], [0], [0], [0], [g], [h]]), "H": h, "sums": [weight, weight + outcome]}
         if reply is not Curve:
             return {}
         sums = np.zeros(16)
-        sums[[DEVIANCE, CHI2, LLF, NULL, NULL + 1]], sums[ALONE:] = of, weight
+        sums[[DEVIANCE, CHI2, LLF, NULL, NULL + 1]] = of
+        sums[ALONE:] = weight
         sums = sums[: 16 if self.family == "negative_binomial" and self.alpha is None else ALONE]
         return {"g": g, "H": h, "O": h, "meat": 2 * g, "shape": weight, "sums": sums}
 
@@ -254,28 +266,40 @@ class GLM(Analysis):
     def begin(self, me: Client[Any], got: Point) -> Begun:
         """The site's part of the first weighted regression, at its own fit, and sums that reveal unusable columns."""
         site = site_of(me)
-        r, family, link = self._rows(site, got), self.kind, LINKS[self.uses]
+        r = self._rows(site, got)
+        family = self.kind
+        link = LINKS[self.uses]
         mu = family.first(r.y)
         if self.family == "gaussian" and self.uses != "identity":
             mu = np.maximum(mu, 0.1 * np.abs(mu).mean() or 1.0)
-        X, eta, weight, left = r.X, link.link(mu), r.w, 0 * r.y
+        X = r.X
+        eta = link.link(mu)
+        weight = r.w
+        left = 0 * r.y
         for _ in range(OWN):  # if all sites are alike, their own fits are near the fit of all rows
             with np.errstate(all="ignore"):
-                V, slope = family.variance(mu, got.alpha), link.slope(mu)
-                new, to = r.w * slope**2 / V, eta - r.offset + (r.y - mu) / slope
+                V = family.variance(mu, got.alpha)
+                slope = link.slope(mu)
+                new = r.w * slope**2 / V
+                to = eta - r.offset + (r.y - mu) / slope
                 if not (np.isfinite(new) & np.isfinite(to)).all() or new.sum() ** 2 < EVEN * len(mu) * (new @ new):
                     break
-                weight, left = new, to
+                weight = new
+                left = to
                 root = np.sqrt(weight)
                 eta = r.offset + X @ np.linalg.lstsq(root[:, None] * X, root * left, rcond=None)[0]
                 mu = link.mean(eta)
             if not (family.inside(mu) & np.isfinite(mu)).all():
                 break
-        Z, total, event = within_basis(X, got.basis), r.w @ r.y, 1.0 * self._counts * (r.y > 0)
-        right, events = Z.T @ (weight * left), X.T @ event
+        Z = within_basis(X, got.basis)
+        total = r.w @ r.y
+        event = 1.0 * self._counts * (r.y > 0)
+        right = Z.T @ (weight * left)
+        events = X.T @ event
         if r.told is not None:
             weight, right = r.told.start(family, link, r, self.canonical, got.alpha)
-            right, total = within_basis(np.eye(X.shape[1]), got.basis).T @ right, r.told.total
+            right = within_basis(np.eye(X.shape[1]), got.basis).T @ right
+            total = r.told.total
             events = r.told.events(X, event) if self._counts else events
         site.effective(weight, X)
         zero_one = np.isin(X, (0, 1)).all(0)
@@ -299,7 +323,8 @@ class GLM(Analysis):
     def apart(self, me: Client[Any], got: Point) -> Moments:
         """1 if a row contradicts that the likelihood grows without end in the direction b, else 0."""
         r = self._rows(site_of(me), got)
-        along, event = within_basis(r.X, got.basis) @ got.b.numpy(), r.y > 0
+        along = within_basis(r.X, got.basis) @ got.b.numpy()
+        event = r.y > 0
         against = np.ones(len(along), bool)
         if self.uses == "logit":
             against = np.where(event, -along, along) > APART
@@ -311,24 +336,37 @@ class GLM(Analysis):
     def score(self, me: Client[Any], got: Point) -> Curve:
         """The site's score and information at β."""
         site = site_of(me)
-        r, family, link, a = self._rows(site, got), self.kind, LINKS[self.uses], got.alpha
-        X, y, w, b = within_basis(r.X, got.basis), r.y, r.w, got.b.numpy()
+        r = self._rows(site, got)
+        family = self.kind
+        link = LINKS[self.uses]
+        a = got.alpha
+        X = within_basis(r.X, got.basis)
+        y = r.y
+        w = r.w
+        b = got.b.numpy()
         eta = X @ b + r.offset
         with np.errstate(all="ignore"):
             mu = link.mean(eta)
-            V, slope = family.variance(mu, a), link.slope(mu)
+            V = family.variance(mu, a)
+            slope = link.slope(mu)
             bend = link.bend(mu) / V - slope**2 * family.bend(mu, a) / V**2
             bad = ~(family.inside(mu) & np.isfinite(mu * bend * (slope / V) * slope))
         if site.rules.rows > 1 and self.uses == "logit":  # there no row has a weight, and no rules would be met
             bad |= (eta > 36) | (eta < -745)
         if bad.any():  # the site sends only this fact
-            mu, w = np.where(bad, family.first(y), mu), 0 * w
-            V, slope, bend = family.variance(mu, a), link.slope(mu), 0 * mu
-        expected, left = w * slope**2 / V, y - mu
+            mu = np.where(bad, family.first(y), mu)
+            w = 0 * w
+            V = family.variance(mu, a)
+            slope = link.slope(mu)
+            bend = 0 * mu
+        expected = w * slope**2 / V
+        left = y - mu
         pull = w * left * slope / V
         site.effective(expected, r.X)
         H: Any = lambda v: tensor(upper(X.T @ (v[:, None] * X)))
-        scores, total, nothing = pull[:, None] * X, X.T @ pull, tensor([])
+        scores = pull[:, None] * X
+        total = X.T @ pull
+        nothing = tensor([])
         free = self.family == "negative_binomial" and self.alpha is None
         first, second, cross = shape(y, mu, a) if free else (0 * y, 0 * y, 0 * y)
         shaped = tensor([w @ first, -(w @ second), *(-(X.T @ (w * cross)))]) if free else nothing
@@ -379,7 +417,8 @@ class GLM(Analysis):
         if len(values := np.unique(y)) <= 3 and self.family != "binomial":  # sums of y and y² tell how many have each
             for v in values:
                 site.cell(y == v, f.response)
-        w, exposure = site.column(used, self.weights, 1.0), site.column(used, self.exposure, 1.0)
+        w = site.column(used, self.weights, 1.0)
+        exposure = site.column(used, self.exposure, 1.0)
         if not (exposure > 0).all():
             raise BadData(f"{site.name}: {self.exposure} must be above 0")
         site.check_size(int((np.abs(X).sum(0) > 0).sum()), len(y), everywhere)
@@ -414,7 +453,8 @@ def bases(names: list[str], levels: dict[str, list[str]]) -> dict[str, list[int]
     for column, all_levels in levels.items():
         pattern = re.compile(rf"(C\({re.escape(column)}(?:, .*)?\))\[T\.(.*)\]")
         places = {m[2]: (k, m[1]) for k, name in enumerate(names) if (m := pattern.fullmatch(name))}
-        if len(rest := [v for v in all_levels if v not in places]) == 1 and len(places) == len(all_levels) - 1 > 0:
+        rest = [v for v in all_levels if v not in places]
+        if len(rest) == 1 and len(places) == len(all_levels) - 1 > 0:
             out[f"{next(iter(places.values()))[1]}[{rest[0]}] (the base)"] = [k for k, _ in places.values()]
     return out
 

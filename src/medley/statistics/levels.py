@@ -16,7 +16,8 @@ import numpy as np
 
 from ..contract import BadData
 
-PART, WORDS = 32, 10
+PART = 32
+WORDS = 10
 """Cells in each third of a table; words of 4 bytes of a text."""
 
 SHAPE = (3 * PART, WORDS + 2)
@@ -51,9 +52,11 @@ def union(total: np.ndarray, column: str) -> dict[str, int]:
 
     Raises BadData if there are too many.
     """
-    left, found = np.rint(total), dict[str, int]()
+    left = np.rint(total)
+    found = dict[str, int]()
     while (at := next((k for k in range(len(left)) if _pure(left[k])), None)) is not None:
-        text, count = _read(left[at]), int(left[at, 0])
+        text = _read(left[at])
+        count = int(left[at, 0])
         found[text] = count
         left[_cells(text)] -= count * _entry(text)
     if left.any():

@@ -111,9 +111,12 @@ class Meta(Analysis):
     @on_client
     def fit_alone(self, me: Client[Any], got: Shared) -> Own:
         """The site's own fit, as the model of one site."""
-        site, levels, model = site_of(me), unpacked(got.terms), self.own
+        site = site_of(me)
+        levels = unpacked(got.terms)
+        model = self.own
         names = self._names(levels)
-        told, rows = np.zeros((got.sites, len(names), 2)), np.zeros((got.sites, 2))
+        told = np.zeros((got.sites, len(names), 2))
+        rows = np.zeros((got.sites, 2))
         try:
             used, _ = model.used(site)
             there = {c: {*texts(site.frame[used], c, site.name)} for c in levels}
@@ -122,7 +125,8 @@ class Meta(Analysis):
                 rows[me.id] = 0, 3
             else:
                 fitted = model.fitted(lambda method, got: method(me, got), mine, int(used.sum()), 1)
-                at, p = [names.index(name) for name in fitted.names], len(fitted.names)
+                at = [names.index(name) for name in fitted.names]
+                p = len(fitted.names)
                 told[me.id, at] = np.stack([fitted.b[:p], np.sqrt(np.diag(fitted.cov)[:p])], 1)
                 rows[me.id] = used.sum(), 0
         except Withheld:
@@ -158,7 +162,8 @@ def pool(y: np.ndarray, se: np.ndarray) -> Pool:
     """Combine estimates y [k] with standard errors [k]; τ² by REML, and Hartung and Knapp's error, too."""
     from scipy.optimize import brentq
 
-    v, tau2 = se**2, 0.0
+    v = se**2
+    tau2 = 0.0
 
     def at(t: float) -> tuple[np.ndarray, float, float]:
         """Weights, mean and twice the slope of the restricted likelihood at τ² = t."""
@@ -172,7 +177,8 @@ def pool(y: np.ndarray, se: np.ndarray) -> Pool:
             high *= 2
         tau2 = float(brentq(lambda t: at(t)[2], 0.0, high, xtol=1e-15 * high, rtol=1e-14))
     (w, fixed, _), (u, random, _) = at(0.0), at(tau2)
-    k, knapp = len(y), float("nan")
+    k = len(y)
+    knapp = float("nan")
     if k > 1:
         knapp = float(np.sqrt(u @ (y - random) ** 2 / ((k - 1) * u.sum())))
     return Pool(k, fixed, w.sum() ** -0.5, random, u.sum() ** -0.5, knapp, tau2, float(w @ (y - fixed) ** 2))
@@ -192,7 +198,9 @@ class MetaFit:
 
     def __init__(self, meta: Meta, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
         pandas, (names, told, rows) = needed("pandas"), found
-        self.meta, self.sites, self.cost = meta, sites, cost
+        self.meta = meta
+        self.sites = sites
+        self.cost = cost
         self.rows = pandas.Series(rows[:, 0], index=[*sites], name="rows")
         self.left_out = {name: LEFT_OUT[state] for name, state in zip(sites, rows[:, 1], strict=True) if state}
         told = np.where((told[:, :, 1:] > 0) & (rows[:, None, 1:] == 0), told, np.nan)
@@ -216,7 +224,8 @@ class MetaFit:
         """Cochran's Q with its p-value, I² from 0 to 1, and τ², by coefficient."""
         from scipy.stats import chi2
 
-        Q, df = self._each("Q"), self._each("k") - 1
+        Q = self._each("Q")
+        df = self._each("k") - 1
         share = np.where(df < Q, 1 - df / np.maximum(Q, 1e-300), 0.0)
         columns = {"sites": df + 1, "Q": Q, "df": df, "p": chi2.sf(Q, df), "I2": share, "tau2": self._each("tau2")}
         return needed("pandas").DataFrame(columns, [*self.pools]).astype({"sites": int, "df": int})
@@ -232,8 +241,11 @@ class MetaFit:
 
         if name not in self.pools:
             raise RecipeError.unknown(name, self.pools, "meta.table()")
-        p, y, se = self.pools[name], self.own[name].dropna(), self.own_se[name].dropna()
-        share, z = 1 / (se**2 + p.tau2), norm.isf(alpha / 2)
+        p = self.pools[name]
+        y = self.own[name].dropna()
+        se = self.own_se[name].dropna()
+        share = 1 / (se**2 + p.tau2)
+        z = norm.isf(alpha / 2)
         lines = {s: (y[s], z * se[s], share[s] / share.sum()) for s in y.index}
         lines["fixed effects"] = p.fixed, z * p.fixed_se, np.nan
         lines["random effects"] = p.random, z * p.random_se, np.nan

@@ -124,9 +124,14 @@ class Preparation:
     """
 
     def __init__(self, asked: Prepare, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
-        self.asked, self.sites, self.cost = asked, sites, cost
-        self.errors, cells = dict[str, float](), found[1]
-        columns, means, deviations = list[Column](), list[float](), list[float]()
+        self.asked = asked
+        self.sites = sites
+        self.cost = cost
+        self.errors = dict[str, float]()
+        cells = found[1]
+        columns = list[Column]()
+        means = list[float]()
+        deviations = list[float]()
         for name, plan in plans(asked.columns).items():
             cell: Cell | None = cells[name][""] if name in cells else None
             if cell is not None and cell.n is None and cell.counts is None:
@@ -134,10 +139,13 @@ class Preparation:
                     f"prepare: a site withholds the sums of {name}: too few rows, or other sums of it have left "
                     "before; leave the column out, or give your own numbers"
                 )
-            columns.append(made := self._column(name, plan, cell))
-            mean, deviation = 0.0, 1.0
+            made = self._column(name, plan, cell)
+            columns.append(made)
+            mean = 0.0
+            deviation = 1.0
             if "standardise" in plan and cell is not None and cell.mean is not None:
-                mean, n = cell.mean, cell.n or 1
+                mean = cell.mean
+                n = cell.n or 1
                 spread = (cell.sd or 0.0) * math.sqrt((n - 1) / n)
                 deviation = spread if spread > 1e-10 * abs(mean) else 1.0
                 if deviation != spread:
@@ -182,7 +190,8 @@ class Preparation:
 
     def frame(self, table: Any) -> Any:
         """The features of a table, a pandas frame of float64. Raises BadData for cells that it cannot read."""
-        of, call = self.scaling, "preparation.frame(table)"
+        of = self.scaling
+        call = "preparation.frame(table)"
         assert of.coding is not None
         cells = {name: np.asarray(table[column]) for name, column in columns_of(table, call).items()}
         X = (of.coding(cells, call) - of.mean.numpy()) / of.deviation.numpy()
@@ -196,9 +205,11 @@ class Preparation:
     def summary(self) -> str:
         """What each column becomes, as text."""
         assert self.scaling.coding is not None
-        lines, at = list[str](), 0
+        lines = list[str]()
+        at = 0
         for c in self.scaling.coding.columns:
-            mean, deviation = float(self.scaling.mean[0, at]), float(self.scaling.deviation[0, at])
+            mean = float(self.scaling.mean[0, at])
+            deviation = float(self.scaling.deviation[0, at])
             said = (
                 f"categories {', '.join(map(shown, c.levels))}, else 0 in each" if c.levels is not None else "a number"
             )

@@ -36,7 +36,8 @@ from ..storage.atomic import append, flush, make_folder, write, writing
 from .cells import needed
 from .rules import light, recoverable
 
-FORM, DIGEST = 2, 6
+FORM = 2
+DIGEST = 6
 """The form of the file, and the bytes of a cell's digest."""
 
 REMEDY = "what has left is not known; put back copies of the file and of its key, made after the last study"
@@ -63,7 +64,9 @@ class Register:
     """
 
     def __init__(self, frame: Any, file: str | Path | None = None, least: int = 1, id: str = "") -> None:
-        self.frame, self.least, self.id = frame, least, id
+        self.frame = frame
+        self.least = least
+        self.id = id
         self.file = None if file is None else Path(file)
         self._forget()
 
@@ -162,7 +165,8 @@ class Register:
             return False
         if least <= 1 or not any(self._version) or not sets:
             return True
-        B, D = np.array(of, float), np.zeros((len(sets), len(self._patient)))
+        B = np.array(of, float)
+        D = np.zeros((len(sets), len(self._patient)))
         for row, s in zip(D, sets, strict=True):
             for e in np.flatnonzero(s):  # versions have independent weights, so that no two cancel
                 row[self._patient[e]] += math.sqrt(self._version[e] * (self._version[e] + 1.3))
@@ -173,7 +177,8 @@ class Register:
 
     def _catch_up(self, file: Path) -> None:
         """Read what is new in the file. Raises BadData, naming the line, if it is damaged."""
-        text, size = b"", file.stat().st_size if file.exists() else 0
+        text = b""
+        size = file.stat().st_size if file.exists() else 0
         if size > self._read and self._pending and self._at is not None:
             self._forget()  # others have written rows meanwhile, which may be the same
         if size < self._read:
@@ -181,7 +186,8 @@ class Register:
         if size:
             with writing(file), file.open("r+b") as f:
                 f.seek(self._read)
-                if text := f.read():
+                text = f.read()
+                if text:
                     flush(f.fileno())  # what another process has written may not be on the disk yet
         end = text.rfind(b"\n") + 1  # a line that was not written to its end describes nothing that has left
         for k, line in enumerate(text[:end].splitlines(), self._lines + 1):
@@ -251,7 +257,8 @@ class Register:
 
     def _digests(self) -> tuple[list[str], np.ndarray]:
         """The columns, and a keyed digest of each cell [n, columns]."""
-        key, names = self._key(), sorted(self.frame.columns)
+        key = self._key()
+        names = sorted(self.frame.columns)
         out = np.zeros((len(self.frame), len(names)), np.int64)
         for j, name in enumerate(names):
             column = self.frame[name]
@@ -267,12 +274,14 @@ class Register:
     def _match(self) -> None:
         """Find the frame's rows in the register by their cells. Raises BadData if they cannot be its rows."""
         names, cells = self._digests()
-        n, of = len(cells), self.id
+        n = len(cells)
+        of = self.id
         if of and (of not in names or len({*cells[:, names.index(of)]}) < n or self.frame[of].isna().any()):
             raise BadData(f"Rules(id={of!r}): want a column with another value in each row, and none missing")
         if not self._read:
             self._refuse_another(cells)
-        place, groups = np.full(n, -1), dict[tuple[str, ...], list[int]]()
+        place = np.full(n, -1)
+        groups = dict[tuple[str, ...], list[int]]()
         for e, mine in enumerate(self._cells):
             groups.setdefault(tuple(mine), []).append(e)
         for columns, members in groups.items():
@@ -286,7 +295,8 @@ class Register:
                 raise BadData(f"{self.file}: these rows cannot be told apart without {gone}; give these columns, too")
             at = [names.index(c) for c in shared]
             for i in np.flatnonzero(place < 0):
-                if same := kinds.get(tuple(cells[i, at].tolist())):
+                same = kinds.get(tuple(cells[i, at].tolist()))
+                if same:
                     place[i] = same.pop()
         self._place(names, cells, place)
 
@@ -312,7 +322,10 @@ class Register:
         present = {self._patient[e] for e in place if e >= 0}
         rest = [e for e in range(len(self._patient)) if self._patient[e] not in present]
         before = np.array([[self._cells[e].get(c, -1) for c in names] for e in rest]).reshape(-1, len(names))
-        patient, version, at, fresh = [*self._patient], [*self._version], place.copy(), np.flatnonzero(place < 0)
+        patient = [*self._patient]
+        version = [*self._version]
+        at = place.copy()
+        fresh = np.flatnonzero(place < 0)
         for i in fresh:
             who = len(patient)
             at[i], alike = who, before == cells[i]
@@ -329,13 +342,16 @@ class Register:
         lines: list[Any] = [] if self._read else [{"register": FORM, "of": self._fingerprint()}]
         lines += [{"columns": names, "rows": [[patient[at[i]], version[at[i]], _text(cells[i])] for i in fresh]}]
         for j, name in enumerate(names):
-            if more := [i for i in np.flatnonzero(place >= 0) if name not in self._cells[place[i]]]:
+            more = [i for i in np.flatnonzero(place >= 0) if name not in self._cells[place[i]]]
+            if more:
                 lines += [{"columns": [name], "rows": [[int(place[i]), None, _text(cells[i, [j]])] for i in more]}]
         for e, row in zip(place, cells, strict=True):
             if e >= 0:
                 self._cells[e] |= dict(zip(names, row.tolist(), strict=True))
         self._cells += [dict(zip(names, cells[i].tolist(), strict=True)) for i in fresh]
-        self._patient, self._version, self._at = patient, version, at
+        self._patient = patient
+        self._version = version
+        self._at = at
         table = _packed(self.spread(np.ones(len(at), bool)))
         if table not in map(_packed, self._tables):
             self._pending = [*lines, {"table": table.hex()}]
@@ -345,7 +361,8 @@ class Register:
         mine = {patient[e]: e for e in at}
         for table in self._tables:
             other = {patient[e]: e for e in np.flatnonzero(table)}
-            new, gone = mine.keys() - other.keys(), other.keys() - mine.keys()
+            new = mine.keys() - other.keys()
+            gone = other.keys() - mine.keys()
             changed = [p for p in mine.keys() & other.keys() if mine[p] != other[p]]
             if 2 * (len(mine) - len(new)) < min(len(mine), len(other)):
                 raise BadData(

@@ -51,9 +51,12 @@ class Told:
         """The rounded sums of a fit's rows; ``shifted`` if the offset is subtracted from the outcome."""
         from scipy.special import gammaln, xlogy
 
-        root, y, n = np.sqrt(r.w), r.y - r.offset * shifted, len(r.y)
+        root = np.sqrt(r.w)
+        y = r.y - r.offset * shifted
+        n = len(r.y)
         Q, R = directions(root[:, None] * np.column_stack([np.ones(n), r.X, r.offset]))
-        whole, z = bool((r.y == np.rint(r.y)).all()), root * y
+        whole = bool((r.y == np.rint(r.y)).all())
+        z = root * y
         a = Q.T @ z
         rest = z - Q @ a
         spread = max(float(np.sqrt(rest @ rest / n)), 1e-4 * float(np.std(z)))
@@ -93,7 +96,8 @@ class Told:
 
     def events(self, X: np.ndarray, event: np.ndarray) -> np.ndarray:
         """Rows with the event in each column of zeros and ones [p], exact and in the account; 0 for other columns."""
-        counts, bits = np.zeros(X.shape[1]), dict[str, float]()
+        counts = np.zeros(X.shape[1])
+        bits = dict[str, float]()
         for j, x in enumerate(X.T):
             if np.isin(x, (0, 1)).all():
                 counts[j] = x @ event
@@ -109,10 +113,13 @@ class Told:
         if not family.inside(np.array([own])).all():
             own = (self.total + 0.5) / float(r.w.sum() + 1.0)
         mu = np.full(len(r.y), own)
-        eta, weight, right = link.link(mu), r.w, 0 * self.Xy
+        eta = link.link(mu)
+        weight = r.w
+        right = 0 * self.Xy
         for _ in range(8 if canonical else 1):
             with np.errstate(all="ignore"):
-                V, slope = family.variance(mu, alpha), link.slope(mu)
+                V = family.variance(mu, alpha)
+                slope = link.slope(mu)
                 new = r.w * slope**2 / V
             if not np.isfinite(new).all() or new.sum() ** 2 < 0.1 * len(mu) * (new @ new):
                 break
@@ -130,12 +137,17 @@ class Told:
         """Under a canonical link at β = M b: the score [p], and deviance and two parts of the likelihood, twice: of
         these means and of one mean for all.
         """
-        w, n, S, T = r.w, len(mu), self.sums, self.total
+        w = r.w
+        n = len(mu)
+        S = self.sums
+        T = self.total
         at, along = M @ b, float(self.R[:, 1:-1] @ (M @ b) @ self.a + self.R[:, -1] @ self.a)  # Σ w y η
         if name == "gaussian":
-            e, e0 = self.a - self.R[:, 1:-1] @ at, self.a - mean * self.R[:, 0]
+            e = self.a - self.R[:, 1:-1] @ at
+            e0 = self.a - mean * self.R[:, 0]
             logs = float(np.log(np.where(w > 0, w, 1.0)).sum())
-            rss, rss0 = float(S[0] + e @ e), float(S[0] + e0 @ e0)
+            rss = float(S[0] + e @ e)
+            rss0 = float(S[0] + e0 @ e0)
             return (self.R[:, 1:-1] @ M).T @ e, (rss, rss, logs), (rss0, rss0, logs)
         g = M.T @ (self.Xy - r.X.T @ (w * mu))
         flat = np.full(n, mean)
@@ -175,21 +187,26 @@ def rounded(glm: Any, r: Any, got: Point, up: Curve, X: np.ndarray, mu: np.ndarr
         up, mu: the exact curve, and the means [n]
         X, squares, scores: columns as they are summed, Pearson's squares and scores by row
     """
-    told, sums, n = r.told, up.sums.numpy().copy(), len(mu)
+    told = r.told
+    sums = up.sums.numpy().copy()
+    n = len(mu)
     if sums[BAD] > 0.5:  # the site sends only this fact
         sums[LLF : NULL + 3] = 0.0
         return Curve(up.g, up.H, up.O, up.meat, up.shape, tensor(sums))
     if not glm.canonical:
         size = float(np.sqrt(sums[CHI2] / n)) if glm.kind.dispersed else 1.0
         return _each_time(told, up, mu, f"{got.alpha} {got.null}", size)
-    pairs, gaussian = np.triu_indices(scores.shape[1]), glm.family == "gaussian"
+    pairs = np.triu_indices(scores.shape[1])
+    gaussian = glm.family == "gaussian"
     M = np.eye(X.shape[1])
     if got.basis.numel():
         M[np.triu_indices(len(M))] = got.basis.numpy()
     g, of, null = told.figures(glm.family, M, got.b.numpy(), r, mu, got.mean)
     sums[DEVIANCE], sums[LLF : LLF + 2], sums[NULL : NULL + 3] = of[0], of[1:], null
     sums[OVER] = told.sums[1] / got.mean**2 - 2 * told.total / got.mean + n if glm.family == "gamma" else 0.0
-    meat, closing, robust = up.meat.numpy(), got.closing or bool(got.bread.numel()), glm.cov.startswith("HC")
+    meat = up.meat.numpy()
+    closing = got.closing or bool(got.bread.numel())
+    robust = glm.cov.startswith("HC")
     sums[CHI2] = of[0] if gaussian else 0.0
     if closing and not gaussian:
         sums[CHI2] = told.closing(mu, squares[:, None], None if glm.kind.dispersed else COARSE)[0]
@@ -204,7 +221,8 @@ def rounded(glm: Any, r: Any, got: Point, up: Curve, X: np.ndarray, mu: np.ndarr
 def _each_time(told: Told, up: Curve, mu: np.ndarray, at: str, size: float) -> Curve:
     """The same under a link that is not canonical, where each step tells more; ``size`` is an outcome's deviation."""
     fields = [v.numpy() for v in (up.g, up.O, up.meat, up.shape, up.sums)]
-    whole, start = np.concatenate(fields), sum(map(len, fields[:-1]))
+    whole = np.concatenate(fields)
+    start = sum(map(len, fields[:-1]))
     spread = np.abs(whole) / np.sqrt(len(mu))
     expected = np.maximum(np.diag(lower(up.H)), 0.0)
     spread[: len(expected)] = size * np.sqrt(expected)  # of a score, if the model is right

@@ -77,7 +77,8 @@ def light(atoms: np.ndarray, counts: np.ndarray, least: int) -> bool:
     large = s > 1e-9 * s[-1]
     Q = (u[:, large] / np.sqrt(s[large])).T @ atoms  # an orthonormal basis of the row space
     # A vector of the space on the atoms T alone is there if Q_Tᵀ Q_T has the eigenvalue 1, so its trace is 1 at least.
-    share, few = (Q**2).sum(0), np.flatnonzero((counts < least) & atoms.any(0))
+    share = (Q**2).sum(0)
+    few = np.flatnonzero((counts < least) & atoms.any(0))
     few = few[np.argsort(-share[few])]
     for tried, places in enumerate(c for k in range(1, least) for c in _heavy(share[few].tolist(), k, 1 - 1e-7, 0)):
         T = few[places]

@@ -22,7 +22,9 @@ import torch
 
 from ..contract import Message
 
-LOWEST, WIDTH, BANDS = -128, 2, 128
+LOWEST = -128
+WIDTH = 2
+BANDS = 128
 """Bands of a root mean square: from 2**LOWEST on, 2**WIDTH wide each."""
 
 FINER = 3
@@ -36,7 +38,8 @@ def banded(columns: np.ndarray) -> np.ndarray:
     """A site's table [k, bands] for columns [n, k]: the number of rows, in the band of each column's mean square."""
     out = np.zeros((columns.shape[1], BANDS))
     for j, x in enumerate(columns.T):
-        if top := float(np.abs(x).max(initial=0.0)):
+        top = float(np.abs(x).max(initial=0.0))
+        if top:
             power = np.log2(top) + np.log2(np.mean((x / top) ** 2)) / 2  # squares of very small numbers would be 0
             out[j, min(max(int((power - LOWEST) // WIDTH), 0), BANDS - 1)] = len(x)
     return out
@@ -46,7 +49,8 @@ def exponents_of(table: np.ndarray) -> np.ndarray:
     """The exponents [k] of the columns' scales, from a sum of tables: of the pooled root mean square, rounded up, less
     `FINER`. A column of zeros has 0.
     """
-    rows, ends = np.rint(table), LOWEST + WIDTH * np.arange(1, BANDS + 1)
+    rows = np.rint(table)
+    ends = LOWEST + WIDTH * np.arange(1, BANDS + 1)
     out = np.zeros(len(rows), int)
     for j, n in enumerate(rows):
         if n.any():

@@ -62,7 +62,16 @@ class Curve(Message):
     sums: Float[Tensor, " m"]
 
 
-N, DEVIANCE, CHI2, LLF, NULL, BAD, OVER, OPEN, GRID, ALONE = 0, 1, 2, 3, 5, 8, 9, 11, 12, 13
+N = 0
+DEVIANCE = 1
+CHI2 = 2
+LLF = 3
+NULL = 5
+BAD = 8
+OVER = 9
+OPEN = 11
+GRID = 12
+ALONE = 13
 """Places in a curve's sums: rows, deviance, χ², two of the log-likelihood, the null model's deviance and two, rows with
 impossible means, Σ(y − μ)² − μ (or the null model's χ²), Σμ²; sites that leave out χ² and meat until the end, and sites
 that round each score. If α is estimated: the likelihood of the null model at its own α, and its first and second
@@ -87,7 +96,8 @@ class Fitted(NamedTuple):
 
     def of_columns(self, T: np.ndarray) -> Fitted:
         """The fit to columns X, if this is the fit to X T."""
-        whole, p = np.eye(len(self.b)), len(self.names)
+        whole = np.eye(len(self.b))
+        p = len(self.names)
         whole[:p, :p] = T
         of = whole[: len(self.cov), : len(self.cov)]
         return self._replace(b=whole @ self.b, cov=of @ self.cov @ of.T)
@@ -152,7 +162,8 @@ class Descent:
 
     def at(self, b: np.ndarray, alpha: float, bread: Any = None, closing: bool = False) -> Curve:
         """The curve at b."""
-        bread, null = tensor([] if bread is None else upper(bread)), math.exp(self.alone.t)
+        bread = tensor([] if bread is None else upper(bread))
+        null = math.exp(self.alone.t)
         up = self.ask(Point(b=tensor(b), alpha=alpha, bread=bread, null=null, closing=closing, **self.point))
         if not self.alone.done:
             self.alone.read(*up.sums[ALONE : ALONE + 3].tolist())
@@ -164,9 +175,14 @@ class Descent:
         Args:
             up: the curve at b, if it is known
         """
-        n, alpha, shaped = self.point["rows"], self.glm.alpha or 1e-6, not self.free
-        enough, before, decrement = min(1e-9 * math.sqrt(n), 1e-7), math.inf, math.inf
-        x, up = b, up or self._in_units(b, alpha)
+        n = self.point["rows"]
+        alpha = self.glm.alpha or 1e-6
+        shaped = not self.free
+        enough = min(1e-9 * math.sqrt(n), 1e-7)
+        before = math.inf
+        decrement = math.inf
+        x = b
+        up = up or self._in_units(b, alpha)
         if up.sums[BAD] > 0.5 or (up.sums[DEVIANCE] > 2 * up.sums[NULL] and self.glm.uses):  # far worse than the mean
             x = self.flat
             up = self.at(x, alpha)
@@ -177,8 +193,10 @@ class Descent:
             if k >= most and not self.growing:
                 break
             if not shaped and k == 2:  # Poisson's coefficients are near: from here on α is estimated too
-                alpha, shaped = min(max(float(up.sums[OVER] / up.sums[OVER + 1]), 0.05), 20.0), True
-                x, before = np.append(x, math.log(alpha)), math.inf
+                alpha = min(max(float(up.sums[OVER] / up.sums[OVER + 1]), 0.05), 20.0)
+                shaped = True
+                x = np.append(x, math.log(alpha))
+                before = math.inf
                 up = self.at(x[:-1], alpha)
             joint = self.free and shaped
             g, A = self._newton(up, joint)
@@ -198,7 +216,8 @@ class Descent:
             before = decrement
             x, up, alpha = self._step(x, step, up, alpha, joint, decrement < 1e-3)
         self._refuse_edge()
-        what, of = ("cox" if self.glm.family == "cox" else "glm"), ""
+        what = "cox" if self.glm.family == "cox" else "glm"
+        of = ""
         if self.growing:
             of = f"; {', '.join(self.growing)} still grows: leave it out, or merge categories"
         raise Stalled(f"{what}: no fit after {k + 1} steps; Newton's decrement is {decrement:.2g}{of}")
@@ -209,7 +228,8 @@ class Descent:
         for _ in range(4 if self.noisy and self.glm.family == "gaussian" else 0):
             outcome, weight = self.point["units"].tolist()
             spread = max(float(up.sums[NULL]) / self.point["rows"] * 2.0**-weight, 4.0 ** (outcome + FINER - CLOSER))
-            if (power := math.ceil(math.log2(spread) / 2) - FINER) > outcome - 2:
+            power = math.ceil(math.log2(spread) / 2) - FINER
+            if power > outcome - 2:
                 break
             self.point["units"] = tensor([power, weight])
             up = self.at(b, alpha)
@@ -217,7 +237,8 @@ class Descent:
 
     def _newton(self, up: Curve, joint: bool) -> tuple[np.ndarray, np.ndarray]:
         """The gradient and the matrix of a step; with log α last if it is estimated."""
-        g, whole = up.g.numpy(), self._observed(up, joint)
+        g = up.g.numpy()
+        whole = self._observed(up, joint)
         if joint:
             g = np.append(g, float(up.shape[0]))
         if definite(whole):
@@ -270,7 +291,8 @@ class Descent:
 
     def _watch(self, k: int, step: np.ndarray, x: np.ndarray) -> None:
         """Note columns whose coefficients keep growing. Raises Stalled, naming them, if there is no maximum."""
-        p, self.growing = len(self.names), []
+        p = len(self.names)
+        self.growing = []
         limit = 1e8 if self.glm.uses in ("log", "logit", "") else math.inf  # of η, whose exponential is a mean
         if not np.isfinite(step).all() or (np.abs(x[:p]) * self.size).max() > limit:
             raise Diverged("glm: coefficients grow without limit; scale the columns")
@@ -284,7 +306,10 @@ class Descent:
     def _done(self, x: np.ndarray, b: np.ndarray, up: Curve, alpha: float, joint: bool) -> Fitted:
         """The fit at b, from the curve at x, a negligible step before it."""
         up = self.at(x[: len(self.names)], alpha, closing=True) if up.sums[OPEN] > 0.5 else up
-        glm, p, n, sums = self.glm, len(self.names), self.point["rows"], up.sums.numpy()
+        glm = self.glm
+        p = len(self.names)
+        n = self.point["rows"]
+        sums = up.sums.numpy()
         scale = float(sums[CHI2]) / (n - p) if glm.kind.dispersed else 1.0
         observed = self._observed(up, joint)
         if (joint or glm.cov != "model") and not definite(observed):

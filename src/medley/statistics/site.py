@@ -22,7 +22,8 @@ log = logging.getLogger("medley")
 DOMINANT = 0.9
 """The largest share of a column's squared deviations that one row may have."""
 
-SHARE, APART = 1e-3, 6.0
+SHARE = 1e-3
+APART = 6.0
 """The step of a sum's grid as a share of its standard deviation, and how many deviations it may be from a guess."""
 
 FEW_DOMINANT = 0.995
@@ -55,7 +56,8 @@ class Site:
         frame = table(data, name)
         check_columns(frame, needs, name)
         there = complete(frame, needs) if needs else np.ones(len(frame), bool)
-        own, dropped = "site" in frame.columns, int((~there).sum())
+        own = "site" in frame.columns
+        dropped = int((~there).sum())
         if not rules.id:
             _warn_of_copies(frame[there], name)
         frame = frame[there]  # its index has the rows' numbers in the site's own data
@@ -131,7 +133,9 @@ class Site:
     def moments(self, column: str, x: np.ndarray, rows: np.ndarray, powers: Sequence[int], by: str = "") -> np.ndarray:
         """Rounded sums of powers of x [n] over these rows; ``by`` is a column that decides which rows these are."""
         terms = x[rows][:, None] ** np.array(powers)
-        n, of, binary = int(rows.sum()), self.digest(rows, np.ones(int(rows.sum()))), np.isin(x[rows], (0, 1)).all()
+        n = int(rows.sum())
+        of = self.digest(rows, np.ones(int(rows.sum())))
+        binary = np.isin(x[rows], (0, 1)).all()
         if not self.rules.rounded or not n:
             return np.asarray(terms.sum(0))
         if binary:  # a count
@@ -165,7 +169,8 @@ class Site:
 
     def check_size(self, parameters: int, rows: int, everywhere: int) -> None:
         """Raise Withheld if a fit has too many parameters for the rows here, or for all sites' rows."""
-        n, share = everywhere if self.rules.pooled else rows, self.rules.parameters
+        n = everywhere if self.rules.pooled else rows
+        share = self.rules.parameters
         if parameters > share * n:
             raise Withheld(
                 f"{self.name} withholds: {parameters} parameters of {n} rows are more than its share of {share:.3g}; "
@@ -187,7 +192,8 @@ class Site:
         """
         self._alone(X)
         columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
-        cells, two = list[np.ndarray](), list[tuple[str, np.ndarray]]()
+        cells = list[np.ndarray]()
+        two = list[tuple[str, np.ndarray]]()
         many = {name: x for name, x in columns.items() if len(np.unique(x)) > 2}
         functions = _functions([*many], keys, [*(beside or {})])
         known = {*functions.values(), *(key for key in self.register.sets if key.startswith("function of "))}
@@ -234,7 +240,8 @@ class Site:
         if not len(X):
             return
         kinds, which = np.unique(X, axis=0, return_inverse=True)
-        p, most = X.shape[1], max(len(np.unique(x)) for x in X.T)
+        p = X.shape[1]
+        most = max(len(np.unique(x)) for x in X.T)
         if len(kinds) <= p * (p + 1) / 2 + 1 and most <= 7:
             for k in range(len(kinds)):
                 self.cell(which.ravel() == k, f"combination {k + 1} of the columns")
@@ -267,7 +274,8 @@ class Site:
         if least <= 1 or not weights.any():
             return
         shares = np.sort(weights[:, None] * X**2, axis=0)[::-1]  # of rows in a column, so in a category
-        few, whole = np.cumsum(shares[: least - 1], axis=0), shares.sum(0)
+        few = np.cumsum(shares[: least - 1], axis=0)
+        whole = shares.sum(0)
         alone = (few[0] > DOMINANT * whole) | (few[-1] > FEW_DOMINANT * whole)
         uneven = kind == "rows" and weights.sum() ** 2 < (least - 1e-9) * (weights @ weights)
         if uneven or alone.any():
@@ -280,7 +288,8 @@ class Site:
 
 def _warn_of_copies(frame: Any, name: str) -> None:
     """Log a warning if more rows are alike in all columns than chance explains, because each counts as a patient."""
-    texts, n = frame.astype(str), len(frame)
+    texts = frame.astype(str)
+    n = len(frame)
     copies = int(texts.duplicated().sum())
     pairs = n * n / 2 * float(np.prod([np.square(texts[c].value_counts(normalize=True)).sum() for c in texts]))
     if copies > 5 + 3 * pairs:

@@ -65,20 +65,27 @@ class Steps(NamedTuple):
         sums = np.zeros(self.leave.shape[1:])
         for k in reversed(range(len(self.d))):
             sums = sums + self.leave[k]
-            for i in range(d := round(self.d[k])):
+            d = round(self.d[k])
+            for i in range(d):
                 yield k, sums - (i / d if ties == "efron" else 0.0) * self.tied[k]
 
     def likelihood(self, b: np.ndarray, ties: str) -> tuple[float, np.ndarray, np.ndarray]:
         """The log partial likelihood at β, its gradient [p], and minus its Hessian [p, p]."""
-        value, g, H = float(self.dead.sum(0) @ b), self.dead.sum(0), np.zeros((len(b), len(b)))
+        value = float(self.dead.sum(0) @ b)
+        g = self.dead.sum(0)
+        H = np.zeros((len(b), len(b)))
         squares = np.zeros(len(b))
         for _, S in self.each(ties):
-            mean, second = S[0, 1:] / S[0, 0], S[1:, 1:] / S[0, 0]
-            value, g, H = value - float(np.log(S[0, 0])), g - mean, H + second - np.outer(mean, mean)
+            mean = S[0, 1:] / S[0, 0]
+            second = S[1:, 1:] / S[0, 0]
+            value = value - float(np.log(S[0, 0]))
+            g = g - mean
+            H = H + second - np.outer(mean, mean)
             squares += np.diag(second)
         if not b.any():  # the server refuses such columns then
             same = np.diag(H) <= ROUNDING * squares
-            H[same], H[:, same] = 0.0, 0.0
+            H[same] = 0.0
+            H[:, same] = 0.0
         return value, g, H
 
     def baseline(self, times: Any, ties: str) -> Any:
@@ -86,7 +93,8 @@ class Steps(NamedTuple):
         hazard = np.zeros(len(self.d))
         for k, S in self.each(ties):
             hazard[k] += np.exp(-self.shift) / S[0, 0]
-        whole, index = np.cumsum(hazard), needed("pandas").Index(times, name="time")
+        whole = np.cumsum(hazard)
+        index = needed("pandas").Index(times, name="time")
         columns = {"hazard": hazard, "cumulative": whole, "survival": np.exp(-whole)}
         return needed("pandas").DataFrame(columns, index)
 
@@ -100,12 +108,15 @@ class Steps(NamedTuple):
         at_risk = self.n[::-1].cumsum()[::-1]
         left = np.cumprod(1 - self.d / np.maximum(at_risk, 1))
         g = {"km": 1 - np.append(1.0, left[:-1]), "log": np.log(np.maximum(times, 1e-300)), "identity": np.array(times)}
-        p, way = self.dead.shape[1], g[transform]
-        U, I = way @ self.dead, np.zeros((3, p, p))
+        p = self.dead.shape[1]
+        way = g[transform]
+        U = way @ self.dead
+        I = np.zeros((3, p, p))
         for k, S in self.each(ties):
             mean = S[0, 1:] / S[0, 0]
             V = S[1:, 1:] / S[0, 0] - np.outer(mean, mean)
-            U, I = U - way[k] * mean, I + np.array([1.0, way[k], way[k] ** 2])[:, None, None] * V
+            U = U - way[k] * mean
+            I = I + np.array([1.0, way[k], way[k] ** 2])[:, None, None] * V
         A = I[2] - I[1] @ np.linalg.solve(I[0], I[1])
         found = [(float(U[j] ** 2 / A[j, j]), 1) for j in range(p)] + [(float(U @ np.linalg.solve(A, U)), p)]
         return [Test(statistic, df, float(chi2.sf(statistic, df))) for statistic, df in found]

@@ -59,7 +59,8 @@ RESULTS: dict[type[Analysis], Any] = {
 """The result of each analysis."""
 
 
-STEPS, LEAST = 16, 1000
+STEPS = 16
+LEAST = 1000
 """The coarsest steps of a study's secure sums, 2**-STEPS, and the least bound of their entries, which count rows."""
 
 
@@ -162,7 +163,8 @@ class Study:
 
     def without(self, *names: str) -> Study:
         """The study without these sites; the other sites keep their registers."""
-        if unknown := [n for n in names if n not in self.names]:
+        unknown = [n for n in names if n not in self.names]
+        if unknown:
             raise RecipeError.unknown(unknown[0], self.names, "study.without()")
         rules = self.rules
         if isinstance(rules, Mapping):
@@ -181,7 +183,8 @@ class Study:
             raise RecipeError(analysis.alone, "secure")
         if self.secure is not None:
             check_ring(self.secure, len(self.names))
-        host, ids = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites)), tuple(range(len(self.names)))
+        host = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites))
+        ids = tuple(range(len(self.names)))
         round = max((e.round for e in self.ledger), default=0) + 1
         with self._naming(), contextlib.closing((self.transport or Local()).open(host)) as connection:
             carried: Any = connection if self.secure is None else SecureConnection(self.secure, connection, host)
@@ -222,7 +225,8 @@ class Study:
 
     def _refuse_silence(self, e: ExchangeEvent) -> None:
         """Raise TooFewReplies unless all sites answered this exchange."""
-        if silent := sorted((*e.lost, *e.late)):
+        silent = sorted((*e.lost, *e.late))
+        if silent:
             raise TooFewReplies(
                 f"{named(silent, dict(enumerate(self.names)))} did not answer ({e.method}), and sums over the other "
                 "sites' rows would be of another study; ask again, or leave sites out: study.without(...)"

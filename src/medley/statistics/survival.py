@@ -40,7 +40,8 @@ from .steps import Steps
 FAR = 1e4
 """If the square of a column's mean exceeds its variance by this factor, sums with cuts begin again with it centred."""
 
-MARKS, NEAR = 3, 3e-3
+MARKS = 3
+NEAR = 3e-3
 """At how many points sites tell more of their events at most; one this near to the fit, in standard errors, is the
 last."""
 
@@ -73,7 +74,11 @@ class Cox(Analysis):
     ties: Literal["efron", "breslow"] = "efron"
     cuts: tuple[float, ...] = ()
 
-    family, uses, cov, alpha, canonical = property(lambda s: "cox"), "", "model", None, True
+    family = property(lambda s: "cox")
+    uses = ""
+    cov = "model"
+    alpha = None
+    canonical = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,8 +99,10 @@ class Cox(Analysis):
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, and step from β = 0 until the score is 0."""
         levels, rows = self.agreed(clients)
-        ask, last = functools.partial(self.summed, clients), list[Steps]()
-        noisy, n = self.masked(clients), int(rows[:, 0].sum())
+        ask = functools.partial(self.summed, clients)
+        last = list[Steps]()
+        noisy = self.masked(clients)
+        n = int(rows[:, 0].sum())
         s.found = self.fitted(ask, levels, n, len(rows), noisy, last), rows, last
 
     def fitted(
@@ -106,10 +113,12 @@ class Cox(Analysis):
         With cuts, ``last`` has the sums of the last exchange.
         """
         names = [name for name in design_names(self.formula, levels) if name != "Intercept"]
-        zero, null = np.zeros(len(names)), list[float]()
+        zero = np.zeros(len(names))
+        null = list[float]()
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "mean": 0.0, "centre": tensor(zero)}
         where = f", up to a constant {'over all sites' if self.cuts else 'for each site'}"
-        T, at = Basis(names, where), np.triu_indices(len(names))
+        T = Basis(names, where)
+        at = np.triu_indices(len(names))
         if noisy:
             begin = Point(b=tensor(zero), bread=tensor([]), alpha=0.0, **point)
             table = ask(self.magnitudes, begin).sums.numpy().reshape(len(names), -1)
@@ -118,7 +127,9 @@ class Cox(Analysis):
 
         def pooled(at: Point) -> Curve:
             """The likelihood of all sites' rows, from their sums at each time."""
-            up, centre, b = ask(self.leaving, at), at.centre.numpy(), at.b.numpy()
+            up = ask(self.leaving, at)
+            centre = at.centre.numpy()
+            b = at.b.numpy()
             leave, tied = (np.array([lower(v) for v in t]) for t in (up.leave, up.tied))
             n, d = np.rint(up.counts.numpy()).T
             steps = Steps(leave, tied if len(tied) else 0 * leave, n, d, up.dead.numpy(), float(centre @ T.T @ b))
@@ -136,7 +147,8 @@ class Cox(Analysis):
 
         way = pooled if self.cuts else functools.partial(ask, self.score)
         descent = Descent(self, way, sites, names, point, np.ones(len(names)), zero, noisy=noisy)
-        self._refuse(names, start := descent.at(zero, 1e-6))
+        start = descent.at(zero, 1e-6)
+        self._refuse(names, start)
         while T.improved(lower(start.H)):
             point["basis"] = tensor(T.T[at])
             start = descent.at(zero, 1e-6)
@@ -159,7 +171,8 @@ class Cox(Analysis):
         if not start.sums[LLF]:  # the null model explains all
             raise Unfit(f"{self.event} is 0 at all sites in the rows that others outlive: there is nothing to explain")
         H = lower(start.H)
-        if flat := [name for name, v in zip(names, np.diag(H), strict=True) if v <= 0]:
+        flat = [name for name, v in zip(names, np.diag(H), strict=True) if v <= 0]
+        if flat:
             within, rest = ("", "") if self.cuts else ("within each site, ", ", or share one baseline: cox(cuts=[...])")
             raise Unfit(
                 f"collinear: {within}all rows at risk when an event occurs are alike in {' and '.join(flat)}, so that "
@@ -179,7 +192,8 @@ class Cox(Analysis):
     def apart(self, me: Client[Any], got: Point) -> Moments:
         """1 if a row contradicts that the likelihood grows without end in the direction b, else 0."""
         X, time, event = self._rows(site_of(me), got)
-        along, order = within_basis(X, got.basis) @ got.b.numpy(), np.argsort(-time, kind="stable")
+        along = within_basis(X, got.basis) @ got.b.numpy()
+        order = np.argsort(-time, kind="stable")
         last = np.searchsorted(-time[order], -time, side="right") - 1
         most = np.maximum.accumulate(along[order])[last]  # of those at risk at each row's time
         return Moments(tensor([1.0 * (event & (along < most - APART)).any()]))
@@ -190,7 +204,8 @@ class Cox(Analysis):
         X, time, event = self._rows(site_of(me), got)
         Z = within_basis(X, got.basis)
         b = got.b.numpy()
-        site, marks = site_of(me), got.marks.numpy().reshape(-1, len(b))
+        site = site_of(me)
+        marks = got.marks.numpy().reshape(-1, len(b))
         try:
             for at in (b, *marks):
                 risk = Z @ at
@@ -207,7 +222,8 @@ class Cox(Analysis):
         if not b.any():  # what the server refuses is as exact as ever: columns that are alike, and no events
             exact, _, information = partial(Z, time, event, b, self.ties)
             same = np.diag(information) <= 0
-            H[same], H[:, same] = 0.0, 0.0
+            H[same] = 0.0
+            H[:, same] = 0.0
             value, null = (value, null) if exact else (0.0, 0.0)
         up = curve((value, g, H), null, len(X))
         up.sums[GRID] = 1.0
@@ -266,7 +282,8 @@ class Cox(Analysis):
         f, (columns, _) = parsed(self.formula), self.reads
         used, _ = site.rows(columns, self.where)
         names, X = design(f, site.frame[used], levels, site.name)
-        time, event = site.column(used, f.response, 0.0), site.column(used, self.event, 0.0)
+        time = site.column(used, f.response, 0.0)
+        event = site.column(used, self.event, 0.0)
         check_times(site, f.response, time, self.event, event)
         site.check_size(X.shape[1], len(X), everywhere)
         beside = within(f, site.frame[used], levels, site.name, names, X)
@@ -275,7 +292,8 @@ class Cox(Analysis):
             curve_may(site, f.response, used, f"{self.cuts} of {self.event}", "the times")
             place, dead = self._places(time, event > 0)
             for k in np.unique(place):
-                at, rows = place == k, np.zeros(len(used), bool)
+                at = place == k
+                rows = np.zeros(len(used), bool)
                 rows[np.flatnonzero(used)[at]] = True
                 try:
                     site.check_size(X.shape[1], int(at.sum()), int(at.sum()))
@@ -292,8 +310,14 @@ def curve(found: tuple[float, np.ndarray, np.ndarray], null: float, rows: float)
     """A likelihood, its gradient and minus its Hessian at β, and its value at 0, as the descent reads them."""
     (value, g, H), sums, nothing = found, np.zeros(13), tensor([])
     if not np.isfinite(value) or not np.isfinite(H).all():
-        value, g, H, sums[BAD] = 0.0, np.zeros_like(g), np.zeros_like(H), 1.0
-    sums[0], sums[DEVIANCE], sums[LLF], sums[NULL + 1] = rows, -2 * value, value, null
+        value = 0.0
+        g = np.zeros_like(g)
+        H = np.zeros_like(H)
+        sums[BAD] = 1.0
+    sums[0] = rows
+    sums[DEVIANCE] = -2 * value
+    sums[LLF] = value
+    sums[NULL + 1] = null
     return Curve(tensor(g), tensor(upper(H)), nothing, nothing, nothing, tensor(sums))
 
 

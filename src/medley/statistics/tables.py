@@ -56,7 +56,8 @@ class Description:
             e = sd**2 / n
             found = stats.ttest_ind_from_stats(m[0], sd[0], n[0], m[1], sd[1], n[1], equal_var=False)
             return Test(float(found.statistic), float(e.sum() ** 2 / (e**2 / (n - 1)).sum()), float(found.pvalue))
-        k, rest = len(n) - 1, int(n.sum()) - len(n)
+        k = len(n) - 1
+        rest = int(n.sum()) - len(n)
         F = float(n @ (m - n @ m / n.sum()) ** 2) / k / (float((n - 1) @ sd**2) / rest)
         return Test(F, k, float(stats.f.sf(F, k, rest)))
 
@@ -99,12 +100,14 @@ class Description:
         said = ", ".join(f"{shown(name)} ±{e:.2g}" for name, e in errors.items())
         hidden = any(c.n is None or c.missing is None or None in (c.counts or {}).values() for _, c in cells)
         notes = [f"quantiles to within: {said}"] if said else []
-        if vague := [name for name, by in self.cells.items() if any(c.unnamed for c in by.values())]:
+        vague = [name for name, by in self.cells.items() if any(c.unnamed for c in by.values())]
+        if vague:
             notes.append(
                 f"{UNNAMED}: in {', '.join(map(shown, vague))}, rows of categories that have too few rows at "
                 "each site, as free text has; merge categories, or leave the column out"
             )
-        if level := [name for name, by in self.cells.items() if any(c.sd == 0 and (c.n or 0) > 1 for c in by.values())]:
+        level = [name for name, by in self.cells.items() if any(c.sd == 0 and (c.n or 0) > 1 for c in by.values())]
+        if level:
             notes.append(f"SD 0: in {', '.join(map(shown, level))}, a group's values are all alike")
         notes += ["withheld: a site's rows are too few, or could be told from other figures"] if hidden else []
         return "\n".join([printed(self.frame()), *notes])

@@ -125,7 +125,8 @@ def as_column(values: Any, place: Place) -> np.ndarray:
         raise BadData(f"it is {values!r}; give a value for each row", place=place)
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         plain(values, place, str(place.column))
-    text, real = array.dtype.kind == "U", array.dtype.kind == "f"
+    text = array.dtype.kind == "U"
+    real = array.dtype.kind == "f"
     if real and bool(np.isfinite(array).all() and (array % 1 == 0).all() and (np.abs(array) <= 2**53).all()):
         array = array.astype(np.int64)  # pandas makes floats of whole numbers beside a gap; a client is "1", not "1.0"
     if isinstance(values, list | tuple) and (text or real):
@@ -140,7 +141,8 @@ def as_column(values: Any, place: Place) -> np.ndarray:
 def client_names(values: Iterable[Any], call: str) -> tuple[str, ...]:
     """The keys of a mapping of clients as names. Raises BadData for an empty one, and for two that are alike."""
     values = [*values]
-    if missing := [v for v in values if is_missing(v)]:
+    missing = [v for v in values if is_missing(v)]
+    if missing:
         raise BadData(f"{call}: {missing[0]!r} is no client's name; give each client a text")
     if all(isinstance(v, float | int) and v % 1 == 0 for v in values):
         values = [v if isinstance(v, bool) else int(v) for v in values]

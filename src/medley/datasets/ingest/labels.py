@@ -111,7 +111,8 @@ def _typed(array: np.ndarray, place: Place) -> np.ndarray:
         return array
     values: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in given]
     values = [float(v) if isinstance(v, Decimal) and not inexact(v) else v for v in values]
-    if missing := [k for k, v in enumerate(values) if is_missing(v)]:
+    missing = [k for k, v in enumerate(values) if is_missing(v)]
+    if missing:
         drop = f"drop the row, as frame.dropna(subset=[{place.column!r}]) does"
         raise BadData(
             f"there is no label, {values[missing[0]]!r} (in {len(missing)} rows in all); fill it in, or {drop}",
@@ -141,7 +142,8 @@ def _typed(array: np.ndarray, place: Place) -> np.ndarray:
     some = any(isinstance(v, int) and not isinstance(v, bool) for v in values)  # floats alone are as in an array
     if some and all(isinstance(v, int) or v % 1 == 0 for v in values):
         values = [int(v) for v in values]  # 1 is 1.0
-        if big := [k for k, v in enumerate(values) if not -(2**63) <= v < 2**63]:
+        big = [k for k, v in enumerate(values) if not -(2**63) <= v < 2**63]
+        if big:
             raise BadData(f"{values[big[0]]} {BEYOND}", place=place.at(big[0] // wide))
     return np.array(values).reshape(array.shape) if values else np.empty(array.shape)
 
@@ -177,7 +179,8 @@ def code(
         return Coded([p.tensor() for p in parts])
     for p in filled:
         odd = ~np.isfinite(p.values) if p.values.dtype.kind == "f" else np.zeros(len(p.values), bool)
-        if (odd := odd | _fractions(p) if floats == "whole" else odd).any():
+        odd = odd | _fractions(p) if floats == "whole" else odd
+        if odd.any():
             row = int(odd.argmax())
             said = "is no class; pass regression=True for values, or use LeastSquares or Network(loss='mse')"
             said = said if np.isfinite(p.values[row]) else "says that there is no label; fill it in or drop the row"
@@ -203,7 +206,8 @@ def _fractions(p: RawTargets) -> np.ndarray:
 def _kinds(columns: Sequence[np.ndarray]) -> np.ndarray:
     """All numbers that occur, in ascending order; True and False where all are."""
     bools = all(c.dtype.kind == "b" for c in columns)
-    low, high = min(c.min().item() for c in columns), max(c.max().item() for c in columns)
+    low = min(c.min().item() for c in columns)
+    high = max(c.max().item() for c in columns)
     whole = not bools and not any(c.dtype.kind == "f" and (c % 1).any() for c in columns)
     if whole and low > -(2**20) and high < 2**20:  # counting is faster than sorting
         counts = np.zeros(int(high) - int(low) + 1, np.int64)
@@ -224,7 +228,8 @@ def count_kinds(columns: Sequence[np.ndarray]) -> int:
 def _kept(p: RawTargets, classes: int) -> Tensor:
     """Labels that are 0..classes-1 already."""
     y = p.tensor().long()
-    if (bad := (y < 0) | (y >= classes)).any():
+    bad = (y < 0) | (y >= classes)
+    if bad.any():
         row = int(bad.nonzero()[0])
         raise p.refuse(row, f"the label {int(y[row])} is none of 0..{classes - 1}, classes={classes}")
     return y
@@ -274,7 +279,8 @@ def _of_texts(parts: Sequence[RawTargets], labels: Sequence[Label]) -> Coded:
     for p, texts in zip(parts, spelt, strict=True):
         numbers = {text: places.get(name, -1) for text, name in texts.items()}
         y = np.fromiter(map(numbers.__getitem__, p.values.ravel().tolist()), np.int64, p.values.size)
-        if (bad := y < 0).any():
+        bad = y < 0
+        if bad.any():
             at = int(bad.argmax())
             raise p.refuse(at, f"{p.values.flat[at]!s} is not among labels={(*names,)}")
         out.append(torch.from_numpy(y).reshape(p.values.shape))

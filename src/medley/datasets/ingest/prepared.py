@@ -42,7 +42,8 @@ def preparation(given: Any, call: str) -> Scaling:
 def refuse_special(scaling: Scaling, special: Sequence[str], call: str) -> None:
     """Raise RecipeError if the target or the client is a column of the preparation, whose columns are inputs."""
     assert scaling.coding is not None
-    if both := [name for name in special if name in scaling.coding.names]:
+    both = [name for name in special if name in scaling.coding.names]
+    if both:
         raise RecipeError(
             f"{call}: prepared= would make an input of {both[0]!r}, the target or the client; prepare only the "
             "other columns",

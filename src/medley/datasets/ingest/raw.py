@@ -61,7 +61,8 @@ class Shelf:
     """Items of a data set, read together; the last call's items are kept, so that each is read once for all inputs."""
 
     def __init__(self, items: Any, place: Place) -> None:
-        self.items, self.place = items, place
+        self.items = items
+        self.place = place
         self._last: tuple[list[int], list[Any]] = ([], [])
 
     def read(self, rows: list[int]) -> list[Any]:
@@ -80,7 +81,8 @@ class Items:
     cheap = False
 
     def __init__(self, shelf: Shelf, path: Path) -> None:
-        self.shelf, self.path = shelf, path
+        self.shelf = shelf
+        self.path = path
         try:
             first = as_row(_at(shelf.read([0])[0], path), path)
         except BadData as e:
@@ -98,7 +100,8 @@ class Items:
             except BadData as e:
                 raise e.at(self.shelf.place.at(i)) from None
             out.append(row.to(self.dtype))
-            if said := self._differs(row, out[-1]):
+            said = self._differs(row, out[-1])
+            if said:
                 raise BadData(said, place=self.shelf.place.at(i))
         if not out:
             return torch.empty(0, *self.shape[1:], dtype=self.dtype)
@@ -200,11 +203,13 @@ def column(items: Any, target: str | int, place: Place) -> Any:
     values = [read(i) for i in range(len(items))]
     with torch.random.fork_rng(devices=[]):
         for i in np.linspace(0, len(items) - 1, AGAIN).astype(int).tolist() if values else []:
-            if str(again := read(i)) != str(values[i]):
+            again = read(i)
+            if str(again) != str(values[i]):
                 said = f"it has the target {str(values[i])[:40]}, and read again {str(again)[:40]}; inputs and targets "
                 said += "are read apart, so an item must have the same target always: draw them first, as arrays"
                 raise BadData(said, place=place.at(i))
-    if odd := [i for i, v in enumerate(values) if np.shape(v) != np.shape(values[0])]:
+    odd = [i for i, v in enumerate(values) if np.shape(v) != np.shape(values[0])]
+    if odd:
         said = f"its target has shape {list(np.shape(values[odd[0]]))}, row 0's {list(np.shape(values[0]))}"
         raise BadData(f"{said}; give all the same", place=place.at(odd[0]))
     return [v[()] if isinstance(v, np.ndarray) and not v.ndim else v for v in values]

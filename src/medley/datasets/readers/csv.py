@@ -55,7 +55,8 @@ def csv(  # noqa: PLR0913
     """
     call = called("csv", path, delimiter=None if delimiter == "," else delimiter)
     check_delimiter(delimiter, call)
-    roles, file = Roles.of(call, target, client, keys, prepared), locate(path, folder, (), call)
+    roles = Roles.of(call, target, client, keys, prepared)
+    file = locate(path, folder, (), call)
     refuse_packed(file, call)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:

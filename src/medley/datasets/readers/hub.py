@@ -65,7 +65,8 @@ def hub(  # noqa: PLR0913
             raise RecipeError.unknown(column, splits[train].column_names, f"{call}: split {train!r}")
     test_rows = None if test is None else (_features(splits[test], wanted, call), np.asarray(splits[test][target]))
     keyed = {key: np.asarray(splits[train][key]) for key in named}
-    X, y = _features(splits[train], wanted, call), np.asarray(splits[train][target])
+    X = _features(splits[train], wanted, call)
+    y = np.asarray(splits[train][target])
     return Raw(call, X, y, target, keyed, test=test_rows).dataset(name, regression)
 
 

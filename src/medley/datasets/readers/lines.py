@@ -28,14 +28,20 @@ class Lines:
     """The lines of a CSV file. Excel's first line, ``sep=;``, says the delimiter."""
 
     def __init__(self, stream: Any, delimiter: str, call: str) -> None:
-        self.call, self.delimiter, self.start = call, delimiter, 0
-        self.flags, self.width, self.row = set[int](), 0, 0
+        self.call = call
+        self.delimiter = delimiter
+        self.start = 0
+        self.flags = set[int]()
+        self.width = 0
+        self.row = 0
         start = stream.tell() if stream.seekable() else 0
         first = stream.readline()
-        if (said := first.rstrip("\r\n").strip('"')) and said[:4] == "sep=" and len(said) == 5:
+        said = first.rstrip("\r\n").strip('"')
+        if said and said[:4] == "sep=" and len(said) == 5:
             if delimiter not in (",", said[4]):
                 raise RecipeError(f"{call}: the first line says {said!r}; leave delimiter= out", "delimiter")
-            self.delimiter, self.start = said[4], 1
+            self.delimiter = said[4]
+            self.start = 1
         else:
             stream.seek(start)
         self.reader = csvfile.reader(stream, delimiter=self.delimiter, strict=True)
@@ -46,7 +52,8 @@ class Lines:
 
     def _block(self, size: int) -> list[list[str]]:
         """The next lines. Raises BadData, naming the line, for a quote that is not closed in its line."""
-        before, block = self.reader.line_num, list[list[str]]()
+        before = self.reader.line_num
+        block = list[list[str]]()
         try:
             block.extend(islice(self.reader, size))
         except csvfile.Error as e:
@@ -96,7 +103,9 @@ class Lines:
 
         Raises BadData, naming row and column, for a row of another length and for a cell that is not a number.
         """
-        values, texts, rows = array("d"), [list[str]() for _ in named], 0
+        values = array("d")
+        texts = [list[str]() for _ in named]
+        rows = 0
         self.width, self.row = len(header), int(again)
         block = [self.first] if again else []
         while block := block or self._block(BLOCK):
@@ -108,7 +117,8 @@ class Lines:
             for cells_of, j in zip(texts, named, strict=True):
                 cells_of += map(str.strip, columns[j])
             rows += len(block)
-            self.row, block = rows, []
+            self.row = rows
+            block = []
         return np.frombuffer(values, np.float64).reshape(rows, len(numeric)), texts
 
     def _numbers(
@@ -189,7 +199,8 @@ def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, 
 def reencode(file: Path) -> str:
     """Advice for a CSV file that is not in UTF-8: UTF-16 if it has that byte order mark, else Windows' or Latin-1."""
     content = file.read_bytes()
-    start, code = content[:14], "cp1252"
+    start = content[:14]
+    code = "cp1252"
     try:
         code = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else code
         code = {b"\0": "utf-16-be", b"": code}.get(start[:1], "utf-16-le" if start[1:2] == b"\0" else code)
@@ -221,7 +232,8 @@ def refuse_packed(file: Path, call: str) -> None:
         first = start[:4]
     if b"\0" in start and first[:2] not in (*PACKED, b"\xff\xfe", b"\xfe\xff"):
         raise BadData(f"{call}: {file} is no CSV file in UTF-8 (it has NUL bytes). {reencode(file)}")
-    if (said := PACKED.get(first[:2])) and first.startswith(MAGIC.get(first[:2], first[:2])):
+    said = PACKED.get(first[:2])
+    if said and first.startswith(MAGIC.get(first[:2], first[:2])):
         raise BadData(f"{call}: {file} {said}")
 
 

@@ -42,7 +42,8 @@ def npz(  # noqa: PLR0913
     ``y_test`` is missing, and BadData if the file is damaged or holds Python objects.
     """
     call = called("npz", path, X=X, y=y, client=client, X_test=X_test, y_test=y_test)
-    file, named = locate(path, folder, (), call), all_keys(y, client, keys, call)
+    file = locate(path, folder, (), call)
+    named = all_keys(y, client, keys, call)
     arrays = read_npz(file, [n for n in (X, y, X_test, y_test, *named) if n is not None], call)
     warn_of_unread(file, arrays, call)
     if (X_test is None) != (y_test is None):

@@ -35,7 +35,8 @@ def parquet(
         from pyarrow import parquet as pq
     except ImportError:
         raise RecipeError(f"{call} needs pyarrow: {install('parquet')}.") from None
-    roles, file = Roles.of(call, target, client, keys, prepared), locate(path, folder, (), call)
+    roles = Roles.of(call, target, client, keys, prepared)
+    file = locate(path, folder, (), call)
     try:
         names = [name.strip() for name in pq.read_schema(file).names]
         inputs = roles.inputs(names)

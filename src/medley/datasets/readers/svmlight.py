@@ -58,7 +58,8 @@ def svmlight(
         raise _unread(files, error, call) from None
     Xs = counted_from(out[::2], zero_based, n_features, call)
     for y in out[1::2]:
-        if (odd := np.abs(y) >= 2**53).any():
+        odd = np.abs(y) >= 2**53
+        if odd.any():
             place = DataPlace(call, row=int(odd.argmax()), column="y")
             raise BadData(
                 f"{y[odd][0]:.0f} has too many digits for the reader's floats; number such labels", place=place

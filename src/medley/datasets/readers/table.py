@@ -164,7 +164,8 @@ class Roles:
         coded = () if self.scaling is None or self.scaling.coding is None else self.scaling.coding.names
         refuse_absent(columns, self.named, self.client, self.call)
         if coded:
-            if missing := [name for name in coded if name not in columns]:
+            missing = [name for name in coded if name not in columns]
+            if missing:
                 raise RecipeError.unknown(missing[0], columns, f"{self.call}: prepared=: the header")
             return [*coded]
         inputs = [name for name in columns if name not in self.named]
@@ -175,7 +176,9 @@ class Roles:
         self, columns: Mapping[str, Any], inputs: Sequence[str], name: str, regression: bool | None, X: Any = None
     ) -> Dataset:
         """The data set of columns by name; ``X`` has the inputs if these are numbers already."""
-        n, features, place = len(columns[self.target]), tuple(inputs), Place(self.call)
+        n = len(columns[self.target])
+        features = tuple(inputs)
+        place = Place(self.call)
         if not n or not inputs:
             raise BadData(f"there are {n} rows of {len(inputs)} features; give at least one of each", place=place)
         if self.scaling is not None and self.scaling.coding is not None:
@@ -236,11 +239,13 @@ def frame(
         chosen = [*map(str, features)]
         if prepared is not None:
             raise RecipeError(f"{CALL}: prepared= says which columns are inputs; leave features= out", "features")
-        if both := [name for name in chosen if name in roles.named]:
+        both = [name for name in chosen if name in roles.named]
+        if both:
             role = "target" if both[0] == roles.target else "client"
             said = f"features= has {both[0]!r}, the column of the {role}; leave it out there"
             raise RecipeError(f"{CALL}: {said}", "features")
-        if missing := [name for name in chosen if name not in names]:
+        missing = [name for name in chosen if name not in names]
+        if missing:
             raise RecipeError.unknown(missing[0], names, f"{CALL}: features=: the table")
         names = {k: v for k, v in names.items() if k in (*roles.named, *chosen)}
     inputs = roles.inputs([*names]) if features is None else chosen
@@ -250,7 +255,8 @@ def frame(
 
 def by_client(value: Any) -> Dataset:
     """A frame of all clients' rows as a data set with the key "client". Raises BadData without that column."""
-    columns, place = columns_of(value), Place("Federation(clients=...)")
+    columns = columns_of(value)
+    place = Place("Federation(clients=...)")
     target = target_of(columns, place)
     if target is None or "client" not in columns:
         raise BadData(
