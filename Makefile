@@ -84,8 +84,8 @@ soak-deploy: .venv-deploy/.ready
 # Ray and Flower, in an environment of their own: Flower holds typer, rich and packaging back. Tests on Ray share a worker.
 test-deploy: .venv-deploy/.ready
 	.venv-deploy/bin/pytest -n 2 --dist loadgroup $(SLOWEST) tests/transports/test_ray.py tests/transports/test_ray_nodes.py \
-	  tests/flower tests/conformance/test_transports.py "tests/test_soak.py::test_three_thousand_rounds_leave_memory_flat[ray]"
-	.venv-deploy/bin/pytest -n 2 --jaxtyping-packages=medley,support.checked -m shapes tests/flower
+	  tests/deploy tests/conformance/test_transports.py "tests/test_soak.py::test_three_thousand_rounds_leave_memory_flat[ray]"
+	.venv-deploy/bin/pytest -n 2 --jaxtyping-packages=medley,support.checked -m shapes tests/deploy
 
 .venv-deploy/.ready: pyproject.toml constraints.txt
 	test -x .venv-deploy/bin/python || $(PYTHON) -m venv .venv-deploy

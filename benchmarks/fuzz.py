@@ -36,15 +36,16 @@ from medley.contract.errors import BadData, MedleyError
 from medley.contract.message import Message
 from medley.contract.messages import Model
 from medley.contract.types import Num, Vec
-from medley.flower.agreement import Terms
-from medley.flower.checked_json import Words, opened, sealed_error
-from medley.flower.client_reports import Census, ClientReport, Known, RowKind, TaskReport
-from medley.flower.messenger import Messenger
-from medley.flower.node import CallRequest
-from medley.flower.remote_figures import Asked, Figures
-from medley.flower.secure_parties import STEPS, RemoteParties, form
-from medley.flower.sums import Sums
-from medley.flower.transport import Flower, FlowerConnection
+from medley.deploy.node.sums import Sums
+from medley.deploy.protocol.agreement import Terms
+from medley.deploy.protocol.calls import CallRequest
+from medley.deploy.protocol.checked_json import Words, opened, sealed_error
+from medley.deploy.protocol.reports import Census, ClientReport, Known, RowKind, TaskReport
+from medley.deploy.protocol.secure_steps import STEPS, form
+from medley.deploy.server.evaluation import Asked, Figures
+from medley.deploy.server.messenger import Messenger
+from medley.deploy.server.sums import RemoteParties
+from medley.deploy.server.transport import Flower, FlowerConnection
 from medley.recipe.limits import ClientLimits
 from medley.secure import tables
 from medley.secure.party import Party

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 
 PYTHON = [sys.executable, "-c"]
-APP = "from medley.flower import deploy; from medley import recipe"
-DATA = f"{APP}; recipe.loads(deploy.RECIPE).federation().draw(0)"
+APP = "from medley.deploy import commands; from medley import recipe"
+DATA = f"{APP}; recipe.loads(commands.RECIPE).federation().draw(0)"
 PARTS = {
     "Flower's own process": ([str(Path(sys.executable).with_name("flwr-clientapp")), "--help"], None),
     "torch": ([*PYTHON, "import torch"], None),

@@ -29,8 +29,8 @@ PRIVATE, ROWS, PEOPLE = (f"tests/privacy/test_{name}.py" for name in ("private",
 ACCOUNT, SHARES = "tests/privacy/test_accountant.py", "tests/privacy/test_skellam.py"
 PROTOCOL, RING, SECURE = (f"tests/secure/test_{name}.py" for name in ("protocol", "ring", "run"))
 RULES, ROBUST = "tests/robust/test_rules.py", "tests/robust/test_robust.py"
-NODES, NODE_SUMS, APP = (f"tests/flower/test_{name}.py" for name in ("private_nodes", "secure", "flower"))
-RECORD, CHAIN = "tests/flower/test_record.py", "tests/flower/test_record_chain.py"
+NODES, NODE_SUMS, APP = (f"tests/deploy/test_{name}.py" for name in ("private_nodes", "secure", "flower"))
+RECORD, CHAIN = "tests/deploy/test_record.py", "tests/deploy/test_record_chain.py"
 STUDY, STUDY_ATTACKS = "tests/statistics/test_rules.py", "tests/statistics/test_attacks.py"
 DOMINANCE, REGISTER, KNAPSACK = (f"tests/statistics/test_{name}.py" for name in ("dominance", "register", "knapsack"))
 
@@ -41,7 +41,7 @@ BUDGETS = [
     Plant("a budget of rows exceeded by 5 %", "privacy/rows.py",
           "if after > epsilon * (1 + 1e-9):", "if after > epsilon * 1.05:",
           [f"{ROWS}::test_a_budget_of_rows_that_is_a_little_short_of_three_rounds_has_two"]),
-    Plant("a node's budget exceeded by 5 %", "flower/account.py",
+    Plant("a node's budget exceeded by 5 %", "deploy/node/account.py",
           "> most * (1 + 1e-9):", "> most * 1.05:",
           [f"{APP}::test_an_account_that_is_a_little_short_of_three_trainings_has_two"], True),
     Plant("noise for a budget that is 5 % larger", "privacy/accountant.py",
@@ -50,7 +50,7 @@ BUDGETS = [
     Plant("a quick look at a budget that is 5 % larger", "privacy/accountant.py",
           "rounds=n)], delta) <= target for", "rounds=n)], delta) <= 1.05 * target for",
           [f"{PRIVATE}::test_a_budget_that_is_a_little_short_of_three_rounds_has_two"]),
-    Plant("a node that forgets what it spent", "flower/account.py",
+    Plant("a node that forgets what it spent", "deploy/node/account.py",
           'self._save(FILE, json.dumps({**saved, "spent": plain, "last": None}))', "del plain",
           [f"{APP}::test_private_rows_have_no_exact_loss_and_as_many_trainings_as_the_recipe_has_rounds"], True),
     Plant("sums of one round counted as the loudest alone", "privacy/accountant.py",
@@ -84,13 +84,13 @@ NOISE = [
     Plant("noise from a key of 64 bits", "runtime/streams.py",
           "self._key = _digest(seed, name, 32)", "self._key = _digest(seed, name, 8)",
           ["tests/runtime/test_streams.py::test_secret_streams_are_what_the_docstring_says"]),
-    Plant("a node's noise from 32 bits", "flower/client.py",
+    Plant("a node's noise from 32 bits", "deploy/node/app.py",
           "me.noise_seed = randbits(256)", "me.noise_seed = randbits(32)",
           [f"{NODES}::test_a_node_draws_the_noise_of_its_rows_from_256_bits"], True),
-    Plant("a node's noise from the run's seed", "flower/client.py",
+    Plant("a node's noise from the run's seed", "deploy/node/app.py",
           "me.noise_seed = randbits(256)", "me.noise_seed = None",
           [f"{NODES}::test_a_node_draws_the_noise_of_its_rows_from_256_bits"], True),
-    Plant("a node's share of noise from 32 bits", "flower/sums.py",
+    Plant("a node's share of noise from 32 bits", "deploy/node/sums.py",
           "PCG64DXSM(randbits(128))", "PCG64DXSM(randbits(32))",
           [f"{NODE_SUMS}::test_a_node_draws_its_share_of_the_noise_from_128_bits"], True),
     Plant("shares of noise that are enough only if nobody leaves", "secure/ring.py",
@@ -124,19 +124,19 @@ PEOPLES = [
     Plant("a person at two clients counted once", "federation/people.py",
           "np.flatnonzero(first != last)", "np.flatnonzero(first > last)",
           [f"{PEOPLE}::test_people_that_are_not_known"]),
-    Plant("people who are not taken as private on a node", "flower/settings.py",
+    Plant("people who are not taken as private on a node", "deploy/protocol/settings.py",
           'part.unit != "client"', 'part.unit == "row"',
           [f"{NODES}::test_a_node_with_private_rows_sends_no_counts_of_them"], True),
 ]  # fmt: skip
 
 SEEN = [
-    Plant("class counts of private rows", "flower/client.py",
+    Plant("class counts of private rows", "deploy/node/app.py",
           "tasks=[replace(task, support=[]) for", "tasks=[replace(task) for",
           [f"{NODES}::test_a_node_with_private_rows_sends_no_counts_of_them"], True),
-    Plant("AUROC counts of private rows", "flower/client.py",
+    Plant("AUROC counts of private rows", "deploy/node/app.py",
           "hidden = is_row_private(method) or ", "hidden = ",
           [f"{NODES}::test_a_node_with_private_rows_sends_no_counts_of_them"], True),
-    Plant("a training loss of private rows", "flower/client.py",
+    Plant("a training loss of private rows", "deploy/node/app.py",
           '(exact, private, "its rows', '(False, private, "its rows',
           [f"{APP}::test_private_rows_have_no_exact_loss_and_as_many_trainings_as_the_recipe_has_rounds"], True),
 ]  # fmt: skip
@@ -169,7 +169,7 @@ SECRETS = [
           "others = math.fsum(sorted(w for j, w in weights.items() if j != top)[: least - 1])",
           "others = math.fsum(w for j, w in weights.items() if j != top)",
           [f"{NODE_SUMS}::test_weights_that_single_out_a_client_are_refused"], True),
-    Plant("a second masked reply of one sum", "flower/sums.py",
+    Plant("a second masked reply of one sum", "deploy/node/sums.py",
           "if saved.asked[step] != digest:", "if False:",
           [f"{NODE_SUMS}::test_a_client_trains_once_a_sum_on_the_model_that_all_are_sent"], True),
 ]  # fmt: skip
@@ -234,9 +234,9 @@ STUDIES = [
 ]  # fmt: skip
 
 RECORDS = [
-    Plant("a record whose lines may be changed", "flower/record.py",
+    Plant("a record whose lines may be changed", "deploy/node/record.py",
           'or line["before"] != before:', "or False:", [CHAIN], True),
-    Plant("a line of the record without a signature", "flower/record.py",
+    Plant("a line of the record without a signature", "deploy/node/record.py",
           "if public is not None:\n", 'if public is not None and "signature" in line:\n', [CHAIN], True),
     Plant("an answer before its line is on the disk", "storage/atomic.py",
           "            flush(file.fileno())\n", "", [CHAIN], True),

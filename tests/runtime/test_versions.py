@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import medley as md
 from medley.cli import app
 from medley.contract.errors import RecipeError
-from medley.flower.agreement import own_version
+from medley.deploy.protocol.agreement import own_version
 from medley.runtime.versions import OWN, install, version, version_of
 
 

@@ -17,9 +17,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from medley.clients.host import ClientHost
 from medley.clients.memories import Memories
 from medley.contract import pytree
-from medley.flower.messenger import Messenger
-from medley.flower.node import CallRequest, Shelf, answer, client_app
-from medley.flower.transport import Flower, FlowerConnection
+from medley.deploy.node.serve import Shelf, answer, client_app
+from medley.deploy.protocol.calls import CallRequest
+from medley.deploy.server.messenger import Messenger
+from medley.deploy.server.transport import Flower, FlowerConnection
 from medley.wire.exchange import Exchange
 from medley.wire.fold import Fold
 

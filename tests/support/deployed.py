@@ -17,7 +17,7 @@ from pathlib import Path
 
 import medley as md
 from medley import recipe
-from medley.flower import deploy
+from medley.deploy import commands
 
 PATIENCE = 300
 """Seconds; a busy machine takes long to start processes."""
@@ -116,7 +116,7 @@ class Deployment:
             keys: the number of nodes
             again: whether a server that ends is started again
         """
-        deploy.init(folder, clients=keys)
+        commands.init(folder, clients=keys)
         port = ports()
         self = cls(folder, port, {**environment(folder / "flwr"), "PORT": str(port), "LISTEN": "127.0.0.1"})
         subprocess.run(["./keys.sh", "127.0.0.1", str(keys)], cwd=folder, env=self.env, check=True)

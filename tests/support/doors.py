@@ -17,8 +17,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 import medley as md
 from medley.contract import BadData, Family
-from medley.flower.client_reports import agreed, differing
-from medley.flower.client_rows import own_lots, report
+from medley.deploy.node.rows import own_lots, report
+from medley.deploy.protocol.reports import agreed, differing
 from medley.recipe import Recipe
 
 CLIENTS = ("u", "v")

@@ -31,10 +31,10 @@ def deploy_init(
 ) -> None:
     """Write a recipe as a Flower app, with scripts that make keys and try it on this machine."""
     from .. import recipe
-    from ..flower import deploy
+    from ..deploy import commands
 
     r = None if recipe_file is None else recipe.load(recipe_file)
-    for path in deploy.init(folder, r, clients):
+    for path in commands.init(folder, r, clients):
         show(str(path))
     if r is not None and "study" in r.tables:
         show(f"{folder / 'node/mydata.py'} reads a site's rows; change it first")
@@ -43,7 +43,7 @@ def deploy_init(
 
 def deploy_gate(database: Path, socket: Path) -> None:
     """Tell nginx, through a socket, whether a registered node has signed a request; server.sh starts it."""
-    from ..flower.gate import Gate  # Windows has no such sockets
+    from ..deploy.server.gate import Gate  # Windows has no such sockets
 
     with Gate(database, socket) as gate:
         gate.serve_forever()
@@ -76,7 +76,7 @@ def deploy_run(
 ) -> None:
     """Run the app on its SuperLink, print its progress, and end with the run: exit code 0 if it finished."""
     from ..contract.errors import RecipeError
-    from ..flower.deploy import Deployment
+    from ..deploy.commands import Deployment
     from ..storage.run_folder import holds_run
 
     if readmit and resume is None:

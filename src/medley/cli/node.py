@@ -91,10 +91,10 @@ def node(
 
     The node runs only the code that is installed here, and never code that it receives. Its data stays here.
     """
-    from ..flower import cleaning
-    from ..flower.daemon import Resident
-    from ..flower.fleet import FleetNode
-    from ..flower.owner import ledgers
+    from ..deploy.node import cleaning
+    from ..deploy.node.fleet import FleetNode
+    from ..deploy.node.owner import ledgers
+    from ..deploy.node.poll import Resident
 
     os.umask(0o077)  # only this user may read its memories
     age = None if keep is None else cleaning.seconds(keep)
@@ -125,8 +125,8 @@ def node(
 
 def _app(recipe_file: Path, data: Path | None, code: list[str]) -> Any:
     """The app of a training, or of a study."""
+    from ..deploy.node.poll import data_function
     from ..flower import client_app, study_client_app
-    from ..flower.daemon import data_function
 
     read_data = None if data is None else data_function(data)
     if not _is_study(recipe_file):
@@ -159,10 +159,10 @@ def _begin(recipe_file: Path, keyring: Path | None, key: Path, verbose: bool, cl
 def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) -> None:
     """Build the client's model, then print the description of its rows that the server will get."""
     from ..contract.errors import BadData, MedleyError
-    from ..flower.client import ClientSide
-    from ..flower.client_reports import agreed
-    from ..flower.client_rows import report
-    from ..flower.daemon import data_function
+    from ..deploy.node.app import ClientSide
+    from ..deploy.node.poll import data_function
+    from ..deploy.node.rows import report
+    from ..deploy.protocol.reports import agreed
 
     _check(recipe_file, None)
     if _is_study(recipe_file):
@@ -214,7 +214,7 @@ def _categories(data_set: Any) -> list[str]:
 def _report_site(recipe_file: Path, data: Path | None, client: int) -> None:
     """Build the recipe's analyses and rules, then print a description of the site's rows."""
     from .. import recipe
-    from ..flower.daemon import data_function
+    from ..deploy.node.poll import data_function
     from ..statistics.site import Site
 
     if data is None:
@@ -233,8 +233,8 @@ def _report_site(recipe_file: Path, data: Path | None, client: int) -> None:
 def _check(recipe_file: Path, keyring: Path | None) -> None:
     """Raise RecipeError for files that cannot be used, and MedleyError for another version of flwr."""
     from ..contract.errors import RecipeError
-    from ..flower.flwr_api import checked_version
-    from ..flower.sums import read_keyring
+    from ..deploy.node.sums import read_keyring
+    from ..deploy.protocol.flwr_api import checked_version
 
     checked_version()
     if not recipe_file.is_file():
@@ -265,8 +265,8 @@ def _number(client: int | None, key: Path | None) -> int:
 def _leave(memory: Path, client: int) -> None:
     """Tell the client's node, through a file, that its next answer is its last."""
     from ..contract.errors import RecipeError
-    from ..flower.node import LEAVE
-    from ..flower.owner import own_folder
+    from ..deploy.node.owner import own_folder
+    from ..deploy.node.serve import LEAVE
 
     folder = own_folder({"memory": str(memory), "partition-id": client})
     if not folder.is_dir():
@@ -282,8 +282,8 @@ def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | Non
     import datetime
 
     from ..contract.errors import RecipeError
-    from ..flower import record
-    from ..flower.owner import record_of
+    from ..deploy.node import record
+    from ..deploy.node.owner import record_of
 
     if key is None:
         raise _missing(
@@ -311,7 +311,7 @@ def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | Non
 
 
 def _renew(memory: Path, key: Path | None, old: Path) -> None:
-    from ..flower.owner import renew
+    from ..deploy.node.owner import renew
 
     if key is None:
         raise _missing({"key": key}, "the new key")
@@ -323,9 +323,9 @@ def _log(memory: Path, client: int | None, key: Path | None, what: str) -> None:
     """Show the records of a node, or check every line of them."""
     from ..contract.errors import RecipeError
     from ..contract.text import shown
-    from ..flower import record
-    from ..flower.owner import ledgers_to_read
-    from ..flower.sent import numbers
+    from ..deploy.node import record
+    from ..deploy.node.owner import ledgers_to_read
+    from ..deploy.node.sent import numbers
 
     if what not in ("show", "verify", "sent"):
         raise RecipeError(f"--log {what}: give show, verify or sent", "log")
@@ -362,7 +362,7 @@ def _log(memory: Path, client: int | None, key: Path | None, what: str) -> None:
 
 
 def _clean(memory: Path, age: float) -> None:
-    from ..flower.cleaning import clean as delete_old
+    from ..deploy.node.cleaning import clean as delete_old
 
     deleted = delete_old(memory, age)
     typer.echo("\n".join(f"deleted {run}" for run in deleted) or f"{memory} holds no memories to delete")

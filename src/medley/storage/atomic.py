@@ -178,3 +178,12 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def private(folder: Path) -> Path:
+    """Make a folder and its missing parents, readable by their owner only (0700)."""
+    for place in reversed([folder, *folder.parents]):
+        if not place.exists():
+            with writing(place):
+                place.mkdir(mode=0o700, exist_ok=True)
+    return folder

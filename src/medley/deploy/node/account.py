@@ -1,0 +1,118 @@
+"""A node's own account of what it has disclosed about its rows, over all studies. It does not rely on the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from ...contract.errors import WireError
+from ...privacy import accountant
+from ...privacy.accountant import Release
+from ...storage.atomic import private, write
+
+FILE = "account.json"
+ANSWER = "training"
+"""Files of a client's node: what each study has spent, and the answer to the last training request."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a client has disclosed, by study. A repeated last request gets the same answer, which discloses nothing
+    more.
+
+    Attributes:
+        study: short text that names the owner's recipe
+    """
+
+    folder: Path
+    client: int
+    study: str
+
+    def once(self, digest: str, answer: Callable[[], bytes]) -> bytes:
+        """The answer already given to the training with this digest, if it was the last one."""
+        with self._lock():
+            if self._load().get("last") == digest:
+                return (self.folder / ANSWER).read_bytes()
+        out = answer()
+        with self._lock():
+            self._save(ANSWER, out)
+            self._save(FILE, json.dumps({**self._load(), "last": digest}))
+        return out
+
+    def train(self, release: Release, limit: float, total: float | None, delta: float) -> None:
+        """Count a training on private rows, before it begins.
+
+        Args:
+            limit: the ε of the owner's recipe
+            total: the ε of all studies together; None for the recipe's
+            delta: δ, for the ε of all studies
+
+        Raises WireError, with what was spent, if the training would exceed either limit.
+        """
+        with self._lock():
+            self._train(release, limit, total, delta)
+
+    def _train(self, release: Release, limit: float, total: float | None, delta: float) -> None:
+        saved = self._load()
+        spent = {study: [Release(**r) for r in lines] for study, lines in saved.get("spent", {}).items()}
+        before = [*chain.from_iterable(spent.values())]
+        spent[self.study] = accountant.added(spent.get(self.study, []), release)
+        after = [*chain.from_iterable(spent.values())]
+        shared = ("its owner, for all studies,", total) if total is not None else ("its recipe", limit)
+        for releases, (what, most) in ((spent[self.study], ("its recipe", limit)), (after, shared)):
+            epsilon = accountant.epsilon(releases, delta)
+            if epsilon > most * (1 + 1e-9):
+                raise WireError(
+                    f"client {self.client} refuses: its rows have spent ε = "
+                    f"{accountant.epsilon(before, delta):.4g} in all (δ = {delta:g}), {what} allows {most:.4g}, "
+                    f"and this training would make it {epsilon:.4g}. Its owner can allow more by medley node "
+                    f"--epsilon; if the owner begins a new account by deleting {FILE} in the node's folder of "
+                    "memories, its ε comes on top of the old one's"
+                )
+        plain = {study: [*map(asdict, each)] for study, each in spent.items()}
+        self._save(FILE, json.dumps({**saved, "spent": plain, "last": None}))
+
+    def evaluate(self, digest: str, most: int) -> None:
+        """Count an evaluation of the training loss alone, unless it repeats the last one.
+
+        Raises WireError after more than ``most`` evaluations in one study.
+        """
+        with self._lock():
+            self._evaluate(digest, most)
+
+    def _evaluate(self, digest: str, most: int) -> None:
+        saved = self._load()
+        counts = saved.get("evaluations", {})
+        count, last = counts.get(self.study, (0, ""))
+        if digest == last:
+            return
+        if count >= most:
+            raise WireError(
+                f"client {self.client} refuses: it has told the loss of its rows for {count} models, as many as "
+                "its recipe allows. From the losses of many models the server could compute a client's "
+                "gradient or find out who is among its rows. For another run, give a new recipe that the owner "
+                "agrees to"
+            )
+        self._save(FILE, json.dumps({**saved, "evaluations": {**counts, self.study: (count + 1, digest)}}))
+
+    def _lock(self) -> FileLock:
+        """Held while the account is read and written, because a node may answer several runs at once."""
+        return FileLock(private(self.folder) / f"{FILE}.lock")
+
+    def _load(self) -> dict[str, Any]:
+        path = self.folder / FILE
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError) as e:
+            raise WireError(f"client {self.client}: {FILE} cannot be read, {type(e).__name__}") from None
+
+    def _save(self, name: str, content: str | bytes) -> None:
+        write(private(self.folder) / name, content, owner_only=True)

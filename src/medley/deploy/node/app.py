@@ -1,0 +1,434 @@
+"""The client's side of a recipe as a Flower app: ``app = client_app("recipe.toml")``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from secrets import randbits
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ... import engines
+from ... import recipe as recipes
+from ...clients.host import ClientHost
+from ...contract import BadData, Client, ClientFailed, Local, MedleyError, PersonalModel, RecipeError, WireError, pytree
+from ...contract.surroundings import set_aside
+from ...contract.tuned import split
+from ...privacy.accountant import Release, added, epsilon
+from ...privacy.private import private_part
+from ...recipe import Recipe
+from ...recipe.user_code import names
+from ...server.clientwise import model_of
+from ...server.options import RunOptions
+from ...wire.codec import Plain
+from ...wire.exchange import Exchange, Tag
+from ..protocol import calls
+from ..protocol.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
+from ..protocol.checked_json import Words
+from ..protocol.flwr_api import Handler, Letter
+from ..protocol.reports import Known
+from ..protocol.secure_steps import STEPS
+from ..protocol.settings import Method, clients_of, is_row_private, settled
+from . import serve
+from .account import Account
+from .coarse import GRADIENT, RUNS, Coarse
+from .owner import bytes_of, claim, ledgers, memories
+from .rows import Lot, NodeRows, Own, own_lots, report, share
+from .sums import Sums
+
+if TYPE_CHECKING:
+    from ..protocol.flwr_api import ClientApp, Context
+
+log = logging.getLogger("medley")
+
+OWN_LOG = "the log of its node says more"
+
+
+def client_app(
+    recipe: str | Path,
+    data: Callable[[Context], Own] | None = None,
+    method: Method | None = None,
+    code: Collection[str] | None = None,
+) -> ClientApp:
+    """One client's side of a recipe. The SuperNode's ``--node-config`` says which client it is, for example
+    ``partition-id=0``.
+
+    Args:
+        data: a function that returns the client's own data; with a stream, one data set for each task. Its test rows
+            are for evaluation. By default the client gets its share of the recipe's data
+        method: the server's method, if it isn't the recipe's first
+        code: the names "module:name" that the recipe and the server's settings may import; by default the names in the
+            recipe's file
+
+    The client keeps its memory in the folder that the node config names as ``memory``, by default ``~/.medley``. A
+    process that serves several messages reads recipe and data once.
+    """
+    side = ClientSide(recipe, data, method, code)
+    kinds = [*recipes.methods(_kinds(Path(recipe))).values(), *([] if method is None else [type(split(method)[0])])]
+    queries: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
+    queries |= {f"query.{step}": side.secure(step) for step in STEPS}
+    handlers: dict[str, Handler] = {"query": side.report, "evaluate": side.evaluate, **queries}
+    handlers = {kind: discreet(side.isolated(handler)) for kind, handler in handlers.items()}
+    return serve.client_app(handlers, Path(recipe))
+
+
+def _kinds(recipe: Path) -> list[str]:
+    """The kinds of the methods in a recipe's file. Empty if the file cannot be read: the first message reports this."""
+    with suppress(MedleyError):
+        tables = recipes.load(recipe).tables.get("methods", [])
+        return [t["kind"] for t in tables if isinstance(t, dict) and isinstance(t.get("kind"), str)]
+    return []
+
+
+def discreet(handler: Handler) -> Handler:
+    """The handler, with errors that quote none of the client's data; the full errors stay in the client's own log.
+
+    Errors about settings, messages and shapes go to the server unchanged. For other errors, and for errors in the
+    client's own code, such as its loss, the server gets only the class.
+    """
+
+    def reply(letter: Letter, context: Context) -> bytes:
+        try:
+            return handler(letter, context)
+        except ClientFailed as e:
+            log.error("%s", e)
+            kind = e.traceback.strip().rpartition("\n")[2].partition(":")[0]
+            left: MedleyError = ClientFailed(
+                client=e.client, round=e.round, method=e.method, traceback=f"{kind}; {OWN_LOG}"
+            )
+        except MedleyError as e:
+            i = _id(context)
+            cause = e.__cause__
+            if isinstance(e, BadData) and e.row is not None:
+                left = BadData(f"client {i}: a row of its data cannot be used; {OWN_LOG}", client=i)
+            elif cause is None or isinstance(cause, MedleyError | ImportError):
+                raise
+            else:  # this error's text contains that of another error
+                left = MedleyError(f"client {i} failed: {type(e).__name__} by {type(cause).__name__}; {OWN_LOG}")
+            log.error("%s", e)
+        except Exception as e:
+            log.exception("a request failed")
+            left = MedleyError(f"client {_id(context)} failed: {type(e).__name__}; {OWN_LOG}")
+        raise left from None
+
+    return reply
+
+
+KEPT = 2
+"""How many runs' data and problems a process keeps."""
+
+
+class ClientSide:
+    """Handlers of one client's messages; the parameters are those of `client_app`."""
+
+    def __init__(
+        self,
+        recipe: str | Path,
+        data: Callable[[Context], Own] | None,
+        method: Method | None,
+        code: Collection[str] | None = None,
+    ) -> None:
+        self.data = data
+        self.method = method
+        self.code = code
+        self._file = Path(recipe)
+        self._own_data: dict[int, Own] = {}
+        self._lots: dict[tuple[int, str], list[Lot]] = {}
+        self._rows: dict[tuple[int, str, str], NodeRows] = {}
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe, as its file was at the first message; it may import only the names in ``code``."""
+        r = recipes.load(self._file)
+        return replace(r, code=names(r.tables) if self.code is None else frozenset(self.code))
+
+    def isolated(self, handler: Handler) -> Handler:
+        """The handler, as in a fresh process; if it fails, the next message gets a new problem and new rows."""
+
+        def reply(letter: Letter, context: Context) -> bytes:
+            try:
+                with set_aside(f"client {_id(context)}", self.recipe.tables.get("run", {}).get("device", "cpu")):
+                    return handler(letter, context)
+            except BaseException:
+                self._rows.clear()
+                self._lots.clear()
+                raise
+
+        return reply
+
+    def lots(self, context: Context) -> list[Lot]:
+        """The client's rows of each task: its own data, or its share of the recipe's."""
+        i = _id(context)
+        key = (_id(context), json.dumps(context.run_config))
+        if key not in self._lots:
+            r = settled(self.recipe, context.run_config)
+            if self.data is not None:
+                self._read(i, context)
+            lots = share(r, i) if self.data is None else own_lots(r, i, self._own_data[i])
+            if self.data is not None:
+                claim(context.node_config, (row for lot in lots for row in bytes_of(lot.X, lot.y)))
+            _keep(self._lots, key, lots)
+        return self._lots[key]
+
+    def own_data(self, i: int, context: Context) -> Any:
+        """The client's own data; None if it has none. Errors are for its owner only: their text may quote a row."""
+        if self.data is not None and i not in self._own_data:
+            self._own_data[i] = self.data(context)
+        return self._own_data.get(i)
+
+    def _read(self, i: int, context: Context) -> None:
+        """Like `given`, but the server learns only an error's class."""
+        try:
+            self.own_data(i, context)
+        except Exception as e:
+            log.exception("client %d's own data cannot be read", i)
+            raise BadData(f"client {i}: its data cannot be read, {type(e).__name__}; {OWN_LOG}", client=i) from None
+
+    def rows(self, context: Context, method: Method, values: Any) -> NodeRows:
+        """The client's side of the run; ``values`` holds the server's values for every client, see `Known`."""
+        common = Known.read(values)
+        key = _id(context), json.dumps(context.run_config), repr(common)
+        if key not in self._rows:
+            r = settled(self.recipe, context.run_config)
+            lots = self.lots(context)
+            options = r.options()
+            who = (_id(context), clients_of(r, context))
+            dtype = getattr(torch, options["dtype"]) if options.get("dtype") else None
+            scenario = r.scenario(tuple(lots[0].X.shape[1:]), common.classes).sharing(split(method)[0])
+            about = r.seed, dtype, options.get("device", "cpu"), r.rounds, common
+            rows = NodeRows(who, scenario, lots, *about)
+            rows.metrics = RunOptions(metrics=options["metrics"]).functions if "metrics" in options else {}
+            # Counts of rows by predicted probability can reveal single rows.
+            hidden = is_row_private(method) or options.get("secure") is not None
+            rows.summed = not hidden and self.recipe.rules().scores
+            _keep(self._rows, key, rows)
+        return self._rows[key]
+
+    def report(self, letter: Letter, context: Context) -> bytes:
+        """The client's account of its data, see `ClientReport`, and its `Terms`, compared with the server's."""
+        i = _id(context)
+        r, method = self.recipe_and_method(context)
+        mine = Terms.of(r, method)
+        if "run" in letter:
+            Terms.read(Words.read("the server's account of the run", letter["run"])).compare(mine, f"client {i}")
+        client_report = replace(report(self.lots(context), i), name=str(context.node_config.get("name") or ""))
+        if is_row_private(method) or r.options().get("secure") is not None:
+            client_report = replace(client_report, tasks=[replace(task, support=[]) for task in client_report.tasks])
+        return json.dumps(client_report.plain() | {"terms": mine.plain()}).encode()
+
+    def recipe_and_method(self, context: Context) -> tuple[Recipe, Method]:
+        """The recipe and the method of the run. Raises RecipeError if the node's owner does not serve them."""
+        owner = context.node_config
+        i = _id(context)
+        refuse_settings(owner, context.run_config, i)
+        r = settled(self.recipe, context.run_config)
+        refuse_weaker(owner, self.recipe, r, i)
+        if self.method is None:
+            refuse_kind(owner, r, i)  # before anything is built
+        method = r.only().methods()[0] if self.method is None else self.method
+        refuse_unserved(owner, method, i)
+        return r, method
+
+    def evaluate(self, letter: Letter, context: Context) -> bytes:
+        """Figures of the server's model on the client's rows, see `NodeRows`, and of its own, if it has one."""
+        r, method = self.recipe_and_method(context)
+        request = pytree.from_bytes(letter["common"], {})
+        i = _id(context)
+        words = Words("the server's request of an evaluation", request)
+        individual = json.loads(letter.get("own", b"{}"))
+        words.only("x", "buffers", "round", "tests", "loss", "grad", "known", "run")
+        x = request["x"]
+        buffers = request["buffers"]
+        t = words.whole("round", 0, calls.MOST)
+        exact = bool(request["loss"])
+        run = words.text("run", 64)
+        sample, acked = _aside(i, individual)
+        private = is_row_private(method)
+        rules = self.recipe.rules()
+        model = PersonalModel(x, buffers)
+        secure = any(of.options().get("secure") is not None for of in (self.recipe, r))
+        for wants, hides, what in (
+            (request["grad"], private, "its rows are private, but the server asks for the gradient of its loss"),
+            (request["grad"], secure, "its recipe has [secure], but the server asks for the gradient of its loss"),
+            (exact, private, "its rows are private, but the server asks for their loss without noise"),
+            (sample, secure, "its recipe has [secure], but the server asks for the loss of some of its rows"),
+            (request["grad"], not rules.exact, GRADIENT),
+        ):
+            if wants and hides:
+                raise WireError(f"client {i} refuses: {what}; leave that figure out")
+        if run:
+            calls.check_run(run)
+        about = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(request["known"]).encode()
+        about = letter["common"] + letter.get("own", b"") if run else about
+        if secure or not rules.exact:
+            self._count(about, context, bool(run), 1 if secure else RUNS)
+        rows = self.rows(context, method, request["known"])
+        tests = words.wholes("tests", len(rows.tests), len(rows.tests))
+        coarse = Coarse.of(context.node_config, rules, model)
+        figures = rows.evaluate(model, t, tests, exact, sample, coarse)
+        if run and private:  # its own model is computed from the rows without noise
+            figures |= {"why": "its rows are private, and figures of a model made from them have no noise"}
+        elif run:
+            figures |= self._own_figures(r, method, context, request, (run, acked, tests))
+        text = json.dumps(figures).encode()
+        return calls.sealed_gradient(text, rows.gradient(x, t)) if request["grad"] and "loss" in figures else text
+
+    def _count(self, request: bytes, context: Context, personal: bool, runs: int) -> None:
+        """Count an evaluation, of the server's model or of the client's own model as well, up to those of ``runs``."""
+        options = self.recipe.options()
+        account = self._account(context)
+        every = options.get("clients_every", calls.MOST) if personal else options.get("eval_every", 1)
+        most = (self.recipe.rounds // every + 1) * len(self.lots(context)) + 1
+        account = replace(account, study=f"{account.study} own") if personal else account
+        account.evaluate(blake2b(request, digest_size=16).hexdigest(), most * runs)
+
+    def _own_figures(
+        self,
+        r: Recipe,
+        method: Method,
+        context: Context,
+        evaluation: Mapping[str, Any],
+        about: tuple[str, Tag | None, Any],
+    ) -> dict[str, Any]:
+        """Figures of the client's own model, which stays on the node; the reason if it cannot be computed."""
+        i = _id(context)
+        run, acked, tests = about
+        e = Exchange(
+            max(1, evaluation["round"]), -1, "personal", ((i,),), {"x": evaluation["x"]}, {}, {}, {i: 0.0}, None
+        )
+        request = calls.CallRequest(replace(e, buffers=evaluation["buffers"]), run, evaluation["known"])
+        host = self._host(r, method, request, context)
+        fold, _ = host.serve_block(
+            request.exchange, 0, {i: serve.shelf(host, request, self._memories(context)).peek(i, acked)}
+        )
+        if i in fold.failed:
+            log.error("%s", fold.failed[i])
+            return {"why": f"its method failed; {OWN_LOG}"}
+        mine = model_of(fold.replies[i])
+        rows = self.rows(context, method, evaluation["known"])
+        coarse = Coarse.of(context.node_config, self.recipe.rules(), mine)
+        return {"own": rows.evaluate(mine, evaluation["round"], tests, evaluation["loss"], coarse=coarse)}
+
+    @staticmethod
+    def _memories(context: Context) -> Path:
+        return memories(context.node_config)
+
+    def serve(self, letter: Letter, context: Context) -> bytes:
+        """The reply to a client method. Raises WireError if the request is for another client."""
+        r, method = self.recipe_and_method(context)
+        request = calls.CallRequest.read(letter)
+        i = _id(context)
+        if request.exchange.blocks != ((i,),):
+            raise WireError(f"this node is client {i}, but the request is for client {request.exchange.blocks[0][0]}")
+        if r.options().get("secure") is not None:
+            raise WireError(
+                f"client {i} refuses: its recipe has [secure], but the server asks for its reply without the mask "
+                "of a secure sum"
+            )
+
+        def answer() -> bytes:
+            return serve.answer(self._host(r, method, request, context), request, self._memories(context))
+
+        if not is_row_private(method):
+            return answer()
+        text = repr((sorted(letter.items()), Terms.of(r, method)))
+        return self._account(context).once(blake2b(text.encode(), digest_size=16).hexdigest(), answer)
+
+    def _account(self, context: Context) -> Account:
+        """The node's account of what it has disclosed about its rows."""
+        study = blake2b(self._file.read_bytes(), digest_size=8).hexdigest()
+        return Account(ledgers(context.node_config), _id(context), study)
+
+    def _charge(self, context: Context, method: Method, me: Client[Any]) -> None:
+        """Count a training on private rows by its ε, before it begins. Raises WireError beyond the owner's limits."""
+        part = private_part(split(method)[0])
+        n = me.problem.n
+        assert part is not None
+        limit = part.epsilon
+        r = self.recipe
+        if limit is None:
+            recipe_part = private_part(split(r.only().methods()[0] if self.method is None else self.method)[0]) or part
+            lot = self.lots(context)[0]
+            paces = r.scenario(tuple(lot.X.shape[1:]), lot.classes).pace
+            allowed: list[Release] = []
+            for t in range(1, (recipe_part.rounds or r.rounds) + 1):
+                for _ in recipe_part.message_types:
+                    allowed = added(allowed, recipe_part.released(Local.of(paces.of(r.seed, me.id, t), n)))
+            limit = epsilon(allowed, recipe_part.delta)
+        total = context.node_config.get("epsilon")
+        release = part.released(Local.of(me.pace, n))
+        self._account(context).train(release, limit, None if total is None else float(str(total)), part.delta)
+
+    def secure(self, step: str) -> Handler:
+        """The handler of one step of secure sums; see `medley.deploy.node.sums`."""
+
+        def reply(letter: Letter, context: Context) -> bytes:
+            r, method = self.recipe_and_method(context)
+            i = _id(context)
+            settings = r.options().get("secure")
+            if settings is None:
+                raise WireError(f"client {i}: the server asks for {step}, but the client's recipe has no [secure]")
+            host = lambda request: self._host(r, method, request, context)
+            files = (context.node_config.get(k) for k in ("key", "keyring"))
+            key, keyring = (Path(str(file)) if file else None for file in files)
+            terms = Terms.of(r, method).digest if step == STEPS[2] else ""
+            return Sums(i, self._memories(context), settings, key, keyring, terms).answer(step, letter, host)
+
+        return reply
+
+    def _host(self, r: Recipe, method: Method, request: calls.CallRequest, context: Context) -> ClientHost:
+        """The host that serves a request. A training on private rows is counted."""
+        algorithm, lr = split(method)
+        rows = self.rows(context, method, request.values)
+        options = r.options()
+        device = options.get("device", "cpu")
+        problem = rows.problem
+        engine = engines.choose(options.get("engine", "auto"), problem, device)
+
+        def client(i: int, round: int) -> Client[Any]:
+            me = rows.client(round, engine, lr, request.exchange.p[i])
+            me.noise_seed = randbits(256)  # from the operating system, because the server knows the run's seed
+            if is_row_private(method) and not request.exchange.aside:
+                self._charge(context, method, me)
+            return me
+
+        about = algorithm.suited(problem.gives), problem, client, r.seed, options.get("codec") or Plain()
+        keeps = rows.clients.scenario.pace.optimizer_state == "kept"
+        host = ClientHost(*about, device=device, keeps_optimizers=keeps)
+        if host.remembers:
+            serve.guard(self._memories(context) / request.run / str(_id(context)), r)
+        return host
+
+
+def _keep(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    """Put a value into a mapping of at most `KEPT` entries, replacing the oldest."""
+    cache[key] = value
+    while len(cache) > KEPT:
+        del cache[next(iter(cache))]
+
+
+def _aside(i: int, individual: Any) -> tuple[list[int], Tag | None]:
+    """What the request asks of this client alone: its rows in a sample, and the version of its memory."""
+    words = Words("the server's request of an evaluation", individual)
+    words.said = {"sample": [], "acked": [], **words.said}
+    sample = words.numbers("sample", 3, calls.MOST)
+    acked = words.numbers("acked", 2, calls.MOST)
+    if len(sample) not in (0, 3) or len(acked) not in (0, 2):
+        words.refuse("sample" if len(sample) not in (0, 3) else "acked", "of three numbers, or none; acked of two")
+    return sample, None if not acked else (acked[0], acked[1])
+
+
+def _id(context: Context) -> int:
+    i = context.node_config.get("partition-id")
+    if not isinstance(i, int) or i < 0:
+        raise RecipeError(
+            'say which client this is: medley node --client 0, or flower-supernode --node-config "partition-id=0"'
+        )
+    return i

@@ -1,0 +1,89 @@
+"""A hospital's side of a study as a Flower app: it answers only the analyses that its own copy of the recipe lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...clients.host import ClientHost
+from ...contract import RecipeError, WireError
+from ...recipe import Recipe
+from ...statistics.site import Site
+from ...statistics.study import Shape, Sites
+from ..protocol import calls
+from ..protocol.agreement import Terms, refuse_settings, refuse_unserved, refuse_weaker
+from ..protocol.checked_json import Words
+from ..protocol.secure_steps import STEPS
+from ..protocol.settings import Method, settled
+from . import serve
+from .app import ClientSide, _id, discreet
+from .owner import REGISTER, claim, ledgers
+
+if TYPE_CHECKING:
+    from ..protocol.flwr_api import ClientApp, Context, Handler, Letter
+
+
+class StudySide(ClientSide):
+    """Handlers of one site's messages. The site's folder keeps what it has disclosed, over all studies on the same
+    rows.
+    """
+
+    def recipe_and_method(self, context: Context) -> tuple[Recipe, Method]:
+        """The recipe and its first analysis. Raises RecipeError if the site's owner does not serve them."""
+        i = _id(context)
+        refuse_settings(context.node_config, context.run_config, i)
+        r = settled(self.recipe, context.run_config)
+        refuse_weaker(context.node_config, self.recipe, r, i)
+        if r.tables.get("study") != self.recipe.tables.get("study"):
+            raise RecipeError(
+                f"client {i} answers only the [[study]] of its own recipe, but set= changes it: remove that setting",
+                "set",
+            )
+        analyses = r.analyses()
+        for analysis in analyses:
+            refuse_unserved(context.node_config, analysis, i)
+        return r, analyses[0]
+
+    def report(self, letter: Letter, context: Context) -> bytes:
+        """The site's name and terms, compared with the server's."""
+        i = _id(context)
+        mine = Terms.of(*self.recipe_and_method(context))
+        if "run" in letter:
+            Terms.read(Words.read("the server's account of the study", letter["run"])).compare(mine, f"client {i}")
+        return json.dumps({"client": i, "name": _name(context), "terms": mine.plain()}).encode()
+
+    def _host(self, r: Recipe, method: Method, request: calls.CallRequest, context: Context) -> ClientHost:
+        i = _id(context)
+        analyses = r.analyses()
+        k = request.exchange.round - 1
+        if k >= len(analyses):
+            raise WireError(
+                f"client {i}: the server asks for analysis {k + 1}, but the client's recipe has {len(analyses)}"
+            )
+        if i not in self._own_data:
+            self._read(i, context)
+            file = ledgers(context.node_config) / REGISTER
+            read_site = Site.of(_name(context), self._own_data[i], self.recipe.rules(), r.complete(), file)
+            columns = [
+                read_site.frame[name].tolist() for name in sorted(read_site.frame.columns, key=str) if name != "site"
+            ]
+            claim(context.node_config, (repr(row).encode() for row in zip(*columns, strict=True)))
+            self._own_data[i] = read_site  # type: ignore[assignment]
+        site: Any = self._own_data[i]
+        return ClientHost(analyses[k], Shape(), Sites({i: site}), r.seed)  # type: ignore[arg-type]
+
+
+def _name(context: Context) -> str:
+    return str(context.node_config.get("name") or f"client {_id(context)}")
+
+
+def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> ClientApp:
+    """One site's side of a study: ``data`` reads its frame, and its copy of the recipe has its own [rules]."""
+    side = StudySide(recipe, data, None)
+    kinds = {type(a) for a in side.recipe.analyses()}
+    queries: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
+    queries |= {"query": side.report, **{f"query.{step}": side.secure(step) for step in STEPS}}
+    handlers = {kind: discreet(side.isolated(handler)) for kind, handler in queries.items()}
+    return serve.client_app(handlers, Path(recipe), study=True)

@@ -1,0 +1,109 @@
+"""Requests to one client, and answers with a gradient, as they travel: what a node reads and what a server opens."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ...contract import pytree
+from ...contract.errors import WireError
+from ...contract.message import is_finite
+from ...wire.clip import Clip
+from ...wire.exchange import Exchange
+from .checked_json import Words
+from .flwr_api import Letter
+
+if TYPE_CHECKING:
+    pass
+
+
+MOST = 1 << 31
+
+
+HUGE = 1e300
+"""The largest number of a round, an exchange or a client in a request, and the largest of any other number."""
+
+
+SHARED = {"common", "buffers", "weights", "clip"}
+"""Fields of an exchange that are the same for all clients; in a secure sum, so is p. A secure sum's name contains their
+digest."""
+
+
+@dataclass(frozen=True)
+class CallRequest:
+    """A request to one client.
+
+    Attributes:
+        exchange: an exchange with this client alone
+        values: the further values of `medley.deploy.server.transport.Flower`
+    """
+
+    exchange: Exchange
+    run: str
+    values: Any
+
+    @classmethod
+    def read(cls, letter: Letter) -> CallRequest:
+        """The request in a letter. Raises WireError for other bytes."""
+        try:
+            every = pytree.from_bytes(letter["common"], {"Clip": Clip})
+            individual = pytree.from_bytes(letter["own"], {"Exchange": Exchange})
+            exchange: Exchange = individual["exchange"]
+            twice = [key for key in SHARED | every.keys() if getattr(exchange, key)]
+            if not every.keys() <= {*SHARED, "p"} or twice:
+                raise ValueError(
+                    f"its common part has {sorted(every)}, and this client's part repeats or lacks some fields"
+                )
+            request = cls(replace(exchange, **every), individual["run"], individual["known"])
+            _check(request.exchange)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as e:
+            raise WireError(f"this is not one of Medley's requests: {type(e).__name__}: {e}") from None
+        check_run(request.run)
+        return request
+
+
+def check_run(name: Any) -> None:
+    """Raise WireError for a run's name that could be a path to another folder."""
+    if not isinstance(name, str) or not re.fullmatch(r"[\w-]{1,64}", name):
+        raise WireError(f"a run's name consists of letters, digits, _ and -, not {name!r}")
+
+
+def _check(e: Exchange) -> None:
+    """Raise WireError, or a Python error, for fields of other types and numbers out of range."""
+    words = Words("the server's request", vars(e))
+    for key in ("round", "number"):
+        words.whole(key, 0, MOST)
+    words.text("method")
+    ((i,),) = e.blocks
+    numbers = [i, *e.each, *e.p, *e.acked, *(k for tag in e.acked.values() for k in tag)]
+    if any(type(k) is not int or not 0 <= k <= MOST for k in numbers) or any(len(tag) != 2 for tag in e.acked.values()):
+        words.refuse("blocks", f"with each, p and acked of whole numbers from 0 to {MOST}")
+    scales = [] if e.clip is None else [*e.clip.scales.values()] if isinstance(e.clip.scales, dict) else [e.clip.scales]
+    bounds = scales if e.clip is None else [*scales, e.clip.noise]
+    for key, values in (("p", e.p.values()), ("weights", (e.weights or {}).values()), ("clip", bounds)):
+        for value in values:
+            Words(words.who, {key: value}).number(key, 0.0, HUGE)
+
+
+def sealed_gradient(figures: bytes, gradient: Tensor) -> bytes:
+    """The answer to an evaluation with the gradient of the client's loss."""
+    return pytree.to_bytes({"said": figures.decode(), "gradient": gradient})
+
+
+def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
+    """Inverse of `sealed_gradient`. Raises WireError if the gradient does not fit a model x [d]."""
+    try:
+        content = pytree.from_bytes(raw, {})
+        figures = content["said"].encode()
+        gradient = content["gradient"]
+        fit = isinstance(gradient, Tensor) and (gradient.shape, gradient.dtype) == (x.shape, x.dtype)
+    except (WireError, KeyError, TypeError, AttributeError) as e:
+        raise WireError(f"client {client}'s answer to an evaluation cannot be decoded: {type(e).__name__}") from None
+    if not fit or not is_finite(gradient):
+        raise WireError(
+            f"client {client}'s answer to an evaluation: its gradient is not a vector of {len(x)} finite numbers"
+        )
+    return figures, gradient

@@ -1,0 +1,226 @@
+"""Everything that Medley uses from flwr, imported on first use; tested with the versions in `TESTED`."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...contract.errors import MedleyError
+from ...runtime import versions
+from ...runtime.versions import install
+
+if TYPE_CHECKING:
+    from flwr.app import Context as Context
+    from flwr.app import Message as Message
+    from flwr.app import RecordDict as RecordDict
+    from flwr.clientapp import ClientApp as ClientApp
+    from flwr.serverapp import Grid as Grid
+    from flwr.serverapp import ServerApp as ServerApp
+
+TESTED = ("1.41", "1.42")
+"""Versions of flwr with which Medley's tests pass."""
+
+DOCUMENTED = {
+    "flwr.app": "ConfigRecord Context Error Message RecordDict",
+    "flwr.clientapp": "ClientApp",
+    "flwr.serverapp": "ServerApp",
+}
+"""Names that Flower documents, by module; so are Grid's push_messages, pull_messages and get_node_ids."""
+
+UNDOCUMENTED = {
+    "flwr.app.message": "remove_content_from_message",
+    "flwr.common.config": "get_fused_config_from_fab",
+    "flwr.common.constant": "SYSTEM_TIME_TOLERANCE TIMESTAMP_TOLERANCE",
+    "flwr.common.serde": "message_from_proto message_to_proto run_from_proto",
+    "flwr.proto.fab_pb2": "GetFabRequest",
+    "flwr.proto.fleet_pb2": "ActivateNodeRequest DeactivateNodeRequest "
+    "PullMessagesRequest PullMessagesResponse PushMessagesRequest",
+    "flwr.proto.heartbeat_pb2": "SendNodeHeartbeatRequest",
+    "flwr.proto.message_pb2": "ConfirmMessageReceivedRequest",
+    "flwr.proto.node_pb2": "Node",
+    "flwr.proto.run_pb2": "GetRunRequest",
+    "flwr.supercore.date": "now",
+    "flwr.supercore.inflatable.inflatable_object": "get_all_nested_objects get_object_tree iterate_object_tree "
+    "no_object_id_recompute",
+    "flwr.supercore.inflatable.inflatable_protobuf_utils": "make_pull_object_fn_protobuf make_push_object_fn_protobuf",
+    "flwr.supercore.inflatable.inflatable_utils": "inflate_object_from_contents pull_objects push_objects",
+    "flwr.supercore.interceptors.http.runtime_version": "RuntimeVersionHttpInterceptor",
+    "flwr.supercore.primitives.asymmetric": "bytes_to_public_key public_key_to_bytes verify_signature",
+    "flwr.supernode.fleet_http_client": "FleetHttpClient",
+    "flwr.supernode.node_auth_http_interceptor": "NodeAuthHttpInterceptor",
+}
+"""Names that Flower does not document, by module. It also does not document the error codes below, ``count_bytes`` of
+records, the keyword arguments of ``pull_objects``, and the table ``node`` of a SuperLink's database, which
+`medley.deploy.server.gate` reads."""
+
+
+def __getattr__(name: str) -> Any:
+    """A name from flwr, listed in the tables above. Raises MedleyError if the installed version lacks it."""
+    module = next((m for m, names in (DOCUMENTED | UNDOCUMENTED).items() if name in names.split()), None)
+    if module is None:
+        raise AttributeError(f"Medley takes no {name} from flwr")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as e:
+        checked_version()
+        raise MedleyError(f"flwr {versions.version('flwr')} does not work here: {e}. {REMEDY}") from e
+
+
+REMEDY = f"Medley is tested with flwr {' and '.join(TESTED)}: {install('flower')}"
+
+
+def checked_version() -> str:
+    """The version of flwr. Raises MedleyError if flwr is missing, or its version is not in `TESTED`."""
+    if not versions.is_installed("flwr"):
+        raise MedleyError(f"Flower is not installed: {install('flower')}")
+    version = versions.version("flwr")
+    if ".".join(version.split(".")[:2]) not in TESTED:
+        raise MedleyError(f"flwr {version} is installed, but private parts that Medley needs may differ. {REMEDY}")
+    return version
+
+
+CRASHED = 8
+"""Flower's error code for an app that died, or was too busy to send a heartbeat for a minute."""
+
+BROKEN = (1, 2, 6, 7, CRASHED)
+"""Flower's error codes other than lost messages: an app that cannot be loaded, raises an error or crashes."""
+
+AGAIN = 0.03
+AGAIN_AT_MOST = 0.5
+"""The first and the longest pause in seconds before asking again for an object that is announced but not there yet.
+Flower's are 1 s and 10 s: with these, an exchange with one node took 0.63 s on average instead of 0.31 s, on idle
+cores.
+"""
+
+ABSENT = 0.5
+"""Seconds between two checks that the nodes with announced replies are still there."""
+
+FASTEST = 0.03
+SLOWEST = 3.0
+"""Seconds between two polls: while answers are expected at once, and after a long wait. A poll takes the SuperLink
+about
+0.01 s. Flower's own SuperNode always waits 3 s."""
+
+Letter = Mapping[str, bytes]
+"""The content of a message: bytes by name."""
+
+Handler = Callable[[Letter, "Context"], bytes]
+"""(letter, the node's context) -> the answer."""
+
+
+def pause(waited: float, slowest: float = SLOWEST) -> float:
+    """Seconds until the next poll: a tenth of the time waited so far, so that polling lengthens a wait by at most a
+    tenth.
+    """
+    return min(max(FASTEST, waited / 10), slowest)
+
+
+class Reply(NamedTuple):
+    """A reply to the message with this id: the answer's bytes and the size of its records, or Flower's code of an error
+    with its reason.
+    """
+
+    message: str
+    answer: bytes | None
+    size: int
+    code: int
+    reason: str
+
+
+def records(letter: Letter) -> RecordDict:
+    """A letter as Flower's records. Flower stores records of equal content once."""
+    from flwr.app import ConfigRecord, RecordDict
+
+    return RecordDict({k: ConfigRecord({"bytes": v}) for k, v in letter.items()})
+
+
+def size(content: RecordDict) -> int:
+    """Bytes of records on the wire; 0 for a record with an empty value, which Flower cannot count."""
+    total = 0
+    for record in content.values():
+        with suppress(ValueError):
+            total += record.count_bytes()
+    return total
+
+
+def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -> dict[str, int]:
+    """Send records to nodes; Flower gives up after ``ttl`` seconds. Returns the node of each message's id."""
+    from flwr.app import Message
+
+    ids = grid.push_messages([Message(r, node, kind, ttl=ttl) for node, r in content.items()])
+    return {m: node for m, node in zip(ids, content, strict=True) if m}
+
+
+@dataclass
+class _Until:
+    """Stands in for Flower's ``max_time``: a condition that ends the pulls of all messages of one poll."""
+
+    moment: float
+    gone: Callable[[], bool]
+    looked: float = field(default_factory=time.monotonic)
+
+    def __le__(self, waited: float) -> bool:  # Flower evaluates waited >= max_time
+        if time.monotonic() >= self.moment:
+            return True
+        if time.monotonic() < self.looked + ABSENT:
+            return False
+        self.looked = time.monotonic()
+        return self.gone()
+
+
+def pull(grid: Grid, messages: Iterable[str], until: float, nodes: Collection[int]) -> list[Reply]:
+    """The replies that have arrived to these messages.
+
+    A node announces a reply before it sends the content, and may die in between. Then the reply becomes an error as
+    soon as the SuperLink reports one of the nodes missing.
+
+    Args:
+        until: when to stop waiting for a reply's content, by ``time.monotonic``
+        nodes: the nodes that the replies come from
+    """
+    gone = lambda: not {*nodes} <= {*grid.get_node_ids()}
+    # Flower's grid has no setting for these: it would wait for two hours, with pauses of 10 s.
+    times = {"max_time": _Until(until, gone), "initial_backoff": AGAIN, "backoff_cap": AGAIN_AT_MOST}
+    __getattr__("pull_objects").__kwdefaults__.update(times, max_tries_per_object=None)
+    return [_reply(m) for m in grid.pull_messages(list(messages))]
+
+
+def _reply(m: Message) -> Reply:
+    to = m.metadata.reply_to_message_id
+    if m.has_content():
+        answer = m.content.config_records.get("answer", {}).get("bytes", b"")
+        # Content that is not Medley's becomes an answer that fails to decode.
+        return Reply(to, answer if isinstance(answer, bytes) else b"", size(m.content), 0, "")
+    return Reply(to, None, 0, m.error.code, m.error.reason)
+
+
+def client_app(handlers: Mapping[str, Handler]) -> ClientApp:
+    """A Flower ClientApp: handlers by message type, "query", "evaluate" or "query.<method>"."""
+    from flwr.app import Message
+    from flwr.clientapp import ClientApp
+
+    def handle(handler: Handler) -> Callable[[Message, Context], Message]:
+        def reply(message: Message, context: Context) -> Message:
+            letter = {k: r.get("bytes", b"") for k, r in message.content.config_records.items()}
+            return Message(records({"answer": handler(letter, context)}), reply_to=message)
+
+        return reply
+
+    app = ClientApp()
+    for kind, handler in handlers.items():
+        category, *action = kind.split(".")
+        getattr(app, category)(*action)(handle(handler))
+    return app
+
+
+def server_app(main: Callable[[Grid, Context], None]) -> ServerApp:
+    """A Flower ServerApp that calls ``main``."""
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+    app.main()(main)
+    return app

@@ -1,0 +1,374 @@
+"""The server's way to clients on SuperNodes: letters by client id, answers and errors back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+from ...contract.errors import MedleyError, WireError, named
+from ...storage.atomic import write
+from ...transports.failures import ATTEMPTS
+from ..protocol import flwr_api
+from ..protocol.checked_json import Words, is_last, opened, sealed_error
+from ..protocol.flwr_api import BROKEN, CRASHED, Letter, pause
+
+if TYPE_CHECKING:
+    from ..protocol.flwr_api import Grid
+
+log = logging.getLogger("medley")
+
+POLL = 0.2
+"""The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
+
+SOON = 5.0
+NAMED = 3.0
+LONG = 6.0
+"""In seconds: when a starting run names missing clients; how often an exchange writes to the run's folder for whom it
+waits;
+and when it warns of them, or twice the time of the quickest of the last five such exchanges, if that is more."""
+
+BACK = 1.0
+"""Seconds until a node that went away in an exchange is asked again; doubled each time, up to 10."""
+
+CLOSED = (
+    "client {0} has left, but this run needs the same clients from the first round to the last: restart its node and "
+    "resume, or start the app with open= for clients that join and leave"
+)
+"""The error that replaces the answers of a client that left a run without ``open=``."""
+
+
+class Moved(MedleyError):
+    """A node claims a client number that belongs to another node in this run."""
+
+
+class Messenger:
+    """Sends letters to clients by id, and waits at most ``timeout`` seconds for their answers.
+
+    A client that is late, or whose node is down, has no answer. A client whose app crashes is asked again; after three
+    crashes, its answer is an error.
+
+    A client number belongs to the first node that claims it, to the end of the run. Flower's id of a node belongs to
+    its key.
+
+    Args:
+        file: stores the node of each client, so that a run can resume; default None: stores nothing
+
+    Attributes:
+        bound: Flower's node of each client, also of clients that a resumed run has not heard from yet
+        nodes: Flower's node of each connected client
+        open: whether clients may leave
+        names: clients' names, if they have any
+        leaving: clients whose last answer has come
+        silent: nodes that missed the timeout and have not answered since
+        events: called with an event of the run and its values
+        note: called when a client leaves
+    """
+
+    def __init__(self, grid: Grid, timeout: float = 600.0, file: Path | None = None) -> None:
+        self.grid = grid
+        self.timeout = timeout
+        self.file = file
+        self.open = False
+        self.bound: dict[int, int] = {} if file is None else _read(file)
+        self.nodes: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self.leaving, self.silent = set[int](), set[int]()
+        self.events: Callable[..., object] = lambda event, **values: None
+        self.note: Callable[[], object] = lambda: None
+        self._aside: set[int] = set()
+        """Connected nodes that left the run or cannot be used."""
+        self._letter: Letter = {}
+        self._durations: dict[str, deque[float]] = {}
+        """Seconds that the last exchanges of each kind took."""
+
+    def gather(
+        self,
+        clients: int,
+        letter: Letter | None = None,
+        tolerant: bool = False,
+        tell: Callable[[str], object] = log.info,
+        members: int | Collection[int] | None = None,
+    ) -> dict[int, dict[str, Any]]:
+        """Wait for ``clients`` clients. Returns their accounts of themselves by id, plain values with "client" in them.
+
+        Args:
+            clients: the number of clients, which have the ids 0, 1, ...
+            members: how many of them must be connected, or their ids; default None: all
+            letter: the server's account of the run, for every client; default empty
+            tolerant: True gives an unusable client an account with the reason under "refused"; False raises
+            tell: called with a sentence about missing clients; default the log
+
+        Raises MedleyError if they don't connect within the timeout, or if two nodes claim one id.
+        """
+        begun = time.monotonic()
+        accounts = dict[int, dict[str, Any]]()
+        is_logged = False
+        refused, self._letter, recorded = dict[int, str](), letter or {}, dict(self.bound)
+        ids = () if members is None or isinstance(members, int) else members
+        number = members if isinstance(members, int) else len(ids) if members is not None else clients
+        while len(accounts) + len(refused) < number or not accounts.keys() >= set(ids):
+            fresh = self._fresh() - refused.keys()
+            for node, answer in self._answers(fresh):
+                try:
+                    account = self._account(node, answer, clients, recorded)
+                    i = account["client"]
+                    if is_last(answer) and not self._awaited(node, i, ids):
+                        continue
+                    other = self.nodes.setdefault(i, node)
+                    if other != node:
+                        raise _doubled(i, _called(other, accounts.get(i, {})), _called(node, account))
+                    self.bound[i] = node
+                    accounts[i] = account
+                except Moved as e:  # the client's own node may still come
+                    self._put_aside(node, e)
+                except MedleyError as e:
+                    if not tolerant:
+                        raise
+                    refused[node] = str(e)
+                    log.warning("a node is refused: %s", e)
+            missing = [i for i in ids or range(clients) if i not in accounts]
+            waited = time.monotonic() - begun
+            if waited > self.timeout:
+                raise self._too_late(accounts, number, missing)
+            if not is_logged and (is_logged := waited > SOON and len(missing) > len(refused)):
+                tell(f"waiting for {named(missing, self.names)}, at most {self.timeout:g} s")
+            if not fresh:
+                time.sleep(POLL)
+        why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
+        for i in {*range(clients)} - accounts.keys() if refused and members is None else ():
+            accounts[i] = {"client": i, "refused": f"client {i}: {why}"}
+        self._keep()
+        return dict(sorted(accounts.items()))
+
+    def _too_late(self, accounts: Mapping[int, object], number: int, missing: Sequence[int]) -> MedleyError:
+        """The error for clients that have not connected in time."""
+        return MedleyError(
+            f"{len(accounts)} of {number} clients are there after {self.timeout:g} s, "
+            f"{named(sorted(accounts), self.names)}, but not {named(missing, self.names)}: start their nodes, "
+            "or set clients= in the app's pyproject.toml to the right number"
+        )
+
+    def _fresh(self) -> set[int]:
+        """Connected nodes that have not said who they are."""
+        present = {*self.grid.get_node_ids()}
+        return present - {*self.nodes.values()} - self._aside
+
+    def _answers(self, nodes: Collection[int], within: float = math.inf) -> Iterator[tuple[int, bytes]]:
+        """Ask nodes who they are; returns their answers."""
+        for node, answer, _ in self._send("query", dict.fromkeys(sorted(nodes), self._letter), within):
+            yield node, answer
+
+    def _account(self, node: int, answer: bytes, clients: int, numbers: Mapping[int, int]) -> dict[str, Any]:
+        """A node's account of itself. Raises WireError if it names no client, MedleyError if its id is out of range,
+        and Moved if another node has this client's number in this run; ``numbers`` has the nodes by client.
+        """
+        words = Words.read(f"node {node}'s account of itself", opened(answer, f"node {node}"))
+        who = _called(node, words.said)
+        i = words.whole("client", 0, 1 << 30)
+        if i >= clients:
+            raise MedleyError(
+                f"{who} says that it is client {i}, but the app has clients = {clients}, with ids from 0: "
+                f"start the node with --client 0 to {clients - 1}"
+            )
+        before = numbers.get(i, node)
+        if before != node:
+            remedy = "" if self.file is None else f", take it out of {self.file} and resume"
+            raise Moved(
+                f"{who} says that it is client {i}, which is node {before} in this run, so the server refuses "
+                f"it. A number belongs to a node's key; if the client's owner has a new key{remedy or ', start again'}"
+            )
+        if words.said.get("name") and self.nodes.get(i, node) == node:
+            self.names[i] = Words(f"client {i}'s account of itself", words.said).text("name")
+        return words.said
+
+    def _put_aside(self, node: int, why: MedleyError) -> None:
+        self._aside.add(node)
+        log.warning("a node is refused: %s", why)
+
+    def newcomers(self, clients: int, within: float) -> dict[int, dict[str, Any]]:
+        """Accounts, by id, of clients that have connected and are not members yet, within so many seconds."""
+        out = dict[int, dict[str, Any]]()
+        self._aside &= {*self.grid.get_node_ids()}
+        for node, answer in self._answers(self._fresh(), within):
+            try:
+                account = self._account(node, answer, clients, self.bound)
+                if is_last(answer):
+                    raise MedleyError(f"client {account['client']} is leaving and joins no run")
+            except MedleyError as e:
+                self._put_aside(node, e)
+                continue
+            i = account["client"]
+            self.nodes[i] = self.bound[i] = node
+            out[i] = account
+        self._keep()
+        return dict(sorted(out.items()))
+
+    def forget(self, clients: Collection[int]) -> None:
+        """Send nothing more to these clients. If their nodes reconnect, they count as new."""
+        for i in clients:
+            self._aside |= {self.nodes.pop(i)} if i in self.nodes else set()
+            self.bound.pop(i, None)
+            self.leaving.discard(i)
+        self._keep()
+
+    def _keep(self) -> None:
+        """Write the file."""
+        if self.file is not None:
+            write(self.file, json.dumps(dict(sorted(self.bound.items()))), owner_only=True)
+
+    def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
+        """Send a letter to each of some clients, and wait. Content that several letters share travels once.
+
+        Returns answers by client id, for `opened`, and the bytes of their records both ways; a client that did not
+        answer is absent. For a client whose app cannot run, the answer is an error.
+        """
+        nodes_before = set(self.nodes.values())
+        nodes = set(self.grid.get_node_ids()) - self._aside
+        if nodes - nodes_before and nodes_before - nodes and not self.open:
+            self._refuse(nodes - nodes_before)
+        out = dict[int, tuple[bytes, int]]()
+        if not self.open:
+            out = {i: (sealed_error(WireError(CLOSED.format(i))), 0) for i in self.leaving & letters.keys()}
+        ids = {self.nodes[i]: i for i in letters if i in self.nodes and i not in self.leaving}
+        for node, answer, size in self._send(kind, {n: letters[i] for n, i in ids.items()}):
+            out[ids[node]] = answer, size
+            if is_last(answer):
+                self._leaves(ids[node])
+        return out
+
+    def _name(self, usual: float, nodes: Callable[[], Collection[int]], done: Event) -> None:
+        """Record in the run's events for whom an exchange waits, and warn when it takes long; until it is ``done``."""
+        begun = time.monotonic()
+        since = round(time.time(), 3)
+        logged = list[int]()
+        patience = max(LONG, 2 * usual)
+        waited = 0.0
+        while not done.wait(min(NAMED, patience - waited)):
+            present = nodes()
+            waited = time.monotonic() - begun
+            more = dict[str, int]()
+            ids = sorted(i for i, node in self.nodes.items() if node in present)
+            if waited >= patience:
+                patience = math.inf
+                more = {"waited": round(waited), "most": round(self.timeout)}
+                who = named(ids, self.names)
+                log.warning("waiting for %s, for %.0f s so far and %.0f s at most", who, waited, self.timeout)
+            if ids != logged or more:
+                logged = ids
+                self.events("awaited", clients=ids, since=since, **more)
+        if logged:
+            self.events("awaited", clients=[], since=since)
+
+    def _awaited(self, node: int, client: int, members: Collection[int]) -> bool:
+        """Whether a leaving client is a member of a continuing run. Raises WireError in a new run."""
+        if client in members:
+            self._leaves(client)
+        elif members:
+            self._aside.add(node)
+        else:
+            raise WireError(f"client {client} is leaving and serves no new run")
+        return client in members
+
+    def _leaves(self, client: int) -> None:
+        self.leaving.add(client)
+        log.warning("client %d is leaving: this was its last answer", client)
+        self.note()
+
+    def _refuse(self, new: set[int]) -> None:
+        """While a client's node is away, log which client numbers new nodes claim; send nothing more to refused
+        nodes.
+        """
+        self._aside |= new
+        for node, answer in self._answers(new):
+            try:
+                self._account(node, answer, 1 << 31, self.bound)
+            except MedleyError as e:
+                log.warning("a node is refused: %s", e)
+
+    def _send(
+        self, kind: str, letters: Mapping[int, Letter], within: float = math.inf
+    ) -> Iterator[tuple[int, bytes, int]]:
+        """Yield answers as they come, within so many seconds: node, answer, bytes of the records both ways."""
+        sent = {n: flwr_api.records(letter) for n, letter in letters.items()}
+        if not sent:
+            return
+        begun = time.monotonic()
+        hello = kind == "query"
+        ttl = 2 * self.timeout
+        until = begun + min(self.timeout, within)
+        waiting = flwr_api.push(self.grid, kind, sent, ttl)
+        crashed = dict.fromkeys(sent, 0)
+        later = BACK
+        soon = time.monotonic() + BACK
+        # A killed node comes back in seconds and its answer has the same bits, so ask it again. Ask a node that did not
+        # come back within the timeout once per exchange, until it answers.
+        away = set[int]() if hello else sent.keys() - set(waiting.values()) - self.silent
+        # In a thread, because a poll waits for the content of announced answers.
+        done = Event()
+        durations = self._durations.setdefault(kind, deque(maxlen=5))
+        usual = min(durations, default=0.0)  # an exchange that one node delayed does not predict the next
+        named = Thread(target=self._name, args=(usual, lambda: {*waiting.values(), *away}, done), daemon=True)
+        if not hello:
+            named.start()
+        try:
+            while (waiting or away) and time.monotonic() < until:
+                if away and time.monotonic() > soon:
+                    back = {n: sent[n] for n in away & set(self.grid.get_node_ids())}
+                    new = flwr_api.push(self.grid, kind, back, ttl) if back else {}
+                    waiting = waiting | new
+                    away = away - set(new.values())
+                    later = min(2 * later, 10.0)
+                    soon = time.monotonic() + later
+                for reply in flwr_api.pull(self.grid, waiting, until, set(waiting.values())):
+                    node = waiting.pop(reply.message)
+                    if reply.answer is not None:
+                        self.silent.discard(node)
+                        yield node, reply.answer, flwr_api.size(sent[node]) + reply.size
+                        continue
+                    crashed[node] += reply.code == CRASHED
+                    if reply.code == CRASHED and crashed[node] < ATTEMPTS:
+                        waiting |= flwr_api.push(self.grid, kind, {node: sent[node]}, ttl)
+                    elif reply.code in BROKEN:
+                        why = f"Flower's node {node} cannot run the client's app: {reply.reason}"
+                        yield node, sealed_error(WireError(why)), 0
+                    elif not hello and node not in self.silent:
+                        away = away | {node}
+                if waiting or away:
+                    time.sleep(pause(time.monotonic() - begun, POLL))
+        finally:
+            done.set()
+            if not hello:
+                named.join()
+        durations.append(time.monotonic() - begun)
+        if not hello:
+            self.silent |= away | set(waiting.values())
+
+
+def _called(node: int, account: Mapping[str, Any]) -> str:
+    """A node in words: by its name, if it has one, and by Flower's number."""
+    name = account.get("name")
+    return f"node {node}" + (f" ({name!r:.100})" if name else "")
+
+
+def _doubled(client: int, *nodes: str) -> MedleyError:
+    return MedleyError(
+        f"{' and '.join(nodes)} have the same client number, {client}: give each its own, by medley node --client, or "
+        "partition-id in the --node-config of a stock SuperNode"
+    )
+
+
+def _read(file: Path) -> dict[int, int]:
+    """The node of each client in a run's file; empty if there is no file. Raises WireError for a damaged file."""
+    try:
+        return {int(i): int(node) for i, node in json.loads(file.read_text(encoding="utf-8")).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as e:
+        raise WireError(f"{file} does not say which node each client is: {type(e).__name__}: {e}") from None

@@ -1,0 +1,82 @@
+"""The server's side of a study as a Flower app: it runs every analysis of the recipe's [[study]]."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...contract import BadData, MedleyError, RecipeError
+from ...statistics.fit import Coefficients
+from ...statistics.prepare import Preparation
+from ...statistics.study import Study
+from ...statistics.tables import Description
+from ...storage.atomic import private, write
+from ...storage.events import Events
+from ..protocol import flwr_api
+from ..protocol.agreement import Terms
+from ..protocol.checked_json import Words
+from ..protocol.settings import clients_of, settled
+from .app import _agreed
+from .messenger import Messenger
+from .transport import Flower
+
+if TYPE_CHECKING:
+    from ..protocol.flwr_api import Context, Grid, ServerApp
+
+
+RATIOS = ("logit", "log", "cox")
+"""The links for which exp(coefficient) is an odds, rate or hazard ratio."""
+
+
+def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda results: None) -> ServerApp:
+    """The server's side of a study: runs every analysis in [[study]], saves it as text, and passes them all to
+    ``done``.
+
+    It also saves tables in LaTeX: a Table 1, and coefficients, as odds, rate or hazard ratios if the link gives these.
+    """
+
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config  # a study has no checkpoints: a resumed one starts again in its folder
+        where = config.get("save") or config.get("resume") or f"medley-runs/{context.run_id}"
+        folder = private(Path(str(where)).resolve())
+        events = Events(folder, listen=False)
+        events.add("app", pid=os.getpid(), run=str(context.run_id))
+        try:
+            results = studied(grid, context, folder, lambda line: events.add("log", level="info", message=line[:2000]))
+        except Exception as e:
+            text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
+            events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, RecipeError))
+            raise
+        events.add("end", outcome="finished", message="")
+        done(results)
+
+    def studied(grid: Grid, context: Context, folder: Path, say: Callable[[str], None]) -> list[Any]:
+        r = settled(recipe, context.run_config)
+        analyses = r.analyses()
+        terms = Terms.of(r, analyses[0])
+        messenger = Messenger(grid, float(context.run_config.get("timeout", 600)))
+        accounts = messenger.gather(clients_of(r, context), {"run": json.dumps(terms.plain()).encode()})
+        names = dict[str, int]()
+        for i, account in accounts.items():
+            name = Words(f"client {i}'s account", _agreed(i, account, terms, False)).text("name")
+            other = names.setdefault(name, i)
+            if other != i:
+                raise BadData(f"clients {other} and {i} are both called {name!r}: give each node its own name")
+        transport = Flower(messenger, f"{context.run_id:020d}", None, terms.digest)
+        study = Study(dict.fromkeys(names), secure=r.options().get("secure"), transport=transport)
+        results = list[Any]()
+        for k, analysis in enumerate(analyses, 1):
+            results.append(study.run(analysis))
+            write(folder / f"{k}.txt", results[-1].summary() + "\n", owner_only=True)
+            if isinstance(results[-1], Coefficients | Description):
+                of = {"exp": True} if getattr(analysis, "uses", "") in RATIOS else {}
+                write(folder / f"{k}.tex", results[-1].latex(**of) + "\n", owner_only=True)
+            if isinstance(results[-1], Preparation):
+                results[-1].save(folder / f"{k}.json")
+            say(f"{k} of {len(analyses)}: {analysis!r} is in {k}.txt")
+        return results
+
+    return flwr_api.server_app(main)

@@ -1,0 +1,191 @@
+"""The Flower transport: every client method is a Flower action, ``query.<method>``.
+
+Flower carries bytes of our own format. Clients are called by their own stable ids (``partition-id`` in a SuperNode's
+``--node-config``), independently of Flower's node ids, and replies are summed in the order of the client ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from ...contract import MedleyError, State, WireError, pytree
+from ...contract.message import Packed, form_of, is_finite, nbytes
+from ...secure.ring import Ring
+from ...wire.codec import resending
+from ...wire.connection import Host
+from ...wire.exchange import Exchange, Tag
+from ...wire.fold import Fold, Receipt
+from ..protocol.checked_json import Words, opened, outliers, printable, work_and_engines
+from .messenger import Messenger
+from .sums import RemoteParties
+
+
+@dataclass(frozen=True)
+class Flower:
+    """Clients on SuperNodes, as a transport.
+
+    Attributes:
+        run: the name of the run, under which clients keep their memories; the same when it is resumed
+        known: further plain values that every request carries, or a function that returns them for a problem
+        terms: the digest of the run's `Terms`, for the names of secure sums
+    """
+
+    messenger: Messenger
+    run: str
+    known: Any = None
+    terms: str = ""
+
+    def open(self, host: Host) -> FlowerConnection:
+        """Begin a run; sends nothing yet."""
+        values = self.known(host.problem) if callable(self.known) else self.known
+        return FlowerConnection(host, replace(self, known=values))
+
+
+Answer = tuple[Packed, Any, Receipt, set[str]]
+"""One client's answer to a request: the packed reply, its buffers, its costs, and the engines that ran."""
+
+
+class FlowerConnection:
+    """Sends requests, and aggregates the answers in the order of client ids."""
+
+    def __init__(self, host: Host, flower: Flower) -> None:
+        self.host = host
+        self.flower = flower
+
+    def exchange(self, exchange: Exchange) -> Iterator[Fold]:
+        """Send a request to its clients, and yield their replies block by block, without clients that are late."""
+        common = pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers})
+        letters = {i: {"common": common, "own": self._own(exchange, i)} for ids in exchange.blocks for i in ids}
+        answers = self.flower.messenger.send(f"query.{exchange.method}", letters)
+        read, failed = self._read_all(exchange, answers)
+        for block, ids in enumerate(exchange.blocks):
+            reply = Fold(block, failed={i: failed[i] for i in ids if i in failed})
+            for i in ids:
+                if i in read:
+                    self._take(reply, exchange, i, read.pop(i))
+            yield reply
+
+    def clients(self, exchange: Exchange, ring: Ring) -> RemoteParties:
+        """The clients of one exchange, as parties of a secure sum; sends nothing yet."""
+        weights = dict(ring.weights)
+        p = {i: exchange.p[i] for i in ring.weights}
+        shared = {"common": exchange.common, "buffers": None, "weights": weights, "clip": exchange.clip, "p": p}
+        own_bytes = partial(self._own, replace(exchange, p={}))
+        messenger = self.flower.messenger
+        run = self.flower.run
+        agreed = [self.flower.terms, self.flower.known]
+        return RemoteParties(self.host, messenger, run, exchange, ring, pytree.to_bytes(shared), own_bytes, agreed)
+
+    def _read_all(
+        self, exchange: Exchange, answers: dict[int, tuple[bytes, int]]
+    ) -> tuple[dict[int, Answer], dict[int, str]]:
+        """Valid answers by client, and the other clients' errors. Raises an error unless the exchange tolerates
+        failures.
+
+        Consumes ``answers``, which has bytes and the size of their records.
+        """
+        read = dict[int, Answer]()
+        failed = dict[int, str]()
+
+        def fail(i: int, e: MedleyError) -> None:
+            if not exchange.tolerant:
+                raise e
+            failed[i] = str(e)
+            read.pop(i, None)
+
+        for i in sorted(answers):
+            try:
+                read[i] = self._read(exchange, i, *answers.pop(i))
+            except MedleyError as e:
+                fail(i, e)
+        up = self.host.algorithm.message_types[exchange.method].up
+        if exchange.weights is not None and exchange.tolerant and read and not up.has_one_form():
+            # The sum may lack some fields and the type does not fix the form, so the form of most replies counts.
+            forms = {i: form_of(packed) for i, (packed, *_) in read.items()}
+            usual = Counter(forms.values()).most_common(1)[0][0]
+            for i, form in forms.items():
+                odd = sorted(form - usual)
+                if odd:
+                    difference = f"{odd[0][0]!r} is {odd[0][1]}, but {dict(usual)[odd[0][0]]} in most others'"
+                    fail(i, WireError(f"{_who(exchange, i)}: {difference}"))
+        largest = {i: largest_of(packed) for i, (packed, *_) in read.items()}
+        what = f"largest number in its answer to {exchange.method}, round {exchange.round},"
+        for i, error in [*outliers(largest, what)]:
+            fail(i, error)
+        return read, failed
+
+    def _read(self, exchange: Exchange, i: int, answer: bytes, size: int) -> Answer:
+        """Client i's answer; ``size`` is the size of its records both ways.
+
+        Raises MedleyError for an answer that cannot be read or believed.
+        """
+        who = _who(exchange, i)
+        raw = opened(answer, f"client {i}")
+        try:
+            content = pytree.from_bytes(raw, {})
+            packed = resending(self.host.codec).decode(dict(content["reply"]), {}, self.host.problem.dtype)
+            buffers = content["buffers"]
+            words = Words(who, {k: content[k] for k in ("up", "rows", "engines")})
+        except WireError as e:
+            raise WireError(f"{who}: {printable(str(e))}") from None
+        except Exception as e:  # any kind, for example from a codec's arithmetic on fields of other shapes
+            raise WireError(f"{who} cannot be decoded: {type(e).__name__}: {printable(str(e))}") from None
+        _check_buffers(who, buffers, exchange.buffers)
+        self.host.check(exchange, i, packed)
+        up, (rows, engines) = words.whole("up", 0, len(raw)), work_and_engines(words)  # as the client states
+        down = nbytes(exchange.common) + nbytes(exchange.each.get(i, {})) + pytree.nbytes(exchange.buffers or ())
+        return packed, buffers, Receipt(i, up, size - down - up, rows), engines
+
+    def _take(self, reply: Fold, exchange: Exchange, i: int, answer: Answer) -> None:
+        """Add client i's answer to its block."""
+        packed, buffers, receipt, engines = answer
+        reply.add(exchange, i, packed, None)
+        reply.receipts.append(receipt)
+        reply.ran(engines)
+        if buffers is not None and reply.buffers is not None:
+            buffers = reply.buffers[0] + buffers[0], reply.buffers[1]
+        reply.buffers = buffers or reply.buffers
+
+    def _own(self, exchange: Exchange, i: int) -> bytes:
+        acked = {i: exchange.acked[i]} if i in exchange.acked else {}
+        # The sum bounds the replies.
+        part = replace(exchange.of_block((i,)), acked=acked, weights=None, tolerant=False, clip=None)
+        return pytree.to_bytes({"exchange": part, "run": self.flower.run, "known": self.flower.known})
+
+    def save(self, acked: Mapping[int, Tag]) -> Mapping[int, Any]:
+        """No memories: clients keep their own."""
+        return {}
+
+    def load(self, memories: Mapping[int, Any], acked: Mapping[int, Tag]) -> None:
+        """Put nothing back: clients keep their own memories."""
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+
+def _who(exchange: Exchange, i: int) -> str:
+    return f"client {i}'s answer to {exchange.method}, round {exchange.round}"
+
+
+def largest_of(packed: Packed) -> float:
+    """The largest absolute value in the floating-point tensors of a reply; 0 if there are none."""
+    floats = (v for v in packed.values() if isinstance(v, Tensor) and v.is_floating_point() and v.numel())
+    return max((float(v.abs().max()) for v in floats), default=0.0)
+
+
+def _check_buffers(who: str, buffers: Any, like: State | None) -> None:
+    """Raise WireError unless a client's buffers have the shapes and types of the model's buffers, and are finite."""
+    if buffers is None:
+        return
+    pair = buffers if isinstance(buffers, tuple) and len(buffers) == 2 else (None, None)
+    for mine, theirs in zip(like or (None, None), pair, strict=True):
+        if mine is None or not isinstance(theirs, Tensor) or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
+            raise WireError(f"{who}: its buffers do not have the model's shapes and types")
+        if not is_finite(theirs):
+            raise WireError(f"{who}: its buffers contain numbers that are not finite")

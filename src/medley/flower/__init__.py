@@ -1,9 +1,0 @@
-"""A recipe as a Flower app: ``app = server_app("recipe.toml")``, and ``app = client_app("recipe.toml")``.
-
-``medley deploy init`` writes a whole app; docs/deploy.md shows how to run it on your own machines.
-"""
-
-from .client import client_app as client_app
-from .server import server_app as server_app
-from .study import study_client_app as study_client_app
-from .study import study_server_app as study_server_app

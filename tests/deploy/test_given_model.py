@@ -1,0 +1,86 @@
+"""A model that is given is measured on all nodes, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import medley as md
+from medley import cli, recipe
+from medley.deploy.commands import Deployment
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, RecordDict
+
+from medley.flower import client_app, server_app
+from support.bench import Bench
+
+RECIPE = """
+[rules]
+exact = true
+scores = true
+[problem]
+kind = "Softmax"
+mu = 1e-3
+[data]
+name = "digits"
+[partition]
+kind = "Dirichlet"
+clients = 3
+alpha = 0.5
+[run]
+rounds = 4
+[[methods]]
+kind = "FedAvg"
+"""
+
+
+def deploy(path: Path, save: Path, settings: str = "") -> md.Result:
+    config = {"clients": 3, "save": str(save), "set": settings}
+    grid = Bench([client_app(path)] * 3, config, memory=str(path.parent / "memory"))
+    server_app(path)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+    return md.Result.load(save)
+
+
+def test_a_run_of_no_rounds_measures_a_given_model_at_every_client(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    trained = deploy(path, tmp_path / "trained")
+    there = deploy(path, tmp_path / "measured", f"run.rounds=0 run.init={tmp_path / 'trained'}")
+    r = recipe.loads(RECIPE)
+    here = r.federation().run(r.methods()[0], 0, init=trained, clients_every=1)
+    assert torch.equal(there.x, trained.x)
+    assert len(there.history) == 1
+    for name in ("loss", "test_loss", "accuracy"):
+        assert there.history[0][name] == pytest.approx(here.history[0][name], rel=1e-10)
+        assert there.history[0][name] == pytest.approx(trained.history[-1][name], rel=1e-10)
+    assert [row["client"] for row in there.clients] == [0, 1, 2]
+    for a, b in zip(there.clients, here.clients, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-10)
+
+
+def test_the_command_prints_the_figures_of_each_node_and_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: Deployment, save: Path, config: dict[str, Any], *_: object) -> md.Status:
+        return deploy(self.project / "app" / "recipe.toml", save, config["set"]).status
+
+    monkeypatch.setattr(Deployment, "run", run)
+    source, project = tmp_path / "source.toml", tmp_path / "project"
+    source.write_text(RECIPE)
+    call = lambda *words: CliRunner().invoke(cli.app, ["deploy", *map(str, words)])
+    assert call("init", project, "--recipe", source).exit_code == 0
+    trained = deploy(project / "app" / "recipe.toml", tmp_path / "it trained")
+    got = call("evaluate", tmp_path / "it trained", project, "--save", tmp_path / "figures")
+    assert got.exit_code == 0, got.output
+    rows = [w for line in got.stdout.splitlines() if (w := line.split()) and w[0] in ("0", "1", "2", "all")]
+    assert [row[0] for row in rows] == ["0", "1", "2", "all"]
+    assert f"{trained.summary['accuracy']:.4g}" in rows[-1]
+    assert sum(cell.startswith("[") for cell in rows[0]) == 2  # of test loss and accuracy
+    assert "0: " in got.stdout
+    assert "no such folder" in call("evaluate", tmp_path / "nowhere", project).stderr

@@ -1,0 +1,102 @@
+"""The server's way to its clients: who is waited for, how long, and answers that no node of ours makes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+import medley as md
+from medley.deploy.protocol import flwr_api
+from medley.deploy.protocol.checked_json import opened, sealed
+from medley.deploy.protocol.flwr_api import Reply
+from medley.deploy.server import messenger
+from medley.deploy.server.messenger import Messenger
+
+pytest.importorskip("flwr")
+
+from flwr.app import Error, Message
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
+
+from support.bench import Bench
+
+
+class Grid:
+    def get_node_ids(self) -> list[int]:
+        return [100, 101]
+
+
+@pytest.mark.parametrize(("usual", "named"), [([], True), ([50.0] * 3, False), ([0.1, 50.0, 50.0], True)])
+def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
+    usual: list[float], named: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that a node held up says nothing of the next."""
+    begun, told, answer = time.monotonic(), list[dict[str, Any]](), sealed(b"x")
+    warned = lambda: "waiting" in caplog.text if named else bool(told)
+
+    def pull(grid: Any, waiting: Any, until: float, nodes: Any) -> list[Reply]:
+        return [Reply(m, answer, 1, 0, "") for m in waiting if m == "m0" or warned()]
+
+    monkeypatch.setattr(flwr_api, "records", lambda letter: letter)
+    monkeypatch.setattr(flwr_api, "size", lambda content: 1)
+    monkeypatch.setattr(flwr_api, "push", lambda grid, kind, content, ttl: {f"m{n - 100}": n for n in content})
+    monkeypatch.setattr(flwr_api, "pull", pull)
+    monkeypatch.setattr(messenger, "NAMED", 0.1)
+    monkeypatch.setattr(messenger, "LONG", 0.4)
+    p = Messenger(Grid(), timeout=60)  # type: ignore[arg-type]
+    p.nodes, p._durations["train"] = {0: 100, 1: 101}, deque(usual, 3)
+    p.events = lambda event, **values: told.append(values)
+    with caplog.at_level(logging.WARNING, "medley"):
+        assert sorted(p.send("train", {0: {}, 1: {}})) == [0, 1]
+    said = [r.getMessage() for r in caplog.records]
+    assert said == (["waiting for clients [1], for 0 s so far and 60 s at most"] if named else [])
+    assert told[0]["clients"] == [1]
+    assert told[-1] == {"clients": [], "since": told[0]["since"]}
+    assert ("waited" in told[-2]) == named
+    assert (0.4 if named else 0.1) <= p._durations["train"][-1] <= time.monotonic() - begun
+
+
+def test_answers_that_are_announced_and_never_come_end_with_the_timeout_and_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two nodes die after their announcement; the third one's answer is behind theirs."""
+
+    def missing(name: str) -> bytes:
+        raise ObjectUnavailableError(name)
+
+    class Announced(Bench):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            found = super().pull_messages(message_ids)
+            for k, m in enumerate(found):
+                if m.metadata.src_node_id in (101, 102):
+                    with contextlib.suppress(ObjectPullError):
+                        pull_objects(["a"], missing)
+                    found[k] = Message(Error(3, "unavailable"), reply_to=self.sent[0])
+                    found[k].metadata.__dict__["_reply_to_message_id"] = m.metadata.reply_to_message_id
+            return found
+
+    grid = Announced([flwr_api.client_app({"query.train": lambda *_: sealed(b"x")})] * 3)
+    monkeypatch.setattr(messenger, "LONG", 0.1)
+    p = Messenger(grid, timeout=0.4)
+    p.nodes, begun = {0: 100, 1: 101, 2: 102}, time.monotonic()
+    with caplog.at_level(logging.WARNING, "medley"):
+        assert sorted(p.send("query.train", {i: {"n": b"1"} for i in range(3)})) == [0]
+    assert time.monotonic() - begun < 1.2
+    (said,) = [r for r in caplog.records if "waiting" in r.getMessage()]
+    assert said.getMessage() == "waiting for clients [0, 1, 2], for 0 s so far and 0 s at most"
+    assert said.created < time.time() - 0.2
+
+
+def test_an_empty_answer_is_an_answer_that_nobody_can_read() -> None:
+    app = lambda answer: flwr_api.client_app({"query.train": lambda *_: answer})
+    p = Messenger(Bench([app(b""), app(sealed(b"x"))]), timeout=5)
+    p.nodes = {0: 100, 1: 101}
+    answers = p.send("query.train", {i: {"n": b"1"} for i in range(2)})
+    assert answers == {0: (b"", 6), 1: (b"=x", 6 + 7)}
+    with pytest.raises(md.WireError, match="client 0 sent neither an answer nor one of Medley's errors"):
+        opened(answers[0][0], "client 0")
