@@ -45,6 +45,7 @@ check: .venv/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/limits.py
+	$(BIN)/python .ci/reading.py
 
 # A table and a picture in build/benchmarks; docs/benchmarks.md says how to read them.
 bench: .venv/.ready
