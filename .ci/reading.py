@@ -1,7 +1,7 @@
 """What one must read to do a job: the entry file and the files that it imports, against the budgets in `jobs.toml`.
 
-Ends with 1 if a job is over its budget, and names it. A name that a package only passes on counts as the file that defines it.
-Imports for types count: a reader looks there, too.
+Ends with 1 if a job is over its budget, and names it. A name that a package only passes on counts as the file that
+defines it. Imports for types count: a reader looks there, too.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def main(root: Path) -> int:
         over = len(read) > budget["files"] or lines > budget["lines"]
         failed = failed or over
         if over or "--table" in sys.argv:
-            print(f"{job}: {len(read)} files of {budget['files']}, {lines} lines of {budget['lines']} ({budget['entry']})")
+            size = f"{len(read)} files of {budget['files']}, {lines} lines of {budget['lines']}"
+            print(f"{job}: {size} ({budget['entry']})")
     return 1 if failed else 0
 
 
