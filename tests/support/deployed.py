@@ -27,11 +27,11 @@ LAST_CLIENT = """
 from dataclasses import replace
 from medley import recipe
 from medley.datasets import Dataset
-from medley.flower import client_rows
+from medley.deploy.node import rows
 
 def last_client():
     r = recipe.load("app/recipe.toml")
-    (lot,), d = client_rows.share(r, 2), r.federation().whole(r.seed)[0].data
+    (lot,), d = rows.share(r, 2), r.federation().whole(r.seed)[0].data
     given = {"labels": d.labels, "features": d.features, "scaling": replace(d.scaling, shared=True)}
     return Dataset(lot.X, lot.y, lot.X_test, lot.y_test, classes=lot.classes, **given)
 """
