@@ -18,8 +18,8 @@ from .client_rows import TEST
 def check_bytes(clients: Sequence[Any], test: Any, places: Sequence[Place]) -> None:
     """Raise BadData, naming the client, if some rows are bytes and others floats, usually bytes divided by 255."""
     kinds: dict[str, tuple[str, Place]] = {}
-    for given, place in zip([*clients, test], [*places, TEST], strict=True):
-        for part, X in _inputs(given).items():
+    for source, place in zip([*clients, test], [*places, TEST], strict=True):
+        for part, X in _inputs(source).items():
             kind = str(getattr(X, "dtype", "")).removeprefix("torch.")
             kinds.setdefault("floats" if "float" in kind else kind, (part, place))
     if "floats" in kinds and "uint8" in kinds:
@@ -39,33 +39,35 @@ def common_features(
     Raises BadData, naming the client, for frames with other columns, and for an array beside frames with names: its
     columns may be in another order.
     """
-    own = [(place, _names(given, aside)) for place, given in zip(places, clients, strict=True)]
+    columns = [(place, _names(client, aside)) for place, client in zip(places, clients, strict=True)]
     tests = [
         (replace(place, part="test"), names_of(g[2]))
         for place, g in zip(places, clients, strict=True)
         if isinstance(g, tuple) and g[3:]
     ]
-    first = next((names for _, names in own if names), ())
-    for place, names in [*own, *tests, (TEST, _names(test, aside))]:
-        if names and first and (said := differ(names, first)):
-            said = f"the frame {said}, of the columns {', '.join(first)}; give all clients the same columns"
-            raise BadData(said, place=place)
-    bare = [i for i, (_, names) in enumerate(own) if not names and isinstance(clients[i], tuple | list | Dataset)]
+    first = next((names for _, names in columns if names), ())
+    for place, names in [*columns, *tests, (TEST, _names(test, aside))]:
+        if names and first and (message := differ(names, first)):
+            message = f"the frame {message}, of the columns {', '.join(first)}; give all clients the same columns"
+            raise BadData(message, place=place)
+    bare = [i for i, (_, names) in enumerate(columns) if not names and isinstance(clients[i], tuple | list | Dataset)]
     if bare and first != tuple(map(str, range(len(first)))):
         raise BadData(
             f"X has no names of columns, and other clients' have: {', '.join(first[:8])}"
             f"{', ...' if first[8:] else ''}; give a frame with these columns, or X.to_numpy() at every client",
             place=places[bare[0]],
         )
-    return first if all(names for _, names in own) else (), first
+    return first if all(names for _, names in columns) else (), first
 
 
 def common_scaling(clients: Sequence[Any], test: Any, places: Sequence[Place]) -> Scaling | None:
     """The scaling of the clients' data sets. Raises BadData, naming the client, if it is not the same for all rows."""
-    own = [(place, given.scaling) for place, given in zip(places, clients, strict=True) if isinstance(given, Dataset)]
-    first = next((scaling for _, scaling in own if scaling is not None), None)
+    scalings = [
+        (place, client.scaling) for place, client in zip(places, clients, strict=True) if isinstance(client, Dataset)
+    ]
+    first = next((scaling for _, scaling in scalings if scaling is not None), None)
     tests = [(TEST, test.scaling if isinstance(test, Dataset) else None)] if test is not None else []
-    for place, scaling in [*own, *tests]:
+    for place, scaling in [*scalings, *tests]:
         if first is not None and (scaling is None or not first.same(scaling)):
             raise BadData(
                 "some rows are standardised, and these are not, or by another mean and deviation; give all rows by "
@@ -83,15 +85,15 @@ def common_classes(
     Raises BadData, naming the client, if two of them differ.
     """
     labels: tuple[Label, ...] = ()
-    for given, place in zip(clients, places, strict=True):
-        if not isinstance(given, Dataset) or given.inferred or given.classes is None:
+    for client, place in zip(clients, places, strict=True):
+        if not isinstance(client, Dataset) or client.inferred or client.classes is None:
             continue
-        if classes not in (None, given.classes) or (labels and {*given.labels} != {*labels}):
+        if classes not in (None, client.classes) or (labels and {*client.labels} != {*labels}):
             others = f"others {classes}{_listed(labels)}; give all the same classes= or labels="
-            said = f"its data set has {given.classes} classes{_listed(given.labels)}, and {others}"
-            raise BadData(said, place=place)
-        classes = given.classes
-        labels = labels or given.labels
+            message = f"its data set has {client.classes} classes{_listed(client.labels)}, and {others}"
+            raise BadData(message, place=place)
+        classes = client.classes
+        labels = labels or client.labels
     return classes, labels
 
 
@@ -99,13 +101,13 @@ def _listed(labels: Sequence[Label]) -> str:
     return f", {', '.join(map(repr, labels[:8]))}" if labels else ""
 
 
-def _inputs(given: Any) -> dict[str, Any]:
+def _inputs(source: Any) -> dict[str, Any]:
     """The inputs of training and test rows by name, if they are arrays."""
-    if isinstance(given, Dataset):
-        return {"X": given.X} | ({} if given.X_test is None else {"X_test": given.X_test})
-    parts = [*given] if isinstance(given, tuple | list) else []
+    if isinstance(source, Dataset):
+        return {"X": source.X} | ({} if source.X_test is None else {"X_test": source.X_test})
+    parts = [*source] if isinstance(source, tuple | list) else []
     return dict(zip(("X", "X_test"), [*parts[:1], *(parts[2:3] if parts[3:] else [])], strict=False))
 
 
-def _names(given: Any, aside: str | None) -> tuple[str, ...]:
-    return given.features if isinstance(given, Dataset) else features_of(given, aside)
+def _names(source: Any, aside: str | None) -> tuple[str, ...]:
+    return source.features if isinstance(source, Dataset) else features_of(source, aside)

@@ -105,10 +105,10 @@ def check_labels(problem: Family, data: Dataset, place_of: Callable[[int], Place
     if not isinstance(problem, Logistic) or len(labels) <= 2 or data.y.ndim > 1:
         return
     counts = torch.bincount(data.y[data.y >= 0], minlength=len(labels)).tolist()
-    said = [f"{label!r} ({count:,} rows)" for label, count in zip(labels, counts, strict=True)]
-    more = f" and {len(said) - 8} more" if len(said) > 8 else ""
+    shown = [f"{label!r} ({count:,} rows)" for label, count in zip(labels, counts, strict=True)]
+    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
     e = BadData(
-        f"Logistic has two classes, and {data.name} has {len(said)} labels: {', '.join(said[:8])}{more}; correct a "
+        f"Logistic has two classes, and {data.name} has {len(shown)} labels: {', '.join(shown[:8])}{more}; correct a "
         "misspelt label, or use problems.Softmax"
     )
     rarest = counts.index(min(counts))

@@ -37,19 +37,19 @@ class ClientRows(NamedTuple):
     y_test: RawTargets | None = None
 
     @classmethod
-    def of(cls, given: Any, place: Place, aside: str | None = None, features: Sequence[str] = ()) -> ClientRows:
+    def of(cls, source: Any, place: Place, aside: str | None = None, features: Sequence[str] = ()) -> ClientRows:
         """A client's rows, checked.
 
         Args:
-            given: a tuple of arrays in one of the `FORMS`, a data set of any library, or a frame
+            source: a tuple of arrays in one of the `FORMS`, a data set of any library, or a frame
             aside: a column that is no input; default none
             features: the names of a frame's columns of inputs, in the wanted order; default the frame's order
 
         Raises BadData, naming client, row and column.
         """
-        arrays = _arrays(given, place, aside, features)
+        arrays = _arrays(source, place, aside, features)
         if not isinstance(arrays, tuple | list) or not 2 <= len(arrays) <= 5:
-            raise BadData(FILE * isinstance(given, str | Path) + FORMS, place=place)
+            raise BadData(FILE * isinstance(source, str | Path) + FORMS, place=place)
         _refuse_slips(arrays, place)
         X, y = rows_and_targets(arrays[0], arrays[1], place)
         w = None if len(arrays) in (2, 4) or arrays[-1] is None else weights_of(arrays[-1], len(X), place)
@@ -62,18 +62,18 @@ class ClientRows(NamedTuple):
 
     @classmethod
     def of_tests(
-        cls, given: Any, like: tuple[Any, Any], aside: str | None = None, features: Sequence[str] = ()
+        cls, source: Any, like: tuple[Any, Any], aside: str | None = None, features: Sequence[str] = ()
     ) -> ClientRows:
         """Test rows that belong to no client, checked; arguments and errors are those of `of`.
 
         Args:
             like: inputs and targets of training rows, which have the same form
         """
-        if isinstance(given, Dataset):
-            given = replace(given, X_test=None, y_test=None, test_keys={}, weights=None)
-        arrays = _arrays(given, TEST, aside, features)
+        if isinstance(source, Dataset):
+            source = replace(source, X_test=None, y_test=None, test_keys={}, weights=None)
+        arrays = _arrays(source, TEST, aside, features)
         if not isinstance(arrays, tuple | list) or len(arrays) != 2:
-            what = type(given).__name__ + (f" of {len(given)}" if isinstance(given, tuple | list) else "")
+            what = type(source).__name__ + (f" of {len(source)}" if isinstance(source, tuple | list) else "")
             raise BadData(f"its type is {what}; give a pair (X, y), a frame or a data set", place=TEST)
         if any(map(_is_empty, arrays)):
             raise BadData("there are no rows; leave test= out", place=TEST)
@@ -95,39 +95,39 @@ def refuse_by_client(test: Any) -> None:
         )
 
 
-def _arrays(given: Any, place: Place, aside: str | None, features: Sequence[str]) -> Any:
+def _arrays(source: Any, place: Place, aside: str | None, features: Sequence[str]) -> Any:
     """Rows as a tuple of arrays, columns in the order of ``features``; anything unknown unchanged."""
-    if isinstance(given, Dataset):
-        if given.X_validation is not None and place.client is not None:
+    if isinstance(source, Dataset):
+        if source.X_validation is not None and place.client is not None:
             raise BadData("it has validation rows; leave them out, and pass Federation(validation=...)", place=place)
-        data = given.ordered(features, str(place))
+        data = source.ordered(features, str(place))
         tests = [] if data.X_test is None or data.y_test is None else [data.X_test, raw(data.y_test, data.labels)]
         return (data.X, raw(data.y, data.labels), *tests, *([] if data.weights is None else [data.weights]))
-    if is_items(given):
-        return pair_of(given, place, aside, features)
-    if isinstance(given, Mapping):
-        refuse_parts([*map(str, given)], f"{place} has {{}}")
-    if not isinstance(given, tuple | list):
-        return given
-    _check_index(given, place)
-    return tuple(in_order(v, features) if features and k in (0, 2) and names_of(v) else v for k, v in enumerate(given))
+    if is_items(source):
+        return pair_of(source, place, aside, features)
+    if isinstance(source, Mapping):
+        refuse_parts([*map(str, source)], f"{place} has {{}}")
+    if not isinstance(source, tuple | list):
+        return source
+    _check_index(source, place)
+    return tuple(in_order(v, features) if features and k in (0, 2) and names_of(v) else v for k, v in enumerate(source))
 
 
 def _refuse_slips(arrays: Sequence[Any], place: Place) -> None:
     """Raise BadData, with the remedy, for tuples of other things."""
     if len(arrays) == 2 and is_frame(arrays[1]) and (np.ndim(arrays[0]) == 0 or isinstance(arrays[0], tuple)):
-        said = "it is a name and a frame, as groupby makes them; give clients=dict(groups), or one frame of all "
-        raise BadData(f"{said}clients' rows, datasets.frame(frame, target=..., client=...)", place=place)
+        message = "it is a name and a frame, as groupby makes them; give clients=dict(groups), or one frame of all "
+        raise BadData(f"{message}clients' rows, datasets.frame(frame, target=..., client=...)", place=place)
     if len(arrays) == 4 and np.ndim(arrays[1]) > 1 and np.ndim(arrays[2]) == 1:
         raise BadData("these look like (X, X_test, y, y_test); give (X, y, X_test, y_test)", place=place)
     if len(arrays) > 3 and (arrays[2] is None) != (arrays[3] is None):
         raise BadData("pass both X_test and y_test, or None for both", place=place)
 
 
-def _check_index(given: Sequence[Any], place: Place) -> None:
+def _check_index(arrays: Sequence[Any], place: Place) -> None:
     """Raise BadData if the pandas indices of X and of the targets have the rows in different orders."""
-    for k, v in enumerate(given):
-        X = given[2 if k == 3 or (k == 2 and len(given) > 3) else 0]
+    for k, v in enumerate(arrays):
+        X = arrays[2 if k == 3 or (k == 2 and len(arrays) > 3) else 0]
         if not all(hasattr(t, "iloc") for t in (X, v)) or len(X) != len(v) or X.index.equals(v.index):
             continue
         if Counter(X.index) == Counter(v.index):

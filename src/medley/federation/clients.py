@@ -57,9 +57,9 @@ class ClientFactory:
             me.objective_of = lambda rows: self.rows.recall(problem, i, s, rows)
             policy = self.scenario.replay
             if policy is not None:
-                held = self.rows.recall(problem, i, s, self.held(i, s))
+                past = self.rows.recall(problem, i, s, self.held(i, s))
                 stream = partial(streams.generator, self.seed, i, round)  # not me.rng, which would hold the client
-                me.replay = Replay(held, first, policy.capacity, policy.sample, stream)
+                me.replay = Replay(past, first, policy.capacity, policy.sample, stream)
         return me
 
     def _pace(self, i: int, round: int, lr: float) -> Pace:

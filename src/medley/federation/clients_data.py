@@ -43,30 +43,30 @@ def pooled(
     aside = None if whole is None else whole[1]
     refuse_by_client(test)
     check_bytes(listed, test, places)
-    features, wanted = common_features(listed, test, aside, places)
+    features, columns = common_features(listed, test, aside, places)
     scaling = common_scaling(listed, test, places)
     classes, named = common_classes(listed, classes, places)
-    rows = [ClientRows.of(given, place, aside, wanted) for given, place in zip(listed, places, strict=True)]
+    rows = [ClientRows.of(client, place, aside, columns) for client, place in zip(listed, places, strict=True)]
     first = rows[0]
     for r, place in zip(rows[1:], places[1:], strict=True):
         refuse_other_form((r.X, r.y.values), (first.X, first.y.values), place, f"those of {places[0]}")
-    shared = None if test is None else ClientRows.of_tests(test, (first.X, first.y.values), aside, wanted)
+    shared = None if test is None else ClientRows.of_tests(test, (first.X, first.y.values), aside, columns)
     tests = {i: (r.X_test, r.y_test) for i, r in enumerate(rows) if r.X_test is not None and r.y_test is not None}
     if tests and shared is not None:
         raise BadData("Federation(test=...): clients have their own test rows; pass either those or test=")
-    held = [*tests.values()] if shared is None else [(shared.X, shared.y)]
-    parts = [*(r.y for r in rows), *(y for _, y in held)]
+    test_sets = [*tests.values()] if shared is None else [(shared.X, shared.y)]
+    parts = [*(r.y for r in rows), *(y for _, y in test_sets)]
     ys, classes, labels = stored(problem, parts, classes, first.X, named)
     X = joined([r.X for r in rows])
     data = Dataset(
         X,
         joined(ys[: len(rows)]),
-        joined([X for X, _ in held]) if held else None,
-        joined(ys[len(rows) :]) if held else None,
+        joined([X for X, _ in test_sets]) if test_sets else None,
+        joined(ys[len(rows) :]) if test_sets else None,
         classes=classes,
         name="own data",
         weights=_weights(rows),
-        test_keys={"client": np.repeat([*tests], [len(X) for X, _ in held])} if tests else {},
+        test_keys={"client": np.repeat([*tests], [len(X) for X, _ in test_sets])} if tests else {},
         labels=labels,
         features=features if X.shape[1:] == (len(features),) else (),
         scaling=scaling,

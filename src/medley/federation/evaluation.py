@@ -251,12 +251,12 @@ class OwnTests:
         return self.order[self.bounds[i] : self.bounds[i + 1]]
 
 
-def load(problem: Problem, buffers: State | None, own: OwnState | None) -> None:
+def load(problem: Problem, buffers: State | None, personal: OwnState | None) -> None:
     """Set a problem's shared buffers and its personal part, if it has them."""
     if buffers is not None:
         problem.load_buffers(buffers)
     if isinstance(problem, PartlyShared):
-        problem.load_own(own)
+        problem.load_own(personal)
 
 
 def refuse_unbounded(family: Family, losses: Tensor, labels: Tensor) -> None:
@@ -280,7 +280,7 @@ def refuse_unbounded(family: Family, losses: Tensor, labels: Tensor) -> None:
 def held_figures(
     problem: Problem,
     x: Vec,
-    held: Held,
+    rows: Held,
     metrics: Mapping[str, Metric],
     mixes: Mixes | None = None,
     owner: Tensor | None = None,
@@ -305,13 +305,13 @@ def held_figures(
 
     Raises RecipeError, naming the metric, if a metric raises or does not return a number.
     """
-    X, y = held
-    kept = list[Tensor]()
+    X, y = rows
+    all_outputs = list[Tensor]()
     by_row = list[tuple[Tensor | None, Tensor | None]]()
     for z, labels in outputs(problem, x, X, y):
         by_row.append((problem.losses(z, labels), problem.hits(z, labels)))
-        kept += [z] if metrics else []  # outputs of many tokens may be many times the rows
-    kept = [torch.cat(kept)] if metrics else []
+        all_outputs += [z] if metrics else []  # outputs of many tokens may be many times the rows
+    all_outputs = [torch.cat(all_outputs)] if metrics else []
     losses, hits = (None if part[0] is None else torch.cat([*part]) for part in zip(*by_row, strict=True))
     loss = problem.bind(X, y).loss(x) if losses is None else float(losses.double().mean())
     row: Row = {"test_loss": loss}
@@ -324,11 +324,11 @@ def held_figures(
     elif owner is not None and losses is not None:
         row |= fairness.measured("test_loss", losses, owner, low_is_worse=False)
     for name, f in metrics.items():
-        row[name] = _metric(name, f, kept[0], y, client)
+        row[name] = _metric(name, f, all_outputs[0], y, client)
         if isinstance(f, AUROC) and client is None:
-            row[f"{name}_within"] = f.within(f.sums(kept[0], y))
+            row[f"{name}_within"] = f.within(f.sums(all_outputs[0], y))
         if sums is not None and isinstance(f, Summed):
-            sums[name] = f.sums(kept[0], y).double().tolist()
+            sums[name] = f.sums(all_outputs[0], y).double().tolist()
     if client is not None and losses is not None and len(losses) > 1:
         row["test_loss_error"] = float(losses.double().std()) / math.sqrt(len(losses))
     return row
@@ -348,9 +348,9 @@ def _metric(name: str, f: Metric, z: Tensor, y: Tensor, client: int | None) -> f
         ) from e
 
 
-def scores(problem: Problem, x: Vec, held: Held) -> tuple[float, float | None]:
+def scores(problem: Problem, x: Vec, rows: Held) -> tuple[float, float | None]:
     """Mean loss of test rows, and accuracy if there are classes."""
-    row = held_figures(problem, x, held, {})
+    row = held_figures(problem, x, rows, {})
     return row["test_loss"], row.get("accuracy")
 
 

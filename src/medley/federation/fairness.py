@@ -57,11 +57,11 @@ class Mixes:
 
     def means(self, by_class: np.ndarray) -> np.ndarray:
         """Σ_c share_i(c) by_class(c) for each client that has rows, in one pass over the rows."""
-        there = self.sizes > 0
-        starts = (np.cumsum(self.sizes) - self.sizes)[there]
+        has_rows = self.sizes > 0
+        starts = (np.cumsum(self.sizes) - self.sizes)[has_rows]
         sums = np.zeros(len(self.sizes))
-        sums[there] = np.add.reduceat(by_class[self.labels.numpy(force=True).astype(np.int64)], starts)
-        ids = np.flatnonzero(there) if self.ids is None else np.array([i for i in self.ids if there[i]])
+        sums[has_rows] = np.add.reduceat(by_class[self.labels.numpy(force=True).astype(np.int64)], starts)
+        ids = np.flatnonzero(has_rows) if self.ids is None else np.array([i for i in self.ids if has_rows[i]])
         means: np.ndarray = sums[ids] / self.sizes[ids]
         return means
 
@@ -78,9 +78,9 @@ def estimated(hits: Tensor, y: Tensor, accuracy: float, mixes: Mixes) -> Row:
         mixes: the clients' training labels
     """
     label = (y > 0).long() if y.is_floating_point() else y
-    seen = torch.bincount(label, minlength=mixes.classes).cpu().numpy()
+    counts = torch.bincount(label, minlength=mixes.classes).cpu().numpy()
     right = torch.bincount(label, weights=hits.double(), minlength=mixes.classes).cpu().numpy()
-    by_class = np.where(seen > 0, right / np.maximum(seen, 1), accuracy)
+    by_class = np.where(counts > 0, right / np.maximum(counts, 1), accuracy)
     by_client = np.sort(mixes.means(by_class))
     mean = float(by_client.mean())
     return {"client_accuracy_mean_estimate": mean, "client_accuracy_worst_estimate": _tenth(by_client)}

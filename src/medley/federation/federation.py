@@ -112,7 +112,7 @@ class Federation(Settings):
         if isinstance(stream, Tasks):
             if data is not None or clients is not None:
                 raise RecipeError("Federation(stream=Tasks(...)): the tasks have the data; leave data= out", "data")
-            data = _whole(stream)
+            data = _joined_tasks(stream)
         check_sources(data, clients, partition)
         self._copy_settings(scenario.attacked(attack).joined(membership))
         self.partition = partition
@@ -218,32 +218,32 @@ class Federation(Settings):
     def _draw(self, seed: int, on: HeldOut, dtype: torch.dtype | None, device: str, rounds: int) -> Simulation:
         if self.stream is not None:
             return Simulation(self.scenario, self.tasks(seed), None, seed, on, dtype, device, rounds)
-        whole, kept = self.whole(seed)
-        idle = np.flatnonzero(whole.parts.sizes == 0)
+        task, validation = self.whole(seed)
+        idle = np.flatnonzero(task.parts.sizes == 0)
         if len(idle):
             i = int(idle[0])
-            said = "it has no training rows; drop it, set a minimum in its partition, or use fewer clients"
-            raise BadData(said, place=Place.of(i))
+            message = "it has no training rows; drop it, set a minimum in its partition, or use fewer clients"
+            raise BadData(message, place=Place.of(i))
         if self.attack is not None and self.attack.of_rows:
-            liars = {i: whole.parts[i] for i in self.attack.liars(seed, len(whole.parts))}
-            data = whole.data
+            liars = {i: task.parts[i] for i in self.attack.liars(seed, len(task.parts))}
+            data = task.data
             X, y = self.attack.poison(data.X, data.y, data.classes, liars, seed)
-            whole = whole._replace(data=replace(data, X=X, y=y))
-        return Simulation(self.scenario, [whole], kept, seed, on, dtype, device, rounds)
+            task = task._replace(data=replace(data, X=X, y=y))
+        return Simulation(self.scenario, [task], validation, seed, on, dtype, device, rounds)
 
     def describe(self, seed: int = 0) -> Description:
         """The partition under this seed, over all tasks: sizes, labels, and the distance from IID."""
         if self.stream is None:
-            found = describe(self.parts(seed)[0], self._labels())
-            labels = [self.data.labels[k] for k in found.labels] if self.data.labels else found.labels
+            description = describe(self.parts(seed)[0], self._labels())
+            labels = [self.data.labels[k] for k in description.labels] if self.data.labels else description.labels
             fixed = self.sizes is not None or isinstance(self.partition, ByKey)
-            return replace(found, labels=np.asarray(labels), clients=self.client_names, fixed=fixed)
+            return replace(description, labels=np.asarray(labels), clients=self.client_names, fixed=fixed)
         tasks = self.tasks(seed)
         offsets = np.cumsum([0, *(len(task.data.X) for task in tasks)])
         shifted = [[rows + at for rows in task.parts] for task, at in zip(tasks, offsets, strict=False)]
         labels = np.concatenate([task.data.y.numpy() for task in tasks])
-        whole = [np.concatenate(rows) for rows in zip(*shifted, strict=True)]
-        return describe(whole, labels if self.data.classes else None)
+        parts = [np.concatenate(rows) for rows in zip(*shifted, strict=True)]
+        return describe(parts, labels if self.data.classes else None)
 
     def tasks(self, seed: int) -> list[DealtTask]:
         """The tasks of the stream under this seed, in the stream's order, divided among clients.
@@ -252,8 +252,8 @@ class Federation(Settings):
         different tasks.
         """
         out = []
-        for s, (whole, classes) in enumerate(self._cut(seed)):
-            data = whole
+        for s, (task_data, classes) in enumerate(self._cut(seed)):
+            data = task_data
             if self.validation and data.X_validation is None:
                 data = data.split(test=0.0, validation=self.validation)
             if self.partition is not None:
@@ -274,17 +274,17 @@ class Federation(Settings):
     def _cut(self, seed: int) -> Iterator[tuple[Dataset, tuple[int, ...]]]:
         """Data and classes of each task."""
         stream = self.stream
-        whole = self.data
+        all_data = self.data
         assert stream is not None
         if isinstance(stream, Tasks):
             for s, rows in enumerate(stream.parts()):
                 labels = tuple(sorted({*rows[1].tolist(), *rows[3].tolist()}))
-                yield Dataset(*rows, classes=whole.classes, name=f"task {s}"), labels
+                yield Dataset(*rows, classes=all_data.classes, name=f"task {s}"), labels
             return
         key = getattr(stream, "key", None)
-        X = whole.X if key is None else whole.order_of(key)[0]
-        for s, task in enumerate(stream.cut(X, whole.y, whole.classes, seed)):
-            data = whole.where(task.pick, f"task {s} of {whole.name}", key)
+        X = all_data.X if key is None else all_data.order_of(key)[0]
+        for s, task in enumerate(stream.cut(X, all_data.y, all_data.classes, seed)):
+            data = all_data.where(task.pick, f"task {s} of {all_data.name}", key)
             yield data if task.change is None else data.map(task.change), task.classes
 
     def _tests(self, data: Dataset, parts: Parts, g: np.random.Generator) -> Parts | None:
@@ -302,9 +302,9 @@ class Federation(Settings):
 
     def whole(self, seed: int) -> tuple[DealtTask, Parts]:
         """All data under this seed, divided among clients, and each client's rows for validation as in `parts`."""
-        parts, kept = self.parts(seed)
+        parts, validation = self.parts(seed)
         tests = self._tests(self.data, parts, streams.rng(seed, "partition", "test"))
-        return DealtTask(self.data, range(self.data.classes or 0), parts, tests), kept
+        return DealtTask(self.data, range(self.data.classes or 0), parts, tests), validation
 
     def parts(self, seed: int) -> tuple[Parts, Parts]:
         """Each client's rows for training, and its rows for validation, which are empty unless each client holds out
@@ -316,14 +316,15 @@ class Federation(Settings):
             parts = deal_rows(self.partition, labels, len(self.data.X), seed, self.data.keys)
             return parts, Parts(parts.rows[:0], np.zeros_like(parts.starts))
         starts = np.cumsum([0, *self.sizes], dtype=np.int64)
-        whole = Parts(np.arange(starts[-1]), starts)
+        all_rows = Parts(np.arange(starts[-1]), starts)
         if not self.validation:
-            return whole, Parts(whole.rows[:0], np.zeros_like(starts))
-        kept = []
-        for i, rows in enumerate(whole):
+            return all_rows, Parts(all_rows.rows[:0], np.zeros_like(starts))
+        validation = []
+        for i, rows in enumerate(all_rows):
             out = streams.rng(seed, i, "validation").permutation(rows)[: int(self.validation * len(rows))]
-            kept.append(np.sort(out))
-        return Parts.of(np.setdiff1d(rows, out) for rows, out in zip(whole, kept, strict=True)), Parts.of(kept)
+            validation.append(np.sort(out))
+        training = [np.setdiff1d(rows, out) for rows, out in zip(all_rows, validation, strict=True)]
+        return Parts.of(training), Parts.of(validation)
 
     def _labels(self) -> np.ndarray | None:
         return self.data.y.numpy() if self.data.classes and self.data.y.ndim == 1 else None
@@ -331,8 +332,8 @@ class Federation(Settings):
     def settings(self) -> dict[str, Any]:
         """A record of everything that defines this federation, in plain values."""
         data = f"{self.data.name} {list(self.data.X.shape)} #{self._digest[:12]}"
-        own = f"{len(self.sizes or [])} clients' own data"
-        partition = without_addresses(repr(self.partition)) if self.partition else own
+        rule = f"{len(self.sizes or [])} clients' own data"
+        partition = without_addresses(repr(self.partition)) if self.partition else rule
         tests = {} if self.own_test is None else {"own_test": self.own_test}
         names = self.client_names
         named: dict[str, Any] = {"client_names": list(names)} if names else {}
@@ -385,7 +386,7 @@ class Federation(Settings):
         return facts("Federation", items)
 
 
-def _whole(stream: Tasks) -> Dataset:
+def _joined_tasks(stream: Tasks) -> Dataset:
     """The rows of all tasks, one task after the other."""
     parts = stream.parts()
     X, y, X_test, y_test = (joined([part[k] for part in parts]) for k in range(4))

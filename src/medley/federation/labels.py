@@ -36,9 +36,11 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None, 
     text = any(p.are_text for p in parts)
     for p in parts if isinstance(problem, Logistic | Softmax) else ():
         if p.are_text and p.values.ndim > 1:
-            said = f"{type(problem).__name__} takes one label a row, and y is {list(p.values.shape)} of texts, "
-            said += f"such as {p.first!r}; give one column of them"
-            raise BadData(said, place=replace(p.place, column=None))
+            message = (
+                f"{type(problem).__name__} takes one label a row, and y is {list(p.values.shape)} of texts, "
+                f"such as {p.first!r}; give one column of them"
+            )
+            raise BadData(message, place=replace(p.place, column=None))
     plain = not text and all(p.values.ndim == 1 for p in parts if p.values.size)
     kind = fits(problem)
     if kind == "loss" and plain and all(p.values.dtype.kind in "biu" for p in parts):
@@ -53,19 +55,19 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None, 
     for p in parts if plain and padding is not None else ():
         bad = p.values == padding
         if bad.any():
-            said = (
+            message = (
                 f"{type(problem).__name__}(ignore_index={padding}) is for sequences and maps, and these rows have one "
+                "label each; leave out the rows without a label, X[y != ignore_index]"
             )
-            said += "label each; leave out the rows without a label, X[y != ignore_index]"
-            raise p.refuse(int(bad.argmax()), said)
+            raise p.refuse(int(bad.argmax()), message)
     signed = isinstance(problem, Logistic) and plain and any((p.values == -1).any() for p in parts)
-    given = None if signed and classes == 2 else classes
+    class_count = None if signed and classes == 2 else classes
     coded = code(
-        parts, None if named else given, named if text else (), floats="whole" if kind == "classes" else "values"
+        parts, None if named else class_count, named if text else (), floats="whole" if kind == "classes" else "values"
     )
     if named and not text:
         return _placed(coded, named)
-    if coded.classes is not None and given is None:
+    if coded.classes is not None and class_count is None:
         refuse_other_number(coded.labels, classes)
     return coded
 
@@ -97,9 +99,9 @@ def stored(
     except BadData as e:
         if not isinstance(X, Fields) or X.names is not None or e.stands is None:
             raise
-        said = f"Of the {len(X.parts) + 1} tensors the last was taken as the label, the others as inputs; if it "
-        said += "has weights of rows, pass the client as (X, y, weights)"
-        raise BadData(f"{e.stands[1]}. {said}", place=e.stands[0]) from None
+        message = f"Of the {len(X.parts) + 1} tensors the last was taken as the label, the others as inputs; if it "
+        message += "has weights of rows, pass the client as (X, y, weights)"
+        raise BadData(f"{e.stands[1]}. {message}", place=e.stands[0]) from None
     is_labelled: Callable[[Tensor], bool] = getattr(problem, "labelled", lambda y: not y.is_floating_point())
     if not labels and (classes is not None or not is_labelled(ys[0])):
         return ys, classes, ()
@@ -126,9 +128,9 @@ def as_values(problem: Family, ys: Sequence[Tensor]) -> list[Tensor]:
     Whether whole numbers look like classes is for all rows together to say, since one client or the test rows may have
     only some of them. Raises BadData if they do.
     """
-    whole = [y for y in ys if y.ndim == 1 and not y.is_floating_point()]
-    if len(whole) == len(ys):
-        joined = _as_values(problem, torch.cat(whole))
+    integers = [y for y in ys if y.ndim == 1 and not y.is_floating_point()]
+    if len(integers) == len(ys):
+        joined = _as_values(problem, torch.cat(integers))
         return [y.clone() for y in torch.split(joined, [len(y) for y in ys])]
     return [_as_values(problem, y) for y in ys]
 
@@ -141,8 +143,8 @@ def _as_values(problem: Family, y: Tensor) -> Tensor:
 def refuse_other_number(labels: Sequence[Any], classes: int | None) -> None:
     """Raise BadData if rows have one label, or another number of them than ``classes``, if that is given."""
     if classes is not None and len(labels) != classes:
-        said = f"classes={classes}, and the rows have the labels {', '.join(map(repr, labels[:8]))}"
-        raise BadData(f"{said}; {SOME_LABELS}")
+        message = f"classes={classes}, and the rows have the labels {', '.join(map(repr, labels[:8]))}"
+        raise BadData(f"{message}; {SOME_LABELS}")
     if len(labels) == 1:
         others = SOME_LABELS if isinstance(labels[0], str) else "pass classes= if the others have no rows here"
         raise BadData(f"all labels are {labels[0]!r}; there must be at least two: {others}")
@@ -154,9 +156,9 @@ def refuse_renumbered(data: Dataset, call: str) -> None:
     Its outputs have classes already, and these rows may lack some.
     """
     if data.inferred and data.classes and data.labels and set(data.labels) != {False, True}:
-        said = ", ".join(map(repr, data.labels[:8])) + (", …" if data.labels[8:] else "")
+        shown = ", ".join(map(repr, data.labels[:8])) + (", …" if data.labels[8:] else "")
         raise BadData(
-            f"{call} begins at trained weights, whose outputs stand for classes already, but the labels {said} would "
+            f"{call} begins at trained weights, whose outputs stand for classes already, but the labels {shown} would "
             "be numbered as they occur in these rows; pass classes= if labels are the outputs' numbers, or "
             "Dataset(X, y, labels=...) with all names in the order of the outputs"
         )

@@ -14,7 +14,7 @@ from ..rows.coding import folded
 from .rows import Layout, Picked
 
 
-def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
+def people_of(by: str, picked: Sequence[Picked], layout: Layout) -> Index | None:
     """The person of each row [n], from 0, in the order of ``layout``; None without a column.
 
     Values that differ only in spaces, case or form are one person: 7, 7.0, "007" and " 7". If two people have such
@@ -22,7 +22,7 @@ def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
 
     Args:
         by: the column of `medley.datasets.Dataset.keys` that names people; "" for none
-        met: tables and their rows
+        picked: tables and their rows
 
     Raises RecipeError if a table has no such column. Raises BadData, naming the client, for a row without a person, and
     for a person with rows at two clients: each client's ε is for its own rows, so that person's would be their sum.
@@ -30,7 +30,7 @@ def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
     if not by:
         return None
     columns = []
-    for table, rows in met:
+    for table, rows in picked:
         if by not in table.keys:
             if table.keys:
                 raise RecipeError.unknown(by, table.keys, "Private(by=...): the data")
@@ -52,12 +52,12 @@ def people_of(by: str, met: Sequence[Picked], layout: Layout) -> Index | None:
     first, last = (np.full(len(names), fill) for fill in (np.iinfo(np.int64).max, -1))
     np.minimum.at(first, people, owner)
     np.maximum.at(last, people, owner)
-    apart = np.flatnonzero(first != last)
-    if len(apart):
-        k = int(apart[0])
+    shared = np.flatnonzero(first != last)
+    if len(shared):
+        k = int(shared[0])
         raise BadData(
             f"Private(by={by!r}): {str(names[k])!r} has rows at client {first[k]} and at client {last[k]}, as "
-            f"{len(apart)} of {len(names)} people have at several, and their ε would be the sum of those clients'. "
+            f"{len(shared)} of {len(names)} people have at several, and their ε would be the sum of those clients'. "
             f"Give each person's rows to one client, as partition=scenarios.ByKey({by!r}) does. If these are different "
             "people, give them different names, for example the client's name before the number",
             client=int(first[k]),

@@ -98,8 +98,8 @@ class RowSample:
         order = np.lexsort((streams.rng(self.seed, "eval rows", s).random(len(owner)), owner))
         rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         places = np.sort(order[rank < counts[owner]]) + layout.step(s).start
-        there = counts > 0
-        return Drawn(torch.from_numpy(places), counts[there], sizes[there], p[there])
+        is_sampled = counts > 0
+        return Drawn(torch.from_numpy(places), counts[is_sampled], sizes[is_sampled], p[is_sampled])
 
     def _few(self, s: int, data: EvaluationData) -> DrawnClients:
         layout = self.rows.layout
@@ -120,9 +120,9 @@ class RowSample:
 
         Raises RecipeError for a loss that is a mean over rows, such as a loss over pairs: a sample cannot estimate it.
         """
-        drawn = self.drawn(s, data)
+        sample = self.drawn(s, data)
         rows = self.rows
-        X, y, w = rows.at(drawn.places.to(rows.y.device))
+        X, y, w = rows.at(sample.places.to(rows.y.device))
         losses = [problem.losses(z, t) for z, t in outputs(problem, x, X, y)]
         if any(part is None for part in losses):
             raise RecipeError(
@@ -131,5 +131,5 @@ class RowSample:
                 "eval_rows",
             )
         by_row = torch.cat([part for part in losses if part is not None]).double()
-        mean, error = drawn.mean((by_row if w is None else by_row * w).cpu().numpy())
+        mean, error = sample.mean((by_row if w is None else by_row * w).cpu().numpy())
         return {"loss": mean + problem.penalty(x), "loss_error": error}

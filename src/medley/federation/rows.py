@@ -165,17 +165,20 @@ class ClientRows:
             advice: what else may help
             squares: whether the problem is least squares, which only inputs make unstable, from `STEEP` on
         """
-        found = []
+        extremes = []
         for t, what in (*tensors(self.X, "input"), (self.y, "target")):
             if t.is_floating_point() and t.numel():
-                largest_of = [([first + at[0], *at[1:]], v) for first, part in blocks(t) for at, v in [largest(part)]]
-                found.append((what, t.dtype, *max(largest_of, key=lambda place: abs(place[1]))))
-        for what, dtype, at, value in found:
+                largest_of = []
+                for first, part in blocks(t):
+                    index, number = largest(part)
+                    largest_of.append(([first + index[0], *index[1:]], number))
+                extremes.append((what, t.dtype, *max(largest_of, key=lambda place: abs(place[1]))))
+        for what, dtype, at, value in extremes:
             if abs(value) > math.sqrt(torch.finfo(dtype).max):
                 kind = str(dtype).removeprefix("torch.")
-                said = self._largest(what, at, value)
-                return f"{said}, whose square overflows {kind}: standardise the {what}s, or leave it out"
-        for what, _, at, value in found:
+                clause = self._largest(what, at, value)
+                return f"{clause}, whose square overflows {kind}: standardise the {what}s, or leave it out"
+        for what, _, at, value in extremes:
             if abs(value) >= (STEEP if squares else LARGE) and not (squares and what == "target"):
                 return f"{self._largest(what, at, value)}: standardise the {what}s, or {advice}"
         return ""
@@ -192,19 +195,24 @@ class ClientRows:
 
 
 def laid_out(
-    met: Sequence[Picked], layout: Layout, family: Family, classes: int | None, dtype: torch.dtype | None, device: str
+    picked: Sequence[Picked],
+    layout: Layout,
+    family: Family,
+    classes: int | None,
+    dtype: torch.dtype | None,
+    device: str,
 ) -> tuple[Problem, ClientRows]:
     """The problem for these rows, and the rows in the problem's form.
 
     Args:
-        met: tables and their rows, in the order of ``layout``; an entry may contain rows of several clients
+        picked: tables and their rows, in the order of ``layout``; an entry may contain rows of several clients
 
     Raises BadData, naming the client, for rows that the problem does not accept.
     """
-    X = gathered([(table.X, rows) for table, rows in met], INDEXED)
-    y = gathered([(table.y, rows) for table, rows in met])
+    X = gathered([(table.X, rows) for table, rows in picked], INDEXED)
+    y = gathered([(table.y, rows) for table, rows in picked])
     problem = ready((X, y), layout, family, classes, dtype, device)
-    return problem, bound(met, layout, (X, y), family, problem, classes, device)
+    return problem, bound(picked, layout, (X, y), family, problem, classes, device)
 
 
 def ready(
@@ -223,16 +231,16 @@ def ready(
 
 
 def bound(
-    met: Sequence[Picked],
+    picked: Sequence[Picked],
     layout: Layout,
-    whole: tuple[Tensor, Tensor],
+    rows: tuple[Tensor, Tensor],
     family: Family,
     problem: Problem,
     classes: int | None,
     device: str,
 ) -> ClientRows:
-    """Rows ``whole`` in the problem's form; the other arguments are those of `laid_out`."""
-    X, y = whole
+    """These rows in the problem's form; the other arguments are those of `laid_out`."""
+    X, y = rows
     try:
         targets = targets_of(family, problem, y, classes, device)
         refuse_overflow(y, targets, "target")
@@ -242,39 +250,39 @@ def bound(
         refuse_overflow(X, inputs, "input")
     except BadData as e:
         raise layout.blamed(e) from None
-    w, totals = _weights(met, layout, family, problem, device)
+    w, totals = _weights(picked, layout, family, problem, device)
     return ClientRows(layout, inputs, targets, w, totals, y if classes and y.ndim == 1 else None)
 
 
-def refuse_overflow(given: Tensor, taken: Tensor, what: str) -> None:
-    """Raise BadData, with row and column, for a number in ``given`` that overflows the dtype of ``taken``.
+def refuse_overflow(original: Tensor, converted: Tensor, what: str) -> None:
+    """Raise BadData, with row and column, for a number in ``original`` that overflows the dtype of ``converted``.
 
     Log a warning if that dtype only merges numbers.
     """
-    if isinstance(given, Fields) and isinstance(taken, Fields):
-        for (part, name), (cast, _) in zip(tensors(given, what), tensors(taken, what), strict=True):
+    if isinstance(original, Fields) and isinstance(converted, Fields):
+        for (part, name), (cast, _) in zip(tensors(original, what), tensors(converted, what), strict=True):
             refuse_overflow(part, cast, name)
         return
-    if isinstance(taken, Lazy) and taken.held is None:
+    if isinstance(converted, Lazy) and converted.held is None:
         return  # do not read files for this
-    if not given.is_floating_point() or torch.finfo(given.dtype).max <= torch.finfo(taken.dtype).max:
+    if not original.is_floating_point() or torch.finfo(original.dtype).max <= torch.finfo(converted.dtype).max:
         return
-    for first, part in blocks(taken):
-        found = not_finite(part)
-        if found is None:
+    for first, part in blocks(converted):
+        bad = not_finite(part)
+        if bad is None:
             continue
-        at = [first + found[0][0], *found[0][1:]]
+        at = [first + bad[0][0], *bad[0][1:]]
         raise BadData(
-            f"the {what} is too large for {str(taken.dtype).removeprefix('torch.')}; standardise the {what}s, "
+            f"the {what} is too large for {str(converted.dtype).removeprefix('torch.')}; standardise the {what}s, "
             "or give run(dtype='float64')",
             place=Place(row=at[0], column=at[1] if len(at) > 1 else None),
         )
-    if type(given) is Tensor and given.ndim < 3 and kept_apart(given.numpy(force=True)).dtype == np.float64:
+    if type(original) is Tensor and original.ndim < 3 and kept_apart(original.numpy(force=True)).dtype == np.float64:
         log.warning(
             "the %ss are so close together, and so far from 0, that %s merges some of them: standardise them, subtract "
             "their mean, or pass run(dtype='float64')",
             what,
-            str(taken.dtype).removeprefix("torch."),
+            str(converted.dtype).removeprefix("torch."),
         )
 
 
@@ -284,8 +292,8 @@ def counting(family: Family, y: Tensor) -> Tensor | None:
     """
     if not isinstance(family, Network) or family.loss != "cross_entropy" or y.ndim < 2:
         return None
-    there = (y != family.ignore_index).reshape(len(y), -1).any(1)
-    return None if bool(there.all()) else there
+    has_target = (y != family.ignore_index).reshape(len(y), -1).any(1)
+    return None if bool(has_target.all()) else has_target
 
 
 def with_targets(family: Family, y: Tensor, parts: Parts, first: int = 0) -> Parts:
@@ -295,16 +303,16 @@ def with_targets(family: Family, y: Tensor, parts: Parts, first: int = 0) -> Par
     Args:
         first: the id of the first client
     """
-    there = counting(family, y)
-    if there is None:
+    has_target = counting(family, y)
+    if has_target is None:
         return parts
-    kept = there.numpy()[parts.rows]
-    before = np.concatenate([[0], np.cumsum(kept)])[parts.starts]  # rows with a target before each client's first row
+    mask = has_target.numpy()[parts.rows]
+    before = np.concatenate([[0], np.cumsum(mask)])[parts.starts]  # rows with a target before each client's first row
     idle = np.flatnonzero((np.diff(before) == 0) & (parts.sizes > 0))
     if len(idle):
         client = first + int(idle[0])
         raise BadData("all targets of its rows are ignore_index; leave it out", place=Place.of(client))
-    return Parts(parts.rows[kept], before)
+    return Parts(parts.rows[mask], before)
 
 
 def targets_of(family: Family, problem: Problem, y: Tensor, classes: int | None, device: str) -> Tensor:
@@ -325,14 +333,14 @@ def held_out(
 
 
 def _weights(
-    met: Sequence[Picked], layout: Layout, family: Family, problem: Problem, device: str
+    picked: Sequence[Picked], layout: Layout, family: Family, problem: Problem, device: str
 ) -> tuple[Weights, np.ndarray]:
     """Weights with mean 1 over each client's rows of a task, and their sums before that [tasks, clients]."""
     sizes = layout.sizes
-    if met[0][0].weights is None:
+    if picked[0][0].weights is None:
         return None, sizes
     refuse_weights(family, problem)
-    spread = torch.cat([torch.as_tensor(table.weights)[torch.from_numpy(rows)].double() for table, rows in met])
+    spread = torch.cat([torch.as_tensor(table.weights)[torch.from_numpy(rows)].double() for table, rows in picked])
     parts = torch.split(spread, sizes.ravel().tolist())
     totals = np.array([float(w.sum()) for w in parts]).reshape(sizes.shape)
     idle = (totals == 0) & (sizes > 0)
@@ -372,15 +380,15 @@ def gathered(parts: Sequence[tuple[Tensor, np.ndarray]], most: float = math.inf)
         most: size in bytes from which most rows of one tensor are not copied, but read on use, as `Lazy` rows; default:
             always copy
     """
-    whole = parts[0][0]
-    if any(t is not whole for t, _ in parts):
+    first = parts[0][0]
+    if any(t is not first for t, _ in parts):
         return joined([t[torch.from_numpy(rows)] for t, rows in parts])
     rows = parts[0][1] if len(parts) == 1 else np.concatenate([rows for _, rows in parts])
-    as_it_is = len(rows) == len(whole) and (not len(rows) or (rows[0], rows[-1]) == (0, len(rows) - 1))
-    if as_it_is and np.array_equal(rows, np.arange(len(whole))):
-        return whole
-    plain = type(whole) is Tensor and whole.is_floating_point() and whole.is_cpu
+    as_it_is = len(rows) == len(first) and (not len(rows) or (rows[0], rows[-1]) == (0, len(rows) - 1))
+    if as_it_is and np.array_equal(rows, np.arange(len(first))):
+        return first
+    plain = type(first) is Tensor and first.is_floating_point() and first.is_cpu
     # Copy a few rows of many, so that a node does not keep other clients' rows in memory.
-    if plain and whole.nbytes >= most and 2 * len(rows) > len(whole):
-        return Lazy([Held(whole)], rows)
-    return whole[torch.from_numpy(rows)]
+    if plain and first.nbytes >= most and 2 * len(rows) > len(first):
+        return Lazy([Held(first)], rows)
+    return first[torch.from_numpy(rows)]

@@ -114,8 +114,8 @@ class PreparedRun:
             draw = fed.draw(o.seed, o.evaluate_on, o.float_type, o.device_name, o.rounds)
         problem = draw.problem
         algorithm = asked.suited(problem.gives)
-        given = problem.gives | scenario.gives | o.policy.gives
-        refuse(algorithm, given | {Need.SHARES if o.secure else Need.REPLIES})
+        gives = problem.gives | scenario.gives | o.policy.gives
+        refuse(algorithm, gives | {Need.SHARES if o.secure else Need.REPLIES})
         if o.secure is not None:
             if scenario.membership is not None:
                 raise RecipeError(
@@ -137,15 +137,15 @@ class PreparedRun:
     def settings(self) -> dict[str, Any]:
         """The identity of the run, in plain values: a checkpoint belongs to the same run if these are equal."""
         o = self.options
-        asked = self.asked.settings()
+        method_settings = self.asked.settings()
         faults = faults_of(o)
         of_data = self.fed.settings()
         if private_part(self.algorithm) is not None and "scaling" in of_data and not of_data["scaling"]["shared"]:
             of_data["scaling"] = WITHHELD
         return {
             "method": self.algorithm.name,
-            **{f"method.{k}": v for k, v in asked.items()},
-            **{f"resolved.{k}": v for k, v in self.algorithm.settings().items() if v != asked[k]},
+            **{f"method.{k}": v for k, v in method_settings.items()},
+            **{f"resolved.{k}": v for k, v in self.algorithm.settings().items() if v != method_settings[k]},
             "lr multiplier": self.lr,
             **of_data,
             "seed": o.seed,
@@ -196,7 +196,7 @@ class PreparedRun:
         minimises = Need.CONVEX in self.algorithm.requires()
         return self.draw.evaluator(o.functions, "grad_norm" in (o.target or {}), minimises, o.eval_rows)
 
-    def _carried(self, connection: Connection, bar: ProgressBar | None, host: ClientHost) -> Connection:
+    def _wrap(self, connection: Connection, bar: ProgressBar | None, host: ClientHost) -> Connection:
         """The connection, with a progress bar for its exchanges and with secure sums, if the run has them."""
         secure = self.options.secure
         parties = isinstance(connection, ReachesParties)
@@ -220,7 +220,7 @@ class PreparedRun:
             check_seed(self.algorithm, o.seed, isinstance(connection, ReachesParties))
             loop = Loop(
                 self.algorithm,
-                self._carried(connection, bar, host),
+                self._wrap(connection, bar, host),
                 self.x0,
                 draw.problem.buffers(),
                 draw,
@@ -322,10 +322,10 @@ def _own_models(
         return {}
     fixed = {name for name, p in server.named_parameters() if not p.requires_grad}
     base = {name: t.detach().cpu().clone() for name, t in server.state_dict().items() if name not in fixed}
-    for i, own in models.items():
+    for i, model in models.items():
         if isinstance(problem, PartlyShared):
-            problem.load_own(own.own)
-        module = _loaded(problem, own.x, own.buffers, device)
+            problem.load_own(model.own)
+        module = _loaded(problem, model.x, model.buffers, device)
         assert module is not None
         out[i] = differences(module, base)
     if isinstance(problem, PartlyShared):

@@ -138,7 +138,7 @@ class Scenario:
     def gives(self) -> frozenset[Need]:
         """The needs of a method that the scenario meets, in addition to those that the problem meets."""
         everyone = isinstance(self.participation, Everyone)
-        met = {
+        conditions = {
             Need.EVERYONE: everyone,
             Need.STREAM: self.stream is not None,
             Need.REPLAY: self.replay is not None,
@@ -147,7 +147,7 @@ class Scenario:
             Need.SGD: self.pace.optimizer == "sgd",
             Need.SAMPLING: sampling_of(self.participation, 2) is not None,
         }
-        return frozenset(need for need, there in met.items() if there)
+        return frozenset(need for need, is_met in conditions.items() if is_met)
 
     def check(self, clients: int) -> None:
         """Raise RecipeError unless lists in pace and devices have an entry for each of ``clients`` clients."""

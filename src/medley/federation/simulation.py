@@ -58,8 +58,8 @@ class Simulation(Planned):
     def __init__(
         self,
         scenario: Scenario,
-        dealt: Sequence[DealtTask],
-        kept: Parts | None,
+        tasks: Sequence[DealtTask],
+        validation: Parts | None,
         seed: int,
         on: HeldOut,
         dtype: torch.dtype | None,
@@ -69,37 +69,42 @@ class Simulation(Planned):
         self.scenario = scenario
         self.seed = seed
         self.device = device
-        n = len(dealt[0].parts)
-        classes = dealt[0].data.classes
+        n = len(tasks[0].parts)
+        classes = tasks[0].data.classes
         scenario.check(n)
-        labels = [task.classes for task in dealt]
+        labels = [task.classes for task in tasks]
         self.plan = TaskPlan.draw(scenario.stream, labels, classes, n, seed, rounds, device)
-        own = [with_targets(scenario.problem, task.data.y, task.parts) for task in dealt]
-        turns = [self.plan.at(s, n) for s in range(len(dealt))]
-        sizes = np.stack([np.stack([parts.sizes for parts in own])[turn, np.arange(n)] for turn in turns])
+        labelled = [with_targets(scenario.problem, task.data.y, task.parts) for task in tasks]
+        turns = [self.plan.at(s, n) for s in range(len(tasks))]
+        task_sizes = np.stack([parts.sizes for parts in labelled])
+        sizes = np.stack([task_sizes[turn, np.arange(n)] for turn in turns])
         layout = Layout(range(n), sizes, scenario.stream is not None)
         if len(self.plan.orders) == 1:
-            met = [(dealt[k].data, own[k].rows) for k in self.plan.orders[0]]  # a single client may have its own order
+            # A single client may have its own order.
+            picked = [(tasks[k].data, labelled[k].rows) for k in self.plan.orders[0]]
         else:
-            met = [(dealt[k].data, own[k][i]) for turn in turns for i, k in enumerate(turn)]
+            picked = [(tasks[k].data, labelled[k][i]) for turn in turns for i, k in enumerate(turn)]
         self.problem: Problem
-        self.problem, self.rows = laid_out(met, layout, scenario.problem, classes, dtype, device)
-        self.rows = replace(self.rows, people=people_of(scenario.people, met, layout))
+        self.problem, self.rows = laid_out(picked, layout, scenario.problem, classes, dtype, device)
+        self.rows = replace(self.rows, people=people_of(scenario.people, picked, layout))
         self.clients = ClientFactory(scenario, seed, self.problem, self.rows, self.plan)
-        held = [_held(task.data, s, on, kept, scenario.stream is not None) for s, task in enumerate(dealt)]
+        stream = scenario.stream is not None
+        test_rows = [_test_rows(task.data, s, on, validation, stream) for s, task in enumerate(tasks)]
         family = scenario.problem
-        owners = [_owner(task, rows, on, kept) for task, rows in zip(dealt, held, strict=True)]
-        for s, rows in enumerate(held):
+        owners = [_owner(task, rows, on, validation) for task, rows in zip(tasks, test_rows, strict=True)]
+        for s, rows in enumerate(test_rows):
             if rows is not None and (counted := counting(family, rows[1])) is not None:
-                held[s], owner = (rows[0][counted], rows[1][counted]), owners[s]
+                test_rows[s], owner = (rows[0][counted], rows[1][counted]), owners[s]
                 owners[s] = None if owner is None else owner[counted.numpy()]
-        tests = [None if rows is None else held_out(family, self.problem, rows, classes, device, on) for rows in held]
-        self.tasks = tuple(self._task(s, tests, owners, classes) for s in range(len(dealt)))
+        tests = [
+            None if rows is None else held_out(family, self.problem, rows, classes, device, on) for rows in test_rows
+        ]
+        self.tasks = tuple(self._task(s, tests, owners, classes) for s in range(len(tasks)))
         attack = scenario.attack
         self.lies = None if attack is None else attack.lies(seed, n)
         triggered = None
-        if attack is not None and attack.kind == "backdoor" and held[0] is not None:
-            rows = attack.triggered_test(dealt[0].data.X, *held[0])
+        if attack is not None and attack.kind == "backdoor" and test_rows[0] is not None:
+            rows = attack.triggered_test(tasks[0].data.X, *test_rows[0])
             triggered = held_out(family, self.problem, rows, classes, device, on) if len(rows[1]) else None
         self._rounds, self._members = Recent[int, TaskData](), Recent[tuple[int, tuple[int, ...]], TaskData]()
         self._held = tests, triggered
@@ -113,12 +118,16 @@ class Simulation(Planned):
         mixes = None
         if rows.labels is not None:
             mixes = Mixes(rows.labels[layout.step(s)], sizes, classes or 0)
-        now = [t for k in self.plan.now(s) if (t := tests[k]) is not None]
-        held = (torch.cat([X for X, _ in now]), torch.cat([y for _, y in now])) if len(now) > 1 else None
-        if len(now) == 1:
-            held = now[0]  # not a copy
+        current = [t for k in self.plan.now(s) if (t := tests[k]) is not None]
+        test_rows = None
+        if len(current) > 1:
+            test_rows = torch.cat([X for X, _ in current]), torch.cat([y for _, y in current])
+        elif current:
+            test_rows = current[0]  # not a copy
         p = self.scenario.shares(sizes, rows.totals[s])
-        return TaskData(p, sizes, mixes, held, self._meets(s, tests, owners), self.plan.tasks[s], self.plan.allowed[s])
+        return TaskData(
+            p, sizes, mixes, test_rows, self._meets(s, tests, owners), self.plan.tasks[s], self.plan.allowed[s]
+        )
 
     def _meets(self, s: int, tests: Sequence[Held | None], owners: Sequence[np.ndarray | None]) -> Tensor | None:
         """The client of each test row of step s [m], −1 for shared rows; None if no client has its own test rows."""
@@ -211,27 +220,29 @@ class Simulation(Planned):
         return self.evaluator(grad_norm=grad_norm).evaluate(x, buffers, round)
 
 
-def _owner(task: DealtTask, held: Held | None, on: HeldOut, kept: Parts | None) -> np.ndarray | None:
+def _owner(task: DealtTask, test_rows: Held | None, on: HeldOut, validation: Parts | None) -> np.ndarray | None:
     """The client of each test or validation row of a task, −1 for shared rows; None if clients have none of their own.
 
     Args:
-        kept: each client's rows for validation, empty if these are shared
+        validation: each client's rows for validation, empty if these are shared
     """
-    if task.tests is None or held is None:
+    if task.tests is None or test_rows is None:
         return None
     if on == "validation":
-        carved = kept is not None and len(kept.rows) == len(held[1])
-        return np.repeat(np.arange(len(kept)), kept.sizes) if kept is not None and carved else None
-    owner = np.full(len(held[1]), -1)
+        carved = validation is not None and len(validation.rows) == len(test_rows[1])
+        return np.repeat(np.arange(len(validation)), validation.sizes) if validation is not None and carved else None
+    owner = np.full(len(test_rows[1]), -1)
     owner[task.tests.rows] = np.repeat(np.arange(len(task.tests)), task.tests.sizes)
     return owner
 
 
-def _held(data: Dataset, s: int, on: HeldOut, kept: Parts | None, stream: bool) -> tuple[Tensor, Tensor] | None:
+def _test_rows(
+    data: Dataset, s: int, on: HeldOut, validation: Parts | None, stream: bool
+) -> tuple[Tensor, Tensor] | None:
     """Test or validation rows of task s, or None. Raises RecipeError or BadData if they are missing but needed."""
     X, y = (data.X_test, data.y_test) if on == "test" else (data.X_validation, data.y_validation)
-    if on == "validation" and X is None and kept is not None:
-        carved = torch.from_numpy(kept.rows)
+    if on == "validation" and X is None and validation is not None:
+        carved = torch.from_numpy(validation.rows)
         X = data.X[carved]
         y = data.y[carved]
     if X is not None and y is not None and len(X):

@@ -74,14 +74,14 @@ def check_names(init: Any, fed: object) -> None:
     if not isinstance(init, Result):
         return
     if init.features and data.features and init.features != data.features:
-        said = differ(init.features, data.features) or f"has them in the order {', '.join(init.features)}"
-        raise RecipeError(f"run(init=...): of the features {', '.join(data.features)}, the result {said}", "init")
+        difference = differ(init.features, data.features) or f"has them in the order {', '.join(init.features)}"
+        raise RecipeError(f"run(init=...): of the features {', '.join(data.features)}, the result {difference}", "init")
     theirs = init.settings.get("labels")
     if theirs and data.labels and [*theirs] != [*data.labels]:
-        said, mine = (", ".join(map(repr, names)) for names in (theirs, data.labels))
+        result_labels, data_labels = (", ".join(map(repr, names)) for names in (theirs, data.labels))
         raise RecipeError(
-            f"run(init=...): the data has the labels {mine}, but the result has {said}; pass Dataset(X, y, labels=...) "
-            "in the result's order, or init=result.x to match classes by number",
+            f"run(init=...): the data has the labels {data_labels}, but the result has {result_labels}; pass "
+            "Dataset(X, y, labels=...) in the result's order, or init=result.x to match classes by number",
             "init",
         )
     scaled = init.settings.get("scaling")
@@ -116,12 +116,12 @@ def _tell_of_redrawn(problem: Problem) -> None:
         )
 
 
-def _vector(given: Tensor, x0: Vec) -> Vec:
-    if given.shape != x0.shape:
+def _vector(init: Tensor, x0: Vec) -> Vec:
+    if init.shape != x0.shape:
         raise RecipeError(
-            f"run(init=...): x has {x0.numel()} parameters, but init has shape {list(given.shape)}", "init"
+            f"run(init=...): x has {x0.numel()} parameters, but init has shape {list(init.shape)}", "init"
         )
-    return given.detach().to(x0).clone()
+    return init.detach().to(x0).clone()
 
 
 def _finite(x: Vec) -> Vec:

@@ -59,9 +59,9 @@ class TaskPlan:
     ) -> TaskPlan:
         """The plan of a seed."""
         count = len(labels)
-        own = stream is not None and stream.own_order
+        own_order = stream is not None and stream.own_order
         orders = np.arange(count)[None]
-        if own:
+        if own_order:
             orders = np.stack([streams.rng(seed, i, "order").permutation(count) for i in range(clients)])
         masks = torch.zeros(count, 0 if stream is None else classes or 0, dtype=torch.bool, device=device)
         for k, its in enumerate(labels if stream is not None else ()):
@@ -107,21 +107,21 @@ class TaskPlan:
     def _task(self, s: int) -> Task:
         if self.mode is None:
             return Task()
-        now = self.now(s)
+        current = self.now(s)
         before = self.before(s)
-        met = [*(k for k in before if k not in now), *now]
-        masks = self.masks[now].any(0), self.masks[before].any(0)
-        return Task(s, len(self), self.mode, *masks, heads=tuple(self.masks[met]))
+        order = [*(k for k in before if k not in current), *current]
+        masks = self.masks[current].any(0), self.masks[before].any(0)
+        return Task(s, len(self), self.mode, *masks, heads=tuple(self.masks[order]))
 
     def met(self, i: int, s: int, first: int) -> Task:
         """The task of client i at step s; ``first`` is the index of its first row among the client's own rows."""
         if self.mode is None:
             return self.tasks[s]
         turn = self.order(i)
-        now = self.masks[turn[s]]
+        current = self.masks[turn[s]]
         past = self.masks[turn[:s]].any(0)
         heads = tuple(self.masks[turn[: s + 1]])
-        return replace(self.tasks[s], now=now, past=past, first=first, heads=heads)
+        return replace(self.tasks[s], now=current, past=past, first=first, heads=heads)
 
     @cached_property
     def allowed(self) -> tuple[Tensor | None, ...]:
@@ -132,8 +132,8 @@ class TaskPlan:
         if self.mode == "task":
             return (self.masks[:, :, None] & self.masks[:, None, :]).any(0)
         if self.mode == "class":
-            seen = self.tasks[s].seen
-            return seen.expand(len(seen), -1)
+            mask = self.tasks[s].seen
+            return mask.expand(len(mask), -1)
         return None
 
 

@@ -89,8 +89,8 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, 
         return ClientRows.of_tests((scaling.of_table(test, columns, str(TEST)), y), like), {}
     names = features_of(test, key)
     has_names = bool(names) and bool(data.features)
-    if has_names and (said := differ(names, data.features)):
-        raise BadData(f"the frame {said}; give the columns of the training rows", place=TEST)
+    if has_names and (difference := differ(names, data.features)):
+        raise BadData(f"the frame {difference}; give the columns of the training rows", place=TEST)
     rows = ClientRows.of_tests(test, like, key, data.features if has_names else ())
     if scaling is not None and has_names:
         rows = rows._replace(X=scaling(rows.X))
@@ -128,29 +128,29 @@ def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named:
         raise y.refuse(int(odd[0]), f"{y.values.flat[odd[0]]} is no class, and the training rows have {shown}")
     text = isinstance(labels[0], str)
     coded = labels != tuple(range(len(labels)))
-    given = {*y.values.ravel().tolist()} if coded and not text and not data.inferred else set()
+    values = {*y.values.ravel().tolist()} if coded and not text and not data.inferred else set()
     is_number = not y.are_text and y.values.dtype.kind != "b"
-    if is_number and not named and (text or (not data.inferred and given <= {*range(len(labels))})):
-        if given and coded and given <= {*labels}:
+    if is_number and not named and (text or (not data.inferred and values <= {*range(len(labels))})):
+        if values and coded and values <= {*labels}:
             raise BadData(
                 f"the targets may be the labels {', '.join(map(str, labels))}, or their numbers from 0; "
                 "pass a frame if they are labels, or a data set, datasets.Dataset(X, y, labels=...)",
                 place=replace(y.place, column=None),
             )
         return replace(data, X_test=X, y_test=y.tensor().long(), test_keys=keys)
-    together = code([RawTargets(raw(data.y, labels), Place(data.name, column="y")), y], floats="labels")
-    names = together.labels
-    y_test = together.parts[1]
+    joint = code([RawTargets(raw(data.y, labels), Place(data.name, column="y")), y], floats="labels")
+    names = joint.labels
+    y_test = joint.parts[1]
     if data.inferred:
         new: dict[str, Any] = {"labels": () if is_plain(names) else names, "classes": len(names)}
-        return replace(data, y=together.parts[0], X_test=X, y_test=y_test, test_keys=keys, **new)
+        return replace(data, y=joint.parts[0], X_test=X, y_test=y_test, test_keys=keys, **new)
     others = [v for v in names if v not in labels]
     if others:
         row = [str(v).strip() for v in y.values.tolist()].index(str(others[0]))
-        said = (
+        message = (
             f"the label is {others[0]!r}, but the training rows have {', '.join(map(repr, labels))}; leave others out"
         )
-        raise y.refuse(row, said)
+        raise y.refuse(row, message)
     places = torch.tensor([labels.index(v) for v in names])
     return replace(data, X_test=X, y_test=places[y_test], test_keys=keys)
 
@@ -177,9 +177,9 @@ def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
             refuse_inexact(v, Place(data.name, column="y"))
         values = [torch.from_numpy(v).to(torch.int64) for v in _targets(data)]
         return _with(data, as_values(problem, values), None, ())
-    whole = kind == "classes" and data.classes is None and not bool((data.y != data.y.round()).any())
-    kept = classes is not None and data.inferred and numbers
-    if whole or kept or (again and kind == "loss" and data.y.min() >= 0 and float(names[0]) < 0):
+    whole_numbers = kind == "classes" and data.classes is None and not bool((data.y != data.y.round()).any())
+    are_codes = classes is not None and data.inferred and numbers
+    if whole_numbers or are_codes or (again and kind == "loss" and data.y.min() >= 0 and float(names[0]) < 0):
         parts = [
             RawTargets(v, Place(data.name, part, column="y"))
             for v, part in zip(_targets(data), _parts(data), strict=True)
