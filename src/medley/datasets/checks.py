@@ -57,13 +57,13 @@ def check_targets(y: Tensor, classes: int | None, place: Place) -> None:
     # Sequences and maps may be padded with a negative number, or one above the classes.
     if outside.any() and (y.ndim == 1 or len(torch.unique(y[outside])) > 1):
         at = tuple(outside.nonzero()[0].tolist())
-        said = f"{int(y[at])} is no label of 0..{classes - 1}; give classes= if there are more."
-        raise BadData(said, place=place.at(at[0], "y"))
+        message = f"{int(y[at])} is no label of 0..{classes - 1}; give classes= if there are more."
+        raise BadData(message, place=place.at(at[0], "y"))
 
 
-def weights_of(given: Any, n: int, place: Place) -> Tensor:
+def weights_of(weights: Any, n: int, place: Place) -> Tensor:
     """Weights of the losses of n rows [n]: finite numbers of at least 0. Raises BadData, naming the row."""
-    w = as_tensor(given, place, "weights")
+    w = as_tensor(weights, place, "weights")
     if w.shape != (n,):
         raise BadData(f"there are {n} rows and weights {list(w.shape)}; give one weight per row", place=place)
     bad = ~((w >= 0) & w.isfinite())
@@ -79,8 +79,8 @@ def refuse_other_form(
     """Raise BadData for inputs or targets of another form than those of the rows ``which``."""
     (X, y), (X0, y0) = rows, like
     if layout(X) != layout(X0):
-        said = f"rows have the shape {described(X)}, but {which} {described(X0)}; give the same columns in one order"
-        raise BadData(said, place=place)
+        message = f"rows have the shape {described(X)}, but {which} {described(X0)}; give the same columns in one order"
+        raise BadData(message, place=place)
     if y.shape[1:] != y0.shape[1:]:  # a loss would pair them wrongly
         raise BadData(
             f"targets have the shape {list(y.shape)}, but {which} {list(y0.shape)}; give both the same "
@@ -108,9 +108,9 @@ def check_kinds(data: Any) -> None:
         if not isinstance(getattr(data, name), Mapping):
             raise RecipeError(f"{data.name}: {name} is {getattr(data, name)!r}; give columns by name", name)
     for name, what in (("labels", "classes"), ("features", "columns")):
-        given: object = getattr(data, name)
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise RecipeError(f"{data.name}: {name} is {given!r}; give the names of the {what}", name)
+        value: object = getattr(data, name)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise RecipeError(f"{data.name}: {name} is {value!r}; give the names of the {what}", name)
     if not isinstance(data.inferred, bool):
         raise RecipeError(f"{data.name}: inferred is {data.inferred!r}; give True or False", "inferred")
     if data.scaling is not None and not isinstance(data.scaling, Scaling):

@@ -135,16 +135,16 @@ class Dataset(Settings):
         return facts(f"Dataset {self.name}", self._facts())
 
     def _facts(self) -> dict[str, object]:
-        said: dict[str, object] = {f"rows {described(self.X)}": len(self.X)}
+        entries: dict[str, object] = {f"rows {described(self.X)}": len(self.X)}
         for what, X in (("test rows", self.X_test), ("validation rows", self.X_validation)):
             if X is not None:
-                said[what] = len(X)
+                entries[what] = len(X)
         if self.classes is not None:
             names = [str(label) for label in self.labels[:6]]
             renamed = names != [str(k) for k in range(len(names))]
             more = ", …" if len(self.labels) > len(names) else ""
-            said["classes" + (f" ({', '.join(names)}{more})" if renamed else "")] = self.classes
-        return said | ({"as keys": "/".join(self.keys)} if self.keys else {})
+            entries["classes" + (f" ({', '.join(names)}{more})" if renamed else "")] = self.classes
+        return entries | ({"as keys": "/".join(self.keys)} if self.keys else {})
 
     def _take_arrays(self) -> None:
         """Make tensors of arrays, and number the classes of texts and whole numbers."""
@@ -157,15 +157,15 @@ class Dataset(Settings):
                 )
         object.__setattr__(self, "features", tuple(map(str, self.features)) or named.get("X", ()))
         for part in PARTS:
-            given = getattr(self, part)
-            if given is None and part in ("X", "y"):
+            value = getattr(self, part)
+            if value is None and part in ("X", "y"):
                 raise BadData(f"{self.name}: {part} is None; give an array or a tensor")
-            if given is None or part[0] != "X":
+            if value is None or part[0] != "X":
                 continue
             place = Place(self.name, part[2:])
-            if isinstance(given, Tensor):
-                check_tensor(given, place, part)
-            rows = given if isinstance(given, Tensor) else as_tensor(given, place, part)
+            if isinstance(value, Tensor):
+                check_tensor(value, place, part)
+            rows = value if isinstance(value, Tensor) else as_tensor(value, place, part)
             object.__setattr__(self, part, rows.detach() if type(rows) is Tensor else rows)
         self._take_targets()
         for part in ("keys", "test_keys"):
@@ -243,8 +243,8 @@ class Dataset(Settings):
             out = replace(out._rows(rest), X_validation=out.X[taken], y_validation=out.y[taken])
         return out
 
-    def _strata(self, by: Sequence[str], given: str) -> list[np.ndarray]:
-        """The columns that ``by`` names, the argument ``given``. Raises RecipeError for an unknown column."""
+    def _strata(self, by: Sequence[str], parameter: str) -> list[np.ndarray]:
+        """The columns that ``by`` names, the argument ``parameter``. Raises RecipeError for an unknown column."""
         out = []
         for name in by:
             if name in self.keys:
@@ -252,8 +252,8 @@ class Dataset(Settings):
             elif name == "label" and self.classes is not None and self.y.ndim == 1:
                 out.append(self.y.numpy())
             else:
-                there = [*self.keys, *(["label"] if self.classes is not None and self.y.ndim == 1 else [])]
-                raise RecipeError.unknown(name, there, f"{self.name}.split({given}=...): the data set")
+                choices = [*self.keys, *(["label"] if self.classes is not None and self.y.ndim == 1 else [])]
+                raise RecipeError.unknown(name, choices, f"{self.name}.split({parameter}=...): the data set")
         return out
 
     def _rows(self, rows: Tensor) -> Dataset:
@@ -297,19 +297,19 @@ class Dataset(Settings):
         The result is called ``name``. With a key, ``pick`` gets `order_of` that key instead of X. Raises ``BadData`` if
         no training row is left. If no row of another part is left, that part is None.
         """
-        given = (self.X, self.X_test) if key is None else self.order_of(key)
-        rows = pick(given[0], self.y).nonzero()[:, 0]
+        inputs = (self.X, self.X_test) if key is None else self.order_of(key)
+        rows = pick(inputs[0], self.y).nonzero()[:, 0]
         if not len(rows):
             raise BadData(f"{name} has no training rows.")
         out = replace(self._rows(rows), name=name)
-        if given[1] is not None and self.y_test is not None:
-            out = out._test_rows(pick(given[1], self.y_test).nonzero()[:, 0])
+        if inputs[1] is not None and self.y_test is not None:
+            out = out._test_rows(pick(inputs[1], self.y_test).nonzero()[:, 0])
         X = self.X_validation
         y = self.y_validation
         if X is not None and y is not None:
             some = pick(X, y)
-            kept = (X[some], y[some]) if bool(some.any()) else (None, None)
-            out = replace(out, X_validation=kept[0], y_validation=kept[1])
+            validation = (X[some], y[some]) if bool(some.any()) else (None, None)
+            out = replace(out, X_validation=validation[0], y_validation=validation[1])
         return out
 
     def order_of(self, key: str) -> tuple[Tensor, Tensor | None]:
@@ -363,15 +363,15 @@ class Dataset(Settings):
         if isinstance(self.X, Sparse | Fields):
             raise BadData(f"{call} subtracts means, which would make sparse rows dense; {DENSE}")
         if like is None:
-            now = Scaling.of(self.X)
+            scaling = Scaling.of(self.X)
         elif like.scaling is None:
             raise RecipeError(f"{call}: that data set is not standardised itself", "like")
         elif layout(like.X) != layout(self.X):
             raise BadData(f"{call}: its rows have shape {described(like.X)}, these {described(self.X)}")
         else:
-            now = replace(like.scaling, shared=True)
+            scaling = replace(like.scaling, shared=True)
             out = self.ordered(like.features, call)
-        return replace(out._mapped(now), scaling=now.after(out.scaling))
+        return replace(out._mapped(scaling), scaling=scaling.after(out.scaling))
 
     def ordered(self, features: Sequence[str], call: str) -> Dataset:
         """The data set with its columns in the order of these names, if both have names.
@@ -380,9 +380,9 @@ class Dataset(Settings):
         """
         if not features or not self.features or tuple(features) == self.features:
             return self
-        said = differ(self.features, features)
-        if said:
-            raise BadData(f"{call} {said}; give the columns of the training rows")
+        difference = differ(self.features, features)
+        if difference:
+            raise BadData(f"{call} {difference}; give the columns of the training rows")
         at = [self.features.index(name) for name in features]
         scaling = None if self.scaling is None else self.scaling.picked(at)
         return replace(self._mapped(lambda X: X[:, at]), features=tuple(features), scaling=scaling)

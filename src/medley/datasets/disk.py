@@ -77,9 +77,9 @@ def saved(folder: Place) -> Dataset:
         name = table["name"]
         features = tuple(table.get("features", ()))
         scaling = Scaling.from_plain(table["scaling"]) if "scaling" in table else None
-        made: dict[str, Any] = parts | {"features": features, "scaling": scaling, "classes": table["classes"]}
-        made["inferred"] = table.get("inferred") is True
-        return Dataset(**made, keys=keys, name=name, labels=labels, test_keys=test_keys)
+        fields: dict[str, Any] = parts | {"features": features, "scaling": scaling, "classes": table["classes"]}
+        fields["inferred"] = table.get("inferred") is True
+        return Dataset(**fields, keys=keys, name=name, labels=labels, test_keys=test_keys)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, BadData):
             raise

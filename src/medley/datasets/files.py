@@ -49,15 +49,15 @@ def find(
     endings = ("", ".gz") if gz else ("",)
     nearest = list(names)
     for place in looked:
-        found = {
+        present = {
             name: place / (name + end)
             for name in names
             for end in reversed(endings)
             if (place / (name + end)).is_file()
         }
-        if len(found) == len(names):
-            return list(found.values())
-        nearest = min(nearest, [name for name in names if name not in found], key=len)
+        if len(present) == len(names):
+            return list(present.values())
+        nearest = min(nearest, [name for name in names if name not in present], key=len)
     raise BadData(
         f"{call}: {nearest[0]}{' (or .gz)' if gz else ''} is in none of {', '.join(map(str, looked))}. "
         "Put the file into one of them, pass folder=, or set MEDLEY_DATA to the folder that holds the data sets."
@@ -69,32 +69,31 @@ def locate(path: Place, folder: Place | None, inside: Sequence[str], call: str) 
 
     Raises BadData if the file is not found; names all places, the working directory too, and files with a similar name.
     """
-    given = Path(path).expanduser()
-    if folder is None and given.is_file():
-        return given
-    if given.is_dir():
+    file = Path(path).expanduser()
+    if folder is None and file.is_file():
+        return file
+    if file.is_dir():
         raise BadData(f"{call}: {path} is a folder; give the path of a file in it.")
     try:
         return find(call, [str(path)], folder, inside)[0]
     except BadData as e:
-        beside = [given.parent.resolve()] if folder is None else []
-        files = {f.name for place in (*beside, *places(folder, inside)) if place.is_dir() for f in place.iterdir()}
-        near = difflib.get_close_matches(given.name, files, n=1)
+        parents = [file.parent.resolve()] if folder is None else []
+        files = {f.name for place in (*parents, *places(folder, inside)) if place.is_dir() for f in place.iterdir()}
+        near = difflib.get_close_matches(file.name, files, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        if folder is not None or (inside and given.name == str(path) and not given.suffix):  # such as "w8a"
+        if folder is not None or (inside and file.name == str(path) and not file.suffix):  # such as "w8a"
             raise BadData(f"{e}{hint}") from None
         looked = ", ".join(map(str, places(folder, inside)))
         raise BadData(
-            f"{call}: there is no {given.name} in {beside[0]}.{hint} Names are also looked up in {looked}; "
+            f"{call}: there is no {file.name} in {parents[0]}.{hint} Names are also looked up in {looked}; "
             "folder= or MEDLEY_DATA gives another folder."
         ) from None
 
 
-def called(reader: str, path: Place, **given: str | None) -> str:
+def called(reader: str, path: Place, **arguments: str | None) -> str:
     """A reader's call as messages show it, without arguments that are None: "datasets.npz('a.npz', X='rows')"."""
-    return (
-        f"datasets.{reader}({', '.join([repr(str(path)), *(f'{k}={v!r}' for k, v in given.items() if v is not None)])})"
-    )
+    parts = [repr(str(path)), *(f"{k}={v!r}" for k, v in arguments.items() if v is not None)]
+    return f"datasets.{reader}({', '.join(parts)})"
 
 
 def find_folder(call: str, name: str, pattern: str, folder: Place | None = None, inside: Sequence[str] = ()) -> Path:

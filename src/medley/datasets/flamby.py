@@ -42,9 +42,9 @@ def heart_disease(folder: Place | None = None) -> Dataset:
     files = find(call, [f"processed.{name}.data" for name in HOSPITALS], folder, ("flamby",))
     tables = [_patients(file, call) for file in files]
     owner = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
-    whole = np.concatenate(tables)
-    X = _one_hot(whole[:, :-1], (2, 6))
-    y = (whole[:, -1] > 0).astype(np.int64)
+    table = np.concatenate(tables)
+    X = _one_hot(table[:, :-1], (2, 6))
+    y = (table[:, -1] > 0).astype(np.int64)
     train: list[Part] = []
     test: list[Part] = []
     for centre in range(len(tables)):
@@ -100,9 +100,9 @@ def _patients(file: Path, call: str) -> np.ndarray:
     bad = next((k for k, line in enumerate(lines) if len(line) != 14), None)
     if bad is not None:
         raise BadData(f"{call}: row {bad} of {file} has {len(lines[bad])} cells, not 14.", row=bad)
-    kept = [[c for j, c in enumerate(line) if j not in (10, 11, 12)] for line in lines]
+    cells = [[c for j, c in enumerate(line) if j not in (10, 11, 12)] for line in lines]
     try:
-        return np.array([[float(c) for c in line] for line in kept if "?" not in line])
+        return np.array([[float(c) for c in line] for line in cells if "?" not in line])
     except ValueError as error:
         raise BadData(f"{call}: {file} holds a cell that is no number: {error}.") from None
 

@@ -104,8 +104,8 @@ def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarra
             for name in names:
                 if name not in archive.files:
                     raise RecipeError.unknown(name, archive.files, f"{call}: {path}")
-            wanted = {*names, *(f"{name}.npy" for name in names)}
-            size = sum(part.file_size for part in archive.zip.infolist() if part.filename in wanted)
+            members = {*names, *(f"{name}.npy" for name in names)}
+            size = sum(part.file_size for part in archive.zip.infolist() if part.filename in members)
             most = unpacked_limit(path.stat().st_size)
             if size > most:
                 raise too_large(f"{call}: {path}", path.stat().st_size, most)

@@ -166,17 +166,19 @@ def tiny_imagenet(folder: Place | None = None, normalise: bool = False, classes:
     call = "datasets.tiny_imagenet()"
     (notes,) = find(call, ["val/val_annotations.txt"], folder, ("tiny-imagenet-200",))
     root = notes.parent.parent
-    there = sorted(path.name for path in root.glob("train/*/") if path.is_dir())
-    if not 1 <= classes <= len(there):
-        raise RecipeError(f"{call}: {root}/train has {len(there)} classes, classes={classes} are wanted.", "classes")
-    labels = {wnid: k for k, wnid in enumerate(there[:classes])}
-    train = [(path, k) for wnid, k in labels.items() for path in sorted((root / "train" / wnid).glob("images/*.JPEG"))]
+    wnids = sorted(path.name for path in root.glob("train/*/") if path.is_dir())
+    if not 1 <= classes <= len(wnids):
+        raise RecipeError(f"{call}: {root}/train has {len(wnids)} classes, classes={classes} are wanted.", "classes")
+    labels = {wnid: k for k, wnid in enumerate(wnids[:classes])}
+    train = list[tuple[Path, int]]()
+    for wnid, k in labels.items():
+        train += [(path, k) for path in sorted((root / "train" / wnid).glob("images/*.JPEG"))]
     if not train:
         raise BadData(f"{call}: there are no images in {root}/train/<wnid>/images/*.JPEG. Unpack the archive again.")
     val = []
     for number, line in enumerate(notes.read_text(encoding="utf-8").splitlines(), 1):
         name, wnid, *_ = [*line.split("\t"), "", ""]
-        if wnid not in there:
+        if wnid not in wnids:
             raise BadData(f"{call}: {notes}, line {number}: {wnid!r} is no class of {root}/train. Unpack it again.")
         if wnid in labels:
             val.append((root / "val" / "images" / name, labels[wnid]))
@@ -201,15 +203,15 @@ def tiny_imagenet50(folder: Place | None = None, normalise: bool = False) -> Dat
     call = "datasets.tiny_imagenet50()"
     (path,) = find(call, ["tinyimagenet50_jpeg.npz"], folder, ("packed",))
     names = [f"{kind}_{part}" for part in ("train", "val") for kind in ("jpeg", "offset", "y")]
-    got = read_npz(path, [*names, "names"], call)
+    arrays = read_npz(path, [*names, "names"], call)
     data = Dataset(
-        _jpegs(got["jpeg_train"], got["offset_train"], call),
-        _labels(got["y_train"]),
-        _jpegs(got["jpeg_val"], got["offset_val"], call),
-        _labels(got["y_val"]),
-        len(got["names"]),
+        _jpegs(arrays["jpeg_train"], arrays["offset_train"], call),
+        _labels(arrays["y_train"]),
+        _jpegs(arrays["jpeg_val"], arrays["offset_val"], call),
+        _labels(arrays["y_val"]),
+        len(arrays["names"]),
         name="tiny_imagenet50",
-        labels=tuple(map(str, got["names"])),
+        labels=tuple(map(str, arrays["names"])),
     )
     return data.standardise() if normalise else data
 

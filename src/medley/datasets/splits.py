@@ -62,8 +62,8 @@ def carved(
     elif strata:
         first = torch.cat([_some(rows, fraction) for rows in _alike(strata, order)])
     if not 0 < len(first) < n:
-        whole = fraction == int(fraction) and 0 < fraction < n
-        number = f", such as {fraction} / {n} for {fraction} rows" if whole else ""
+        is_count = fraction == int(fraction) and 0 < fraction < n
+        number = f", such as {fraction} / {n} for {fraction} rows" if is_count else ""
         raise RecipeError(
             f"{name}.split({part}={fraction}) takes {len(first)} of {n} rows; choose a fraction in (0, 1) "
             f"that leaves something on both sides{number}.",
@@ -107,31 +107,31 @@ def in_time(values: np.ndarray, name: str, trained: int) -> np.ndarray:
     Raises BadData, naming the row, for a value that is missing, and for a text whose place in time is not known.
     """
 
-    def refused(row: int, said: str) -> BadData:
+    def refused(row: int, clause: str) -> BadData:
         place = f"row {row}" if row < trained else f"test row {row - trained}"
-        return BadData(f"{name}: {place} has {said}", row=row if row < trained else row - trained)
+        return BadData(f"{name}: {place} has {clause}", row=row if row < trained else row - trained)
 
-    given = values.tolist()
-    missing = np.isnat(values) if values.dtype.kind in "mM" else np.array([v is None or v != v for v in given])
+    entries = values.tolist()
+    missing = np.isnat(values) if values.dtype.kind in "mM" else np.array([v is None or v != v for v in entries])
     if missing.any():
         raise refused(int(missing.argmax()), "no value; fill it in or drop the row")
-    are_texts = [isinstance(v, str) for v in given]
+    are_texts = [isinstance(v, str) for v in entries]
     if True not in are_texts:
         return values
     if False in are_texts:
         row = are_texts.index(not are_texts[0])
-        raise refused(row, f"{given[row]!r} beside {given[0]!r}; give all of one kind")
+        raise refused(row, f"{entries[row]!r} beside {entries[0]!r}; give all of one kind")
     try:
         return values.astype(np.float64)
     except ValueError:
         pass
     times = list[datetime]()
-    for row, text in enumerate(given):
+    for row, text in enumerate(entries):
         try:
             times.append(datetime.fromisoformat(f"{text}-01" if re.fullmatch(r"\d{4}-\d\d", text) else text))
         except ValueError:
             remedy = "write days as 2024-05-31 and times as 2024-05-31T09:30, or give numbers"
             raise refused(row, f"{text!r}, whose place in time a text does not tell; {remedy}") from None
         if (times[-1].tzinfo is None) != (times[0].tzinfo is None):
-            raise refused(row, f"{text!r} beside {given[0]!r}: give all of them an offset from UTC, or none")
+            raise refused(row, f"{text!r} beside {entries[0]!r}: give all of them an offset from UTC, or none")
     return np.array(times, object)

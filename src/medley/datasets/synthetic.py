@@ -38,5 +38,5 @@ def gaussian_classes(
     centres = torch.randn(classes, features, generator=g) * (separation / (2 * features) ** 0.5)
     y = torch.randint(classes, (n + test,), generator=g)
     X = torch.randn(n + test, features, generator=g).add_(centres[y])
-    held = (X[n:], y[n:]) if test else (None, None)
-    return Dataset(X[:n], y[:n], held[0], held[1], classes, name="gaussian_classes")
+    test_set = (X[n:], y[n:]) if test else (None, None)
+    return Dataset(X[:n], y[:n], test_set[0], test_set[1], classes, name="gaussian_classes")

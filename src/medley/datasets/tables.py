@@ -62,16 +62,16 @@ def online_news(folder: Place | None = None) -> Dataset:
     """
     call = "datasets.online_news()"
     (file,) = find(call, ["online_news_subset.npz"], folder)
-    got = read_npz(file, ["x", "shares", "columns"], call)
-    if (got["shares"] <= 0).any():
-        row = int(np.argmax(got["shares"] <= 0))
-        raise BadData(f"{call}: row {row} has {got['shares'][row]} shares; the logarithm needs at least 1.", row=row)
-    names = got["columns"].tolist()
+    arrays = read_npz(file, ["x", "shares", "columns"], call)
+    if (arrays["shares"] <= 0).any():
+        row = int(np.argmax(arrays["shares"] <= 0))
+        raise BadData(f"{call}: row {row} has {arrays['shares'][row]} shares; the logarithm needs at least 1.", row=row)
+    names = arrays["columns"].tolist()
     for prefix in KEYS.values():
         if not any(name.startswith(prefix) for name in names):
             raise BadData(f"{call}: {file} has no column {prefix}…; fetch it again.")
-    keys = {key: _one_hot(got["x"], names, prefix) for key, prefix in KEYS.items()}
-    return Dataset(_float(got["x"]), _float(np.log(got["shares"])), keys=keys, name="online_news")
+    keys = {key: _one_hot(arrays["x"], names, prefix) for key, prefix in KEYS.items()}
+    return Dataset(_float(arrays["x"]), _float(np.log(arrays["shares"])), keys=keys, name="online_news")
 
 
 KEYS = {"channel": "data_channel_is_", "weekday": "weekday_is_"}
@@ -87,8 +87,10 @@ def msd_years(folder: Place | None = None) -> Dataset:
     """
     call = "datasets.msd_years()"
     (file,) = find(call, ["msd_year_subset.npz"], folder)
-    got = read_npz(file, ["x", "y"], call)
-    return Dataset(_float(got["x"]), _float(got["y"]), keys={"year": got["y"].astype(np.int64)}, name="msd_years")
+    arrays = read_npz(file, ["x", "y"], call)
+    return Dataset(
+        _float(arrays["x"]), _float(arrays["y"]), keys={"year": arrays["y"].astype(np.int64)}, name="msd_years"
+    )
 
 
 def _one_hot(x: np.ndarray, names: list[str], prefix: str) -> np.ndarray:

@@ -56,26 +56,26 @@ def sentiment140_tokens(
     damaged.
     """
     text, text_test, rest = _tweets("datasets.sentiment140_tokens()", folder)
-    known = Vocabulary.of(text, vocabulary)
-    return rest(known.encode(text, length), known.encode(text_test, length))
+    words = Vocabulary.of(text, vocabulary)
+    return rest(words.encode(text, length), words.encode(text_test, length))
 
 
 def _tweets(call: str, folder: Place | None) -> tuple[list[str], list[str], Callable[[Tensor, Tensor], Dataset]]:
     """The tweets for training and for test, and the data set of the inputs that are made of them."""
     (file,) = find(call, ["sentiment140_subset.npz"], folder)
-    got = read_npz(file, ["y", "user", "seconds_since_20090401", "text_xz", "y_test", "text_test_xz"], call)
-    text = _lines(got["text_xz"], len(got["y"]), call)
-    polar = got["y_test"] < 2
-    lines = _lines(got["text_test_xz"], len(polar), call)
+    arrays = read_npz(file, ["y", "user", "seconds_since_20090401", "text_xz", "y_test", "text_test_xz"], call)
+    text = _lines(arrays["text_xz"], len(arrays["y"]), call)
+    polar = arrays["y_test"] < 2
+    lines = _lines(arrays["text_test_xz"], len(polar), call)
 
     def data(X: Tensor, X_test: Tensor) -> Dataset:
         return Dataset(
             X,
-            _labels(got["y"]),
+            _labels(arrays["y"]),
             X_test,
-            _labels(got["y_test"][polar]),
+            _labels(arrays["y_test"][polar]),
             classes=2,
-            keys={"user": got["user"].astype(np.int64), "second": got["seconds_since_20090401"].astype(np.int64)},
+            keys={"user": arrays["user"].astype(np.int64), "second": arrays["seconds_since_20090401"].astype(np.int64)},
             name="sentiment140",
             labels=("negative", "positive"),
         )

@@ -61,6 +61,6 @@ class Vocabulary:
             raise RecipeError(f"Vocabulary.encode(length={length}): at least 1 is needed.", "length")
         out = torch.zeros(len(lines), length, dtype=torch.int64)
         for row, line in enumerate(lines):
-            found = [self.ids.get(word, UNKNOWN) for word in split(line)[:length]] or [UNKNOWN]
-            out[row, : len(found)] = torch.tensor(found)
+            ids = [self.ids.get(word, UNKNOWN) for word in split(line)[:length]] or [UNKNOWN]
+            out[row, : len(ids)] = torch.tensor(ids)
         return out

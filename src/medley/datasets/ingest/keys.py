@@ -83,9 +83,9 @@ def key_column(cells: np.ndarray | Sequence[Any], place: Place) -> np.ndarray:
     gone = {v for v in kinds if is_missing(v) or (not isinstance(v, str) and v in (np.inf, -np.inf))}
     missing = [k for k, v in enumerate(values) if v in gone or v != v] if gone else []
     if missing:
-        said = "it is infinite" if values[missing[0]] in (np.inf, -np.inf) else "it is empty"
+        fault = "it is infinite" if values[missing[0]] in (np.inf, -np.inf) else "it is empty"
         raise BadData(
-            f"{said}, and names no client (in {len(missing)} rows in all); fill it in or drop the row, "
+            f"{fault}, and names no client (in {len(missing)} rows in all); fill it in or drop the row, "
             f"frame.dropna(subset=[{place.column!r}])",
             place=place.at(missing[0]),
         )
@@ -156,11 +156,11 @@ def client_names(values: Iterable[Any], call: str) -> tuple[str, ...]:
     return names
 
 
-def refuse_parts(names: Sequence[str], said: str) -> None:
-    """Raise BadData, with a message that starts with ``said``, if the names are those of one data set's parts."""
+def refuse_parts(names: Sequence[str], text: str) -> None:
+    """Raise BadData, with a message that starts with ``text``, if the names are those of one data set's parts."""
     if len(names) > 1 and {name.lower().strip() for name in names} <= PARTS:
         raise BadData(
-            f"{said.format(', '.join(names))}, which are parts of one data set, so that test rows would be trained on; "
+            f"{text.format(', '.join(names))}, which are parts of one data set, so that test rows would be trained on; "
             "give the first as data=, the last as test=, or other names"
         )
 

@@ -105,11 +105,11 @@ class RawTargets:
 
 def _typed(array: np.ndarray, place: Place) -> np.ndarray:
     """Objects as texts, or numbers. Raises BadData for a missing one, and for two kinds of them."""
-    given = array.ravel().tolist()
+    entries = array.ravel().tolist()
     wide = array.size // max(1, len(array))
-    if {*map(type, given)} == {str} and all(map(str.strip, {*given})):
+    if {*map(type, entries)} == {str} and all(map(str.strip, {*entries})):
         return array
-    values: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in given]
+    values: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in entries]
     values = [float(v) if isinstance(v, Decimal) and not inexact(v) else v for v in values]
     missing = [k for k, v in enumerate(values) if is_missing(v)]
     if missing:
@@ -126,10 +126,10 @@ def _typed(array: np.ndarray, place: Place) -> np.ndarray:
     kind: Any = lambda v: str if isinstance(v, str) else bool if isinstance(v, bool) else float
     for k, v in enumerate(values):
         if not isinstance(v, str | int | float):
-            said = f"{v!r:.40} is a {type(v).__name__}, and a label is a whole number, True, False or text"
+            message = f"{v!r:.40} is a {type(v).__name__}, and a label is a whole number, True, False or text"
             if isinstance(v, date | time | timedelta):
-                said = f"{v} {REMEDIES['m' if isinstance(v, timedelta) else 'M']}"
-            raise BadData(said, place=place.at(k // wide))
+                message = f"{v} {REMEDIES['m' if isinstance(v, timedelta) else 'M']}"
+            raise BadData(message, place=place.at(k // wide))
         if kind(v) is not kind(values[0]):
             text = "the text " if isinstance(values[0], str) else ""
             raise BadData(
@@ -182,11 +182,11 @@ def code(
         odd = odd | _fractions(p) if floats == "whole" else odd
         if odd.any():
             row = int(odd.argmax())
-            said = "is no class; pass regression=True for values, or use LeastSquares or Network(loss='mse')"
-            said = said if np.isfinite(p.values[row]) else "says that there is no label; fill it in or drop the row"
-            raise p.refuse(row, f"{p.values[row]} {said}")
+            reason = "is no class; pass regression=True for values, or use LeastSquares or Network(loss='mse')"
+            reason = reason if np.isfinite(p.values[row]) else "says that there is no label; fill it in or drop the row"
+            raise p.refuse(row, f"{p.values[row]} {reason}")
     if classes is not None:
-        return Coded([_kept(p, classes) for p in parts], classes)
+        return Coded([_codes(p, classes) for p in parts], classes)
     kinds = _kinds([p.values for p in filled])
     names = tuple(v if isinstance(v, bool) or v % 1 else int(v) for v in kinds.tolist())
     if is_plain(names):
@@ -208,14 +208,14 @@ def _kinds(columns: Sequence[np.ndarray]) -> np.ndarray:
     bools = all(c.dtype.kind == "b" for c in columns)
     low = min(c.min().item() for c in columns)
     high = max(c.max().item() for c in columns)
-    whole = not bools and not any(c.dtype.kind == "f" and (c % 1).any() for c in columns)
-    if whole and low > -(2**20) and high < 2**20:  # counting is faster than sorting
+    are_integers = not bools and not any(c.dtype.kind == "f" and (c % 1).any() for c in columns)
+    if are_integers and low > -(2**20) and high < 2**20:  # counting is faster than sorting
         counts = np.zeros(int(high) - int(low) + 1, np.int64)
         for c in columns:
             counts += np.bincount(c.astype(np.int64) - int(low), minlength=len(counts))
         return np.array(np.flatnonzero(counts) + int(low), np.int64)
     kinds: np.ndarray = np.unique(np.concatenate([np.unique(c) for c in columns]))
-    if whole and kinds.dtype.kind == "f":  # of int64 and uint64, or of floats
+    if are_integers and kinds.dtype.kind == "f":  # of int64 and uint64, or of floats
         kinds = np.array(sorted({int(v) for c in columns for v in np.unique(c).tolist()}))
     return kinds
 
@@ -225,7 +225,7 @@ def count_kinds(columns: Sequence[np.ndarray]) -> int:
     return len(_kinds(columns)) if columns else 0
 
 
-def _kept(p: RawTargets, classes: int) -> Tensor:
+def _codes(p: RawTargets, classes: int) -> Tensor:
     """Labels that are 0..classes-1 already."""
     y = p.tensor().long()
     bad = (y < 0) | (y >= classes)
@@ -301,18 +301,18 @@ def of_file(cells: Sequence[str], place: Place, floats: Floats = "either") -> np
     as_text[:] = texts
     if floats != "values" and kinds.keys() == {"False", "True"}:
         return np.array([t == "True" for t in texts])
-    whole = all(map(WHOLE.fullmatch, kinds))
+    are_integers = all(map(WHOLE.fullmatch, kinds))
     big = floats != "values" and (
-        any(map(PADDED.fullmatch, kinds)) or (whole and any(abs(int(t)) >> 63 for t in kinds))
+        any(map(PADDED.fullmatch, kinds)) or (are_integers and any(abs(int(t)) >> 63 for t in kinds))
     )
     # Python reads "2024_01" as a number
-    number = {t: _number(t, whole) for t in kinds}
+    number = {t: _number(t, are_integers) for t in kinds}
     if floats != "values" and None in number.values():
         odd = [t for t, v in number.items() if isinstance(v, float) and v % 1]
         if 2 * sum(t in odd for t in texts) > len(texts):
             row = next(r for r, t in enumerate(texts) if number[t] is None)
-            said = f"{texts[row]!r} is no number, among values such as {odd[0]}; mend it or drop the row"
-            raise BadData(said, place=place.at(row))
+            message = f"{texts[row]!r} is no number, among values such as {odd[0]}; mend it or drop the row"
+            raise BadData(message, place=place.at(row))
     if big or None in number.values():
         return as_text
     spelt: dict[Any, str] = {}
@@ -326,9 +326,9 @@ def of_file(cells: Sequence[str], place: Place, floats: Floats = "either") -> np
     return np.array([number[t] for t in texts])
 
 
-def _number(text: str, whole: bool) -> Any:
+def _number(text: str, is_integer: bool) -> Any:
     """A cell as a number; None for any other text."""
     try:
-        return None if "_" in text else int(text) if whole else float(text)
+        return None if "_" in text else int(text) if is_integer else float(text)
     except ValueError:
         return None

@@ -23,15 +23,15 @@ class Collated(TorchDataset[Any]):
     """The rows of one batch of all items, as a loader's own ``collate_fn`` makes it."""
 
     def __init__(self, loader: DataLoader[Any], items: Any, place: Place) -> None:
-        made = loader.collate_fn([item_of(items, i) for i in range(len(items))])
-        self.batch: Any = [*made] if isinstance(made, tuple | list) else made
+        batch = loader.collate_fn([item_of(items, i) for i in range(len(items))])
+        self.batch: Any = [*batch] if isinstance(batch, tuple | list) else batch
         first = self.batch
         while isinstance(first, Mapping | tuple | list) and len(first):
             first = next(iter(first.values() if isinstance(first, Mapping) else first))
         if not isinstance(first, Tensor) or not first.ndim or len(first) != len(items):
-            found = list(first.shape) if isinstance(first, Tensor) else type(first).__name__
+            kind = list(first.shape) if isinstance(first, Tensor) else type(first).__name__
             raise BadData(
-                f"its collate_fn makes {found} of {len(items)} items; it must make a tensor with one "
+                f"its collate_fn makes {kind} of {len(items)} items; it must make a tensor with one "
                 "row per item. Give the data set itself, whose items are pairs (input, target)",
                 place=place,
             )
@@ -51,11 +51,11 @@ def item_of(items: Any, i: int) -> Any:
 
 def plain_tensors(items: Any) -> bool:
     """Whether a data set is one of tensors whose rows are its items: no class of the user changes them."""
-    own = TensorDataset
+    base = TensorDataset
     kind = type(items)
     return (
-        isinstance(items, own)
-        and (kind.__getitem__, kind.__len__) == (own.__getitem__, own.__len__)
+        isinstance(items, base)
+        and (kind.__getitem__, kind.__len__) == (base.__getitem__, base.__len__)
         and not hasattr(items, "__getitems__")
     )
 
@@ -94,8 +94,8 @@ def loaded(loader: DataLoader[Any], place: Place) -> Any:
 def _rows(loader: DataLoader[Any], n: int, place: Place) -> list[int]:
     """The numbers of the rows that the loader draws, in ascending order."""
     batches: Any = loader.batch_sampler
-    own = batches is not None and type(batches) is not BatchSampler
-    source: Any = batches if own else loader.sampler if batches is None else batches.sampler
+    is_custom = batches is not None and type(batches) is not BatchSampler
+    source: Any = batches if is_custom else loader.sampler if batches is None else batches.sampler
     few = isinstance(source, RandomSampler) and source.num_samples != n
     random = few or getattr(source, "replacement", False)
     with _unmoved(loader, source):
@@ -108,11 +108,11 @@ def _rows(loader: DataLoader[Any], n: int, place: Place) -> list[int]:
             place=place,
         )
     rows = passes[0]
-    if batches is not None and not own and batches.drop_last:
-        kept = len(rows) // batches.batch_size * batches.batch_size
-        if rows == passes[1] or not kept:  # else every pass leaves out different rows
-            rows = rows[:kept]
-        elif kept < len(rows):
+    if batches is not None and not is_custom and batches.drop_last:
+        count = len(rows) // batches.batch_size * batches.batch_size
+        if rows == passes[1] or not count:  # else every pass leaves out different rows
+            rows = rows[:count]
+        elif count < len(rows):
             log.warning(
                 "%s: its drop_last leaves other rows out in every pass: all are taken; see Pace(drop_last)", place
             )
@@ -130,8 +130,8 @@ def _numbers(source: Iterable[Any]) -> Iterator[int]:
 def _unmoved(*owners: Any) -> Iterator[None]:
     """A context that leaves torch's random stream, and those of a loader and its sampler, as they were."""
     streams = [g for owner in owners if isinstance(g := getattr(owner, "generator", None), torch.Generator)]
-    kept = [g.get_state() for g in streams]
+    states = [g.get_state() for g in streams]
     with torch.random.fork_rng(devices=[]):
         yield
-    for g, state in zip(streams, kept, strict=True):
+    for g, state in zip(streams, states, strict=True):
         g.set_state(state)

@@ -15,28 +15,28 @@ from ...numerics.scaling import Scaling
 from ...rows.numbers import is_number
 
 
-def preparation(given: Any, call: str) -> Scaling:
+def preparation(source: Any, call: str) -> Scaling:
     """The scaling of a `medley.statistics.Preparation`, or of the file that its `save` wrote.
 
     Raises RecipeError for another value, and BadData for a file that does not exist or holds no preparation.
     """
-    found = getattr(given, "scaling", given)
-    if isinstance(found, str | Path):
+    scaling = getattr(source, "scaling", source)
+    if isinstance(scaling, str | Path):
         try:
-            found = Scaling.from_plain(json.loads(Path(found).expanduser().read_text(encoding="utf-8")))
-            if found.coding is None or found.mean.shape != (1, len(found.coding.features)):
+            scaling = Scaling.from_plain(json.loads(Path(scaling).expanduser().read_text(encoding="utf-8")))
+            if scaling.coding is None or scaling.mean.shape != (1, len(scaling.coding.features)):
                 raise ValueError("it has other columns than features")
-            numbers = torch.stack([found.mean, found.deviation])
-            if not torch.isfinite(numbers).all() or not (found.deviation > 0).all():
+            numbers = torch.stack([scaling.mean, scaling.deviation])
+            if not torch.isfinite(numbers).all() or not (scaling.deviation > 0).all():
                 raise ValueError("means are finite, and deviations above 0")
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-            raise BadData(f"{call}: {given} holds no preparation ({type(e).__name__}: {e})") from None
-    if not isinstance(found, Scaling) or found.coding is None:
+            raise BadData(f"{call}: {source} holds no preparation ({type(e).__name__}: {e})") from None
+    if not isinstance(scaling, Scaling) or scaling.coding is None:
         raise RecipeError(
-            f"{call}: prepared={given!r} is not a preparation; give the result of study.prepare(), or its file",
+            f"{call}: prepared={source!r} is not a preparation; give the result of study.prepare(), or its file",
             "prepared",
         )
-    return found
+    return scaling
 
 
 def refuse_special(scaling: Scaling, special: Sequence[str], call: str) -> None:

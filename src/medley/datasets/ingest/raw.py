@@ -100,9 +100,9 @@ class Items:
             except BadData as e:
                 raise e.at(self.shelf.place.at(i)) from None
             out.append(row.to(self.dtype))
-            said = self._differs(row, out[-1])
-            if said:
-                raise BadData(said, place=self.shelf.place.at(i))
+            message = self._differs(row, out[-1])
+            if message:
+                raise BadData(message, place=self.shelf.place.at(i))
         if not out:
             return torch.empty(0, *self.shape[1:], dtype=self.dtype)
         X = torch.stack(out)
@@ -110,8 +110,8 @@ class Items:
             refuse_inexact(X.numpy(), self.shelf.place)
         if X.is_floating_point() and not bool(X.sum().isfinite()) and (bad := ~X.isfinite()).any():
             at = bad.nonzero()[0].tolist()
-            said = f"{float(X[tuple(at)])} is not finite; remove such items, or fill them in"
-            raise BadData(said, place=self.shelf.place.at(numbers[at[0]], *at[1:2]))
+            message = f"{float(X[tuple(at)])} is not finite; remove such items, or fill them in"
+            raise BadData(message, place=self.shelf.place.at(numbers[at[0]], *at[1:2]))
         return X
 
     def _differs(self, row: Tensor, converted: Tensor) -> str:
@@ -144,11 +144,11 @@ def is_table(items: Any) -> bool:
     return all(np.isscalar(v) or (isinstance(v, Tensor) and not v.ndim) for v in items[0].values())
 
 
-def features_of(given: Any, aside: str | None = None) -> tuple[str, ...]:
+def features_of(data: Any, aside: str | None = None) -> tuple[str, ...]:
     """Names of the inputs of one client's frame, or of the frame X in its pair (X, y, ...); none for other data."""
-    if isinstance(given, tuple | list):
-        return names_of(given[0]) if len(given) else ()
-    names = names_of(given) if is_table(given) else ()
+    if isinstance(data, tuple | list):
+        return names_of(data[0]) if len(data) else ()
+    names = names_of(data) if is_table(data) else ()
     target = next((name for name in TARGETS if name in names), None)
     return tuple(name for name in names if name not in (target, aside))
 
@@ -205,13 +205,15 @@ def column(items: Any, target: str | int, place: Place) -> Any:
         for i in np.linspace(0, len(items) - 1, AGAIN).astype(int).tolist() if values else []:
             again = read(i)
             if str(again) != str(values[i]):
-                said = f"it has the target {str(values[i])[:40]}, and read again {str(again)[:40]}; inputs and targets "
-                said += "are read apart, so an item must have the same target always: draw them first, as arrays"
-                raise BadData(said, place=place.at(i))
+                message = (
+                    f"it has the target {str(values[i])[:40]}, and read again {str(again)[:40]}; inputs and targets "
+                    "are read apart, so an item must have the same target always: draw them first, as arrays"
+                )
+                raise BadData(message, place=place.at(i))
     odd = [i for i, v in enumerate(values) if np.shape(v) != np.shape(values[0])]
     if odd:
-        said = f"its target has shape {list(np.shape(values[odd[0]]))}, row 0's {list(np.shape(values[0]))}"
-        raise BadData(f"{said}; give all the same", place=place.at(odd[0]))
+        message = f"its target has shape {list(np.shape(values[odd[0]]))}, row 0's {list(np.shape(values[0]))}"
+        raise BadData(f"{message}; give all the same", place=place.at(odd[0]))
     return [v[()] if isinstance(v, np.ndarray) and not v.ndim else v for v in values]
 
 
@@ -230,8 +232,8 @@ def _places(item: Any, place: Place, aside: str | None) -> tuple[list[Path], lis
         refuse_client(inputs, place)
         if target is not None and inputs:
             return [(name,) for name in inputs], inputs, target
-        said = f"its rows have {list(item)}; want inputs and a target called {', '.join(TARGETS)}"
-        raise BadData(f"{said}: select or rename columns", place=place)
+        message = f"its rows have {list(item)}; want inputs and a target called {', '.join(TARGETS)}"
+        raise BadData(f"{message}: select or rename columns", place=place)
     if isinstance(item, tuple | list) and len(item) > 2:
         return [(k,) for k in range(len(item) - 1)], None, len(item) - 1
     if isinstance(item, tuple | list) and len(item) == 2:
@@ -241,8 +243,8 @@ def _places(item: Any, place: Place, aside: str | None) -> tuple[list[Path], lis
         if isinstance(first, tuple):
             return [(0, k) for k in range(len(first))], None, 1
         return [(0,)], None, 1
-    said = f"an item is a {type(item).__name__}; want (input, target), (inputs ..., target), or a mapping"
-    raise BadData(said, place=place)
+    message = f"an item is a {type(item).__name__}; want (input, target), (inputs ..., target), or a mapping"
+    raise BadData(message, place=place)
 
 
 def _of_frame(value: Any, place: Place, aside: str | None, features: Sequence[str]) -> tuple[Tensor, RawTargets]:
@@ -268,12 +270,12 @@ def inputs_of(value: Any, features: Sequence[str], place: Place) -> Tensor:
     for name in features:
         if name not in columns:
             raise RecipeError.unknown(name, columns, f"{place}: the table")
-    given = {name: cells(value, columns[name]) for name in features}
-    if not given:
+    by_name = {name: cells(value, columns[name]) for name in features}
+    if not by_name:
         raise BadData("the table has no columns for the inputs; add some", place=place)
-    if not all(map(len, given.values())):
+    if not all(map(len, by_name.values())):
         raise BadData("the table has no rows", place=place)
-    return torch.from_numpy(kept_apart(table(given, place)))
+    return torch.from_numpy(kept_apart(table(by_name, place)))
 
 
 def refuse_client(inputs: Collection[str], place: Place) -> None:

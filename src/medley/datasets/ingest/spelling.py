@@ -12,11 +12,11 @@ def look_alike(texts: Iterable[str]) -> list[list[str]]:
     """The groups of two or more of these texts that look the same to a reader."""
     groups: dict[str, list[str]] = {}
     for text in texts:
-        groups.setdefault(_seen(text), []).append(text)
+        groups.setdefault(_appearance(text), []).append(text)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _seen(text: str) -> str:
+def _appearance(text: str) -> str:
     """A text as a reader sees it: one composition, no signs without width, spaces and dashes of one kind."""
     text = unicodedata.normalize("NFKC", text).translate(DASHES_AND_QUOTES)
     return " ".join("".join(c for c in text if unicodedata.category(c) != "Cf").split())

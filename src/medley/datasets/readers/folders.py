@@ -50,18 +50,21 @@ def image_folder(
     call = called("image_folder", path)
     if size is not None and size < 1:
         raise RecipeError(f"{call}: size={size} must be at least 1", "size")
-    given = Path(path).expanduser()
-    root = given if folder is None and given.is_dir() else find_folder(call, str(path), "*/", folder) / path
+    direct = Path(path).expanduser()
+    root = direct if folder is None and direct.is_dir() else find_folder(call, str(path), "*/", folder) / path
     homes = _folders(root) if clients else [root]
     refuse_parts([folder.name for folder in _folders(root)], f"{call}: the folders of {root} are called {{}}")
-    files = [(file, home.name) for home in homes for kind in _folders(home) for file in _images(kind)]
+    files = list[tuple[Path, str]]()
+    for home in homes:
+        for kind in _folders(home):
+            files += [(file, home.name) for file in _images(kind)]
     names = tuple(sorted({file.parent.name for file, _ in files}))
     if len(names) < 2:
         layout = "<client>/<class>/<image>" if clients else "<class>/<image>"
         other = "without clients=True" if clients else "with clients=True, for <client>/<class>/<image>"
-        found = f"the one class {names[0]!r}" if names else "no images"
+        content = f"the one class {names[0]!r}" if names else "no images"
         raise BadData(
-            f"{call}: {root} has {found} in the layout {layout}; give two classes at least, or try {other}; "
+            f"{call}: {root} has {content} in the layout {layout}; give two classes at least, or try {other}; "
             f"images are files that end in {', '.join(sorted(ENDINGS))}"
         )
     empty = [kind for kind in _folders(root) if not clients and kind.name not in names]

@@ -58,14 +58,14 @@ def hub(  # noqa: PLR0913
     for split in (train, test):
         if split is not None and split not in splits:
             raise RecipeError.unknown(split, splits.keys(), f"{call}: the data set")
-    wanted = [features] if isinstance(features, str) else list(features)
+    columns = [features] if isinstance(features, str) else list(features)
     named = all_keys(target, client, keys, call)
-    for column in (*wanted, target, *named):
+    for column in (*columns, target, *named):
         if column not in splits[train].column_names:
             raise RecipeError.unknown(column, splits[train].column_names, f"{call}: split {train!r}")
-    test_rows = None if test is None else (_features(splits[test], wanted, call), np.asarray(splits[test][target]))
+    test_rows = None if test is None else (_features(splits[test], columns, call), np.asarray(splits[test][target]))
     keyed = {key: np.asarray(splits[train][key]) for key in named}
-    X = _features(splits[train], wanted, call)
+    X = _features(splits[train], columns, call)
     y = np.asarray(splits[train][target])
     return Raw(call, X, y, target, keyed, test=test_rows).dataset(name, regression)
 

@@ -36,11 +36,11 @@ class Lines:
         self.row = 0
         start = stream.tell() if stream.seekable() else 0
         first = stream.readline()
-        said = first.rstrip("\r\n").strip('"')
-        if said and said[:4] == "sep=" and len(said) == 5:
-            if delimiter not in (",", said[4]):
-                raise RecipeError(f"{call}: the first line says {said!r}; leave delimiter= out", "delimiter")
-            self.delimiter = said[4]
+        text = first.rstrip("\r\n").strip('"')
+        if text and text[:4] == "sep=" and len(text) == 5:
+            if delimiter not in (",", text[4]):
+                raise RecipeError(f"{call}: the first line says {text!r}; leave delimiter= out", "delimiter")
+            self.delimiter = text[4]
             self.start = 1
         else:
             stream.seek(start)
@@ -76,20 +76,20 @@ class Lines:
         for k, cells in enumerate(block):
             if cells and len(cells) != self.width:
                 line = self.start + before + sum(map(_lines, block[: k + 1]))
-                said = f"it has {len(cells)} cells, the header {self.width} (line {line}); "
+                message = f"it has {len(cells)} cells, the header {self.width} (line {line}); "
                 if len(cells) > self.width and not any(cells[self.width :]):
-                    said += f"if each row ends in {self.delimiter!r}, give the header one, too, and drop that column"
+                    message += f"if each row ends in {self.delimiter!r}, give the header one, too, and drop that column"
                 elif len(cells) > self.width:
-                    said += f"put cells with {self.delimiter!r} in quotes"
+                    message += f"put cells with {self.delimiter!r} in quotes"
                 else:
-                    said += "complete the row, or drop it" if any(map(str.strip, cells)) else "drop this blank line"
-                raise BadData(said, place=Place(self.call, row=row))
+                    message += "complete the row, or drop it" if any(map(str.strip, cells)) else "drop this blank line"
+                raise BadData(message, place=Place(self.call, row=row))
             row += bool(cells)
 
-    def _quoted(self, line: int, said: str, more: str = "") -> BadData:
+    def _quoted(self, line: int, reason: str, more: str = "") -> BadData:
         return BadData(
             f"{self.call}: line {self.start + line} of the file has a quote that is not closed there, or one within a "
-            f"cell ({said}), so that other rows would be read as part of it; remove that quote, or write it as "
+            f"cell ({reason}), so that other rows would be read as part of it; remove that quote, or write it as "
             f"two{more}"
         )
 
@@ -232,9 +232,9 @@ def refuse_packed(file: Path, call: str) -> None:
         first = start[:4]
     if b"\0" in start and first[:2] not in (*PACKED, b"\xff\xfe", b"\xfe\xff"):
         raise BadData(f"{call}: {file} is no CSV file in UTF-8 (it has NUL bytes). {reencode(file)}")
-    said = PACKED.get(first[:2])
-    if said and first.startswith(MAGIC.get(first[:2], first[:2])):
-        raise BadData(f"{call}: {file} {said}")
+    clause = PACKED.get(first[:2])
+    if clause and first.startswith(MAGIC.get(first[:2], first[:2])):
+        raise BadData(f"{call}: {file} {clause}")
 
 
 def check_delimiter(delimiter: str, call: str) -> None:

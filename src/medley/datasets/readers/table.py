@@ -242,8 +242,8 @@ def frame(
         both = [name for name in chosen if name in roles.named]
         if both:
             role = "target" if both[0] == roles.target else "client"
-            said = f"features= has {both[0]!r}, the column of the {role}; leave it out there"
-            raise RecipeError(f"{CALL}: {said}", "features")
+            message = f"features= has {both[0]!r}, the column of the {role}; leave it out there"
+            raise RecipeError(f"{CALL}: {message}", "features")
         missing = [name for name in chosen if name not in names]
         if missing:
             raise RecipeError.unknown(missing[0], names, f"{CALL}: features=: the table")
