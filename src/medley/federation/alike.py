@@ -62,9 +62,7 @@ def common_features(
 
 def common_scaling(clients: Sequence[Any], test: Any, places: Sequence[Place]) -> Scaling | None:
     """The scaling of the clients' data sets. Raises BadData, naming the client, if it is not the same for all rows."""
-    scalings = [
-        (place, client.scaling) for place, client in zip(places, clients, strict=True) if isinstance(client, Dataset)
-    ]
+    scalings = [(place, data.scaling) for place, data in zip(places, clients, strict=True) if isinstance(data, Dataset)]
     first = next((scaling for _, scaling in scalings if scaling is not None), None)
     tests = [(TEST, test.scaling if isinstance(test, Dataset) else None)] if test is not None else []
     for place, scaling in [*scalings, *tests]:

@@ -205,11 +205,9 @@ def column(items: Any, target: str | int, place: Place) -> Any:
         for i in np.linspace(0, len(items) - 1, AGAIN).astype(int).tolist() if values else []:
             again = read(i)
             if str(again) != str(values[i]):
-                message = (
-                    f"it has the target {str(values[i])[:40]}, and read again {str(again)[:40]}; inputs and targets "
-                    "are read apart, so an item must have the same target always: draw them first, as arrays"
-                )
-                raise BadData(message, place=place.at(i))
+                text = f"it has the target {str(values[i])[:40]}, and read again {str(again)[:40]}; inputs and targets "
+                text += "are read apart, so an item must have the same target always: draw them first, as arrays"
+                raise BadData(text, place=place.at(i))
     odd = [i for i, v in enumerate(values) if np.shape(v) != np.shape(values[0])]
     if odd:
         message = f"its target has shape {list(np.shape(values[odd[0]]))}, row 0's {list(np.shape(values[0]))}"
