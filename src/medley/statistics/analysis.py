@@ -149,17 +149,19 @@ def named_by(table: Tensor, column: str, sites: int) -> list[str]:
     Likely misspellings are categories of a single site, categories that differ only in capitals or spaces, and all
     categories if no category occurs at every site.
     """
-    found = union(table.numpy(), column)
-    spelt = [folded(v) for v in found]
-    most = max(found.values(), default=0)
-    odd = [v for v, s in zip(found, spelt, strict=True) if most < sites or found[v] == 1 < sites or spelt.count(s) > 1]
+    counts = union(table.numpy(), column)
+    spelt = [folded(v) for v in counts]
+    most = max(counts.values(), default=0)
+    odd = [
+        v for v, s in zip(counts, spelt, strict=True) if most < sites or counts[v] == 1 < sites or spelt.count(s) > 1
+    ]
     if odd and column != "site":
-        said = ", ".join(f"{v!r} at {found[v]}" for v in odd[:8]) + (", …" if len(odd) > 8 else "")
+        examples = ", ".join(f"{v!r} at {counts[v]}" for v in odd[:8]) + (", …" if len(odd) > 8 else "")
         log.warning(
             "%s: %s of %d sites; if two of these categories are spellings of one, recode them at the sites",
-            column, said, sites,
+            column, examples, sites,
         )  # fmt: skip
-    return in_sequence([*found])
+    return in_sequence([*counts])
 
 
 def upper(A: np.ndarray) -> np.ndarray:

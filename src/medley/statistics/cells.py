@@ -65,13 +65,13 @@ def _plain(column: Any) -> Any:
     their ends, None for empty ones. The same column if nothing changes.
     """
     pandas = needed("pandas")
-    given = column.astype(object).tolist()
-    values = [(text(v) or None) if isinstance(v, str | bytes) else None if cells.is_missing(v) else v for v in given]
+    objects = column.astype(object).tolist()
+    values = [(text(v) or None) if isinstance(v, str | bytes) else None if cells.is_missing(v) else v for v in objects]
     present = [v for v in values if v is not None]
     if all(isinstance(v, Real | Decimal | np.bool_) and not cells.inexact(v) for v in present):
         bools = present and all(isinstance(v, bool | np.bool_) for v in present)
         return pandas.Series(values, column.index, dtype="boolean" if bools else float)
-    changed = any(a != b for a, b in zip(given, values, strict=True) if isinstance(a, str | bytes))
+    changed = any(a != b for a, b in zip(objects, values, strict=True) if isinstance(a, str | bytes))
     return pandas.Series(values, column.index, dtype=object) if changed else column
 
 

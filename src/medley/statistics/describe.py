@@ -135,19 +135,19 @@ class Describe(Analysis):
         categorical = [c for c, k in zip(self.named, kinds, strict=True) if k > 0 or self.named[c]]
         groups = [self.by] if self.by else []
         names = dict.fromkeys(categorical)
-        asked = list(dict.fromkeys([*groups, *names]))
-        tables = self.summed(clients, self.name_them, Asked(packed(asked))).levels if asked else ()
-        levels = {c: named_by(t, c, len(clients.ids)) for c, t in zip(asked, tables, strict=True)}
+        columns = list(dict.fromkeys([*groups, *names]))
+        tables = self.summed(clients, self.name_them, Asked(packed(columns))).levels if columns else ()
+        levels = {c: named_by(t, c, len(clients.ids)) for c, t in zip(columns, tables, strict=True)}
         numeric = [c for c in self.named if c not in names]
-        said: dict[str, Any] = {"levels": levels, "numeric": numeric, "categorical": categorical}
-        whole = ["", *(levels[self.by] if self.by else [])]
-        places: list[tuple[str, str, str | None]] = [(c, g, None) for c in numeric for g in whole]
-        said["units"] = self._units(clients, said, [[c, g, 0.0] for c, g, _ in places])
-        sums = self.summed(clients, self.count, Asked(packed(said))).sums.numpy()
+        message: dict[str, Any] = {"levels": levels, "numeric": numeric, "categorical": categorical}
+        group_names = ["", *(levels[self.by] if self.by else [])]
+        places: list[tuple[str, str, str | None]] = [(c, g, None) for c in numeric for g in group_names]
+        message["units"] = self._units(clients, message, [[c, g, 0.0] for c, g, _ in places])
+        sums = self.summed(clients, self.count, Asked(packed(message))).sums.numpy()
         entries = sums.reshape(-1, 6)  # n, Σx, Σx², withheld, missing, withheld
-        if said["units"]:
-            entries[: len(places), 1:3] *= 2.0 ** np.outer(said["units"], [1, 2])
-        places += [(c, g, v) for c in categorical for g in whole for v in (None, *levels[c])]
+        if message["units"]:
+            entries[: len(places), 1:3] *= 2.0 ** np.outer(message["units"], [1, 2])
+        places += [(c, g, v) for c in categorical for g in group_names for v in (None, *levels[c])]
         by = dict(zip(places, entries, strict=True))
         cells: dict[str, dict[str, Cell]] = {c: {} for c in self.named}
         for c, g, v in places:
@@ -157,24 +157,24 @@ class Describe(Analysis):
             elif (counts := cells[c][g].counts) is not None:
                 counts[v] = _known(e[0], e[3])
         if numeric:
-            self._spread(clients, said, {k[:2]: v for k, v in by.items() if k[0] in numeric}, cells)
-        s.found = whole, cells
+            self._spread(clients, message, {k[:2]: v for k, v in by.items() if k[0] in numeric}, cells)
+        s.found = group_names, cells
 
-    def _units(self, clients: Cohort, said: dict[str, Any], means: list[Any]) -> list[int]:
+    def _units(self, clients: Cohort, message: dict[str, Any], means: list[Any]) -> list[int]:
         """The exponents of columns' magnitudes about these means, see `scales`; none without masks."""
         if not self.masked(clients) or not means:
             return []
-        table = self.summed(clients, self.magnitudes, Asked(packed({**said, "means": means}))).sums.numpy()
+        table = self.summed(clients, self.magnitudes, Asked(packed({**message, "means": means}))).sums.numpy()
         return [int(k) for k in exponents_of(table.reshape(len(means), -1))]
 
-    def _spread(self, clients: Cohort, said: dict[str, Any], by: dict[Any, Any], cells: Any) -> None:
+    def _spread(self, clients: Cohort, message: dict[str, Any], by: dict[Any, Any], cells: Any) -> None:
         """Means, deviations and quantiles of columns of numbers."""
         means = {k: float(e[1] / e[0]) if e[0] > 0.5 else 0.0 for k, e in by.items()}
         centres = [[c, g, m] for (c, g), m in means.items()]
-        units = self._units(clients, said, centres)
+        units = self._units(clients, message, centres)
         about = dict(zip(by, units, strict=False))
-        grids = {c: _grid(by[c, ""], about.get((c, ""))) for c in said["numeric"]}
-        request = {**said, "means": centres, "units": units, "grids": grids}
+        grids = {c: _grid(by[c, ""], about.get((c, ""))) for c in message["numeric"]}
+        request = {**message, "means": centres, "units": units, "grids": grids}
         up = self.summed(clients, self.spread, Asked(packed(request)))
         squares = up.squares.numpy()
         bins = up.bins.numpy()
@@ -206,50 +206,50 @@ class Describe(Analysis):
         return Agreement(tensor(text), tensor(np.zeros((0, 0, 0))), tensor(np.zeros((got.sites, 3))))
 
     @on_client
-    def name_them(self, me: Client[Any], got: Asked) -> Tables:
+    def name_them(self, me: Client[Any], request: Asked) -> Tables:
         """Categories of at least the least number of rows; the others stay unnamed."""
         site = site_of(me)
         used, _ = site.rows((), self.where)
         out = []
-        for c in self._mine(unpacked(got.said)):
-            there = used & ~site.frame[c].isna().to_numpy()
-            values, counts = np.unique(texts(site.frame[there], c, site.name).astype(str), return_counts=True)
+        for c in self._mine(unpacked(request.said)):
+            present = used & ~site.frame[c].isna().to_numpy()
+            values, counts = np.unique(texts(site.frame[present], c, site.name).astype(str), return_counts=True)
             out.append(sketched([str(v) for v in values[counts >= site.rules.rows]], f"{site.name}: {c}"))
         return Tables(tensor(np.array(out)))
 
     @on_client
-    def count(self, me: Client[Any], got: Asked) -> Moments:
+    def count(self, me: Client[Any], request: Asked) -> Moments:
         """Rows, sums and missing values of each cell, in the order that `round` reads them."""
         site = site_of(me)
-        said = unpacked(got.said)
-        self._mine([*said["numeric"], *said["categorical"]])
-        groups = self._groups(site, said["levels"])
+        message = unpacked(request.said)
+        self._mine([*message["numeric"], *message["categorical"]])
+        groups = self._groups(site, message["levels"])
         out = []
-        units = iter(said.get("units") or repeat(0))
-        for c in said["numeric"]:
+        units = iter(message.get("units") or repeat(0))
+        for c in message["numeric"]:
             x = numbers(site.frame, c, site.name)
             for k, rows in enumerate(groups):
-                here = rows & ~np.isnan(x)
-                may = self._may(site, c, x, here)
+                present = rows & ~np.isnan(x)
+                may = self._may(site, c, x, present)
                 by = self.by if 0 < k < len(groups) - 1 else ""
                 gone = self._missing(site, c, rows)
                 scale = 2.0 ** -next(units)
                 sums = [0, 0, 0, 1]
                 if may:
-                    sums = [here.sum(), *site.moments(c, x, here, (1, 2), by) * [scale, scale**2], 0]
+                    sums = [present.sum(), *site.moments(c, x, present, (1, 2), by) * [scale, scale**2], 0]
                 out.append([*sums, *gone])
-        for c in said["categorical"]:
+        for c in message["categorical"]:
             values = texts(site.frame, c, site.name)
-            there = ~site.frame[c].isna().to_numpy()
+            filled = ~site.frame[c].isna().to_numpy()
             for rows in groups:
-                whole = rows & there
-                cells = [whole, *(whole & (values == v) for v in said["levels"][c])]
-                kept = [site.may(c, cell) for cell in cells]
-                for cell in [cell for cell, may in zip(cells[1:-1], kept[1:-1], strict=True) if may and cell.any()]:
+                in_group = rows & filled
+                cells = [in_group, *(in_group & (values == v) for v in message["levels"][c])]
+                allowed = [site.may(c, cell) for cell in cells]
+                for cell in [cell for cell, may in zip(cells[1:-1], allowed[1:-1], strict=True) if may and cell.any()]:
                     if site.rules.rounded and (not self.by or rows is not groups[0]):  # the others follow from these
                         of = site.digest(cell, np.ones(int(cell.sum())))
-                        site.spend(c, {f"count {of}": float(np.log2(1 + 3 * np.sqrt(whole.sum())))})
-                for k, (cell, may) in enumerate(zip(cells, kept, strict=True)):
+                        site.spend(c, {f"count {of}": float(np.log2(1 + 3 * np.sqrt(in_group.sum())))})
+                for k, (cell, may) in enumerate(zip(cells, allowed, strict=True)):
                     missing = self._missing(site, c, rows) if k == 0 else (0, 0)
                     out.append([cell.sum() if may else 0, 0, 0, 0 if may else 1, *missing])
         return Moments(tensor(np.array(out, dtype=float).reshape(-1)))
@@ -261,16 +261,16 @@ class Describe(Analysis):
             raise WireError(f"describe: the server asks for {min(other)!r}, a column that is not in this description")
         return columns
 
-    def _may(self, site: Site, c: str, x: np.ndarray, here: np.ndarray) -> bool:
+    def _may(self, site: Site, c: str, x: np.ndarray, present: np.ndarray) -> bool:
         """Whether sums of x and x² may leave; if x has at most three values, they reveal how many rows have each."""
-        values = np.unique(x[here])
-        sets = [here, *(here & (x == v) for v in values if len(values) <= 3)]
+        values = np.unique(x[present])
+        sets = [present, *(present & (x == v) for v in values if len(values) <= 3)]
         return all([site.may(c, rows) for rows in sets])
 
     def _missing(self, site: Site, c: str, rows: np.ndarray) -> tuple[int, int]:
         """Rows without a value, and whether their number is withheld."""
-        here = rows & site.frame[c].isna().to_numpy()
-        return (int(here.sum()), 0) if site.may(f"{c} missing", here) else (0, 1)
+        absent = rows & site.frame[c].isna().to_numpy()
+        return (int(absent.sum()), 0) if site.may(f"{c} missing", absent) else (0, 1)
 
     def _groups(self, site: Site, levels: dict[str, list[str]]) -> list[np.ndarray]:
         """Masks [n]: of the rows used, then of each group's. With ``by``, rows without a group are left out."""
@@ -282,45 +282,51 @@ class Describe(Analysis):
         return [used, *(used & (values == v) for v in levels[self.by])]
 
     @on_client
-    def magnitudes(self, me: Client[Any], got: Asked) -> Moments:
+    def magnitudes(self, me: Client[Any], request: Asked) -> Moments:
         """The site's table of the columns' magnitudes about the means, in each group."""
         site = site_of(me)
-        said = unpacked(got.said)
-        self._mine([c for c, _, _ in said["means"]])
-        groups = dict(zip(["", *said["levels"].get(self.by, [])], self._groups(site, said["levels"]), strict=True))
+        message = unpacked(request.said)
+        self._mine([c for c, _, _ in message["means"]])
+        groups = dict(
+            zip(["", *message["levels"].get(self.by, [])], self._groups(site, message["levels"]), strict=True)
+        )
         out = []
-        for c, g, mean in said["means"]:
+        for c, g, mean in message["means"]:
             x = numbers(site.frame, c, site.name)
-            here = groups[g] & ~np.isnan(x)
-            may = self._may(site, c, x, here)
+            present = groups[g] & ~np.isnan(x)
+            may = self._may(site, c, x, present)
             if may and site.rules.rounded:
-                site.spend(c, {"magnitude " + site.digest(here, np.ones(int(here.sum()))): 1.0})
-            out.append(banded(x[here & may, None] - mean))
+                site.spend(c, {"magnitude " + site.digest(present, np.ones(int(present.sum()))): 1.0})
+            out.append(banded(x[present & may, None] - mean))
         return Moments(tensor(np.array(out).ravel()))
 
     @on_client
-    def spread(self, me: Client[Any], got: Asked) -> Spread:
+    def spread(self, me: Client[Any], request: Asked) -> Spread:
         """Squares about the means, and histograms."""
         site = site_of(me)
-        said = unpacked(got.said)
-        self._mine([c for c, _, _ in said["means"]])
-        groups = dict(zip(["", *said["levels"].get(self.by, [])], self._groups(site, said["levels"]), strict=True))
-        most = max(grid[2] for grid in said["grids"].values())
+        message = unpacked(request.said)
+        self._mine([c for c, _, _ in message["means"]])
+        groups = dict(
+            zip(["", *message["levels"].get(self.by, [])], self._groups(site, message["levels"]), strict=True)
+        )
+        most = max(grid[2] for grid in message["grids"].values())
         squares = []
-        bins = np.zeros((2, len(said["means"]), most))
-        units = said.get("units") or repeat(0)
-        for k, ((c, g, mean), unit) in enumerate(zip(said["means"], units, strict=False)):
+        bins = np.zeros((2, len(message["means"]), most))
+        units = message.get("units") or repeat(0)
+        for k, ((c, g, mean), unit) in enumerate(zip(message["means"], units, strict=False)):
             x = numbers(site.frame, c, site.name)
-            grid = Grid(*said["grids"][c])
-            here = groups[g] & ~np.isnan(x)
-            may = self._may(site, c, x, here)
-            wanted = may and site.rules.quantiles and self.curved(c) and (bool(g) or not self.by)
-            shown = wanted and curve_may(site, c, here, str(tuple(grid)))
+            grid = Grid(*message["grids"][c])
+            present = groups[g] & ~np.isnan(x)
+            may = self._may(site, c, x, present)
+            has_curve = may and site.rules.quantiles and self.curved(c) and (bool(g) or not self.by)
+            shown = has_curve and curve_may(site, c, present, str(tuple(grid)))
             if shown:
-                bins[:, k, : grid.bins] = ends(x[here], grid, site.rules.rows)
+                bins[:, k, : grid.bins] = ends(x[present], grid, site.rules.rows)
             by = self.by if g and g != [*groups][-1] else ""
-            about = site.moments(c, x - mean, here, (2,), by)[0] if may else 0.0
-            off = site.moments(c, x, here, (1,), by)[0] - here.sum() * mean if may and said.get("units") else 0.0
+            about = site.moments(c, x - mean, present, (2,), by)[0] if may else 0.0
+            off = (
+                site.moments(c, x, present, (1,), by)[0] - present.sum() * mean if may and message.get("units") else 0.0
+            )
             squares.append([about * 4.0**-unit, off * 2.0**-unit, 0.0 if may else 1.0, 0.0 if shown else 1.0])
         return Spread(tensor(squares), tensor(bins))
 

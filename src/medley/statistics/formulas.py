@@ -154,13 +154,13 @@ def parsed(formula: str) -> Parsed:
 
 def _factor(text: str, formula: str, names: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     """The columns of one factor, and whether it consists of categories."""
-    found = re.fullmatch(r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|-?\d+(?:\.\d+)?)\))?\)", text)
-    if found:
-        return (found[1],), True
-    found = re.fullmatch(rf"(?:np\.)?(?:{'|'.join(FUNCTIONS)})\(([^\W\d]\w*)\)", text)
-    found = found or re.fullmatch(r"I\(([^\W\d]\w*) ?(?:\*\* ?[23]|\* ?([^\W\d]\w*))\)", text)
-    if found:
-        return tuple(filter(None, found.groups())), False
+    match = re.fullmatch(r"C\((\w+)(, contr\.treatment\((base=)?('[^'()]*'|\"[^\"()]*\"|-?\d+(?:\.\d+)?)\))?\)", text)
+    if match:
+        return (match[1],), True
+    match = re.fullmatch(rf"(?:np\.)?(?:{'|'.join(FUNCTIONS)})\(([^\W\d]\w*)\)", text)
+    match = match or re.fullmatch(r"I\(([^\W\d]\w*) ?(?:\*\* ?[23]|\* ?([^\W\d]\w*))\)", text)
+    if match:
+        return tuple(filter(None, match.groups())), False
     raise RecipeError(
         f"formula {formula!r}: {shown(text, names)} is not understood; a formula has {WRITTEN}; {BACKTICKS}"
     )
@@ -188,14 +188,14 @@ def _design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], sit
     right = re.sub(BASE, lambda m: quoted[m[0]], parsed.right)
     try:
         with np.errstate(all="ignore"):
-            made = needed("formulaic").model_matrix(right, rows, context=context, na_action="ignore")
+            matrix = needed("formulaic").model_matrix(right, rows, context=context, na_action="ignore")
     except ValueError as e:
         if "provided levels" not in str(e):
             raise
         written = parsed.shown(parsed.right)
         raise RecipeError(f"formula {written!r}: no site has the base that it names in contr.treatment") from None
-    X = np.ascontiguousarray(made.to_numpy(dtype=float)).reshape(len(frame), -1)
-    names = [str(c) for c in made.columns]
+    X = np.ascontiguousarray(matrix.to_numpy(dtype=float)).reshape(len(frame), -1)
+    names = [str(c) for c in matrix.columns]
     for written, base in quoted.items():
         names = [name.replace(base, written) for name in names]
     bad = ~np.isfinite(X).all(0)
@@ -234,17 +234,17 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
             return ~rows(node.operand)
         sides = [value(v) for v in ([node.left, *node.comparators] if isinstance(node, ast.Compare) else [node])]
         ways = [COMPARED[type(op)] for op in node.ops] if isinstance(node, ast.Compare) else [operator.eq]
-        found = np.ones(len(frame), bool)
+        mask = np.ones(len(frame), bool)
         for compared, one, other in zip(ways, sides, sides[1:] or [True], strict=False):
-            there = np.ones(len(frame), bool)
+            present = np.ones(len(frame), bool)
             for side, another in ((one, other), (other, one)):
                 if hasattr(side, "dtype"):
                     _comparable(side, another, site)
-                    there &= side.notna().to_numpy()
+                    present &= side.notna().to_numpy()
             fulfil = needed("pandas").Series(compared(one, other), index=frame.index)
-            parts.append(fulfil.to_numpy(dtype=bool, na_value=False) & there)
-            found &= parts[-1]
-        return found
+            parts.append(fulfil.to_numpy(dtype=bool, na_value=False) & present)
+            mask &= parts[-1]
+        return mask
 
     def value(node: Any) -> Any:
         """A column, or a value in the condition."""
@@ -297,8 +297,8 @@ def complete(frame: Any, names: Sequence[str]) -> np.ndarray:
 
 def latex(frame: Any, digits: int) -> str:
     """A frame as a LaTeX table, for booktabs."""
-    said: Any = lambda v: f"{v:.{digits}f}" if isinstance(v, float) else str(v)
-    escaped = lambda v: tex(said(v))
+    formatted: Any = lambda v: f"{v:.{digits}f}" if isinstance(v, float) else str(v)
+    escaped = lambda v: tex(formatted(v))
     lines = [["", *frame.columns], *([i, *row] for i, row in zip(frame.index, frame.to_numpy().tolist(), strict=True))]
     head, *rows = (" & ".join(map(escaped, line)) + r" \\" for line in lines)
     begin = rf"\begin{{tabular}}{{l{'r' * frame.shape[1]}}}"

@@ -53,17 +53,17 @@ def union(total: np.ndarray, column: str) -> dict[str, int]:
     Raises BadData if there are too many.
     """
     left = np.rint(total)
-    found = dict[str, int]()
+    sites_of = dict[str, int]()
     while (at := next((k for k in range(len(left)) if _pure(left[k])), None)) is not None:
         text = _read(left[at])
         count = int(left[at, 0])
-        found[text] = count
+        sites_of[text] = count
         left[_cells(text)] -= count * _entry(text)
     if left.any():
         raise BadData(
             f"C({column}) has more than about {2 * PART} categories over all sites; merge some, or use its number"
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(sites_of.items()))
 
 
 def _read(cell: np.ndarray) -> str:

@@ -115,34 +115,34 @@ class Meta(Analysis):
         levels = unpacked(got.terms)
         model = self.own
         names = self._names(levels)
-        told = np.zeros((got.sites, len(names), 2))
+        estimates = np.zeros((got.sites, len(names), 2))
         rows = np.zeros((got.sites, 2))
         try:
             used, _ = model.used(site)
-            there = {c: {*texts(site.frame[used], c, site.name)} for c in levels}
-            mine = {c: in_sequence([v for v in levels[c] if v in there[c]]) for c in levels}
+            present = {c: {*texts(site.frame[used], c, site.name)} for c in levels}
+            mine = {c: in_sequence([v for v in levels[c] if v in present[c]]) for c in levels}
             if self._rebased(site, used, levels, mine):
                 rows[me.id] = 0, 3
             else:
                 fitted = model.fitted(lambda method, got: method(me, got), mine, int(used.sum()), 1)
                 at = [names.index(name) for name in fitted.names]
                 p = len(fitted.names)
-                told[me.id, at] = np.stack([fitted.b[:p], np.sqrt(np.diag(fitted.cov)[:p])], 1)
+                estimates[me.id, at] = np.stack([fitted.b[:p], np.sqrt(np.diag(fitted.cov)[:p])], 1)
                 rows[me.id] = used.sum(), 0
         except Withheld:
             rows[me.id] = 0, 1
         except (Unfit, Stalled, Diverged, np.linalg.LinAlgError):
             rows[me.id] = 0, 2
-        return Own(tensor(told), tensor(rows))
+        return Own(tensor(estimates), tensor(rows))
 
     def _rebased(self, site: Site, used: np.ndarray, levels: dict[str, list[str]], mine: dict[str, list[str]]) -> bool:
         """Whether coefficients under the site's own categories would have another base than those of all sites."""
         try:
-            own = design_names(self.formula, mine)
+            own_names = design_names(self.formula, mine)
         except RecipeError:  # of the base that contr.treatment names
             return True
         names, X = design(parsed(self.formula), site.frame[used], levels, site.name)
-        return any(x.any() and name not in own for name, x in zip(names, X.T, strict=True))
+        return any(x.any() and name not in own_names for name, x in zip(names, X.T, strict=True))
 
 
 class Pool(NamedTuple):
@@ -197,20 +197,20 @@ class MetaFit:
     """
 
     def __init__(self, meta: Meta, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
-        pandas, (names, told, rows) = needed("pandas"), found
+        pandas, (names, estimates, rows) = needed("pandas"), found
         self.meta = meta
         self.sites = sites
         self.cost = cost
         self.rows = pandas.Series(rows[:, 0], index=[*sites], name="rows")
         self.left_out = {name: LEFT_OUT[state] for name, state in zip(sites, rows[:, 1], strict=True) if state}
-        told = np.where((told[:, :, 1:] > 0) & (rows[:, None, 1:] == 0), told, np.nan)
-        self.own, self.own_se = (pandas.DataFrame(told[:, :, k], [*sites], names) for k in (0, 1))
-        there = [~np.isnan(told[:, j, 1]) for j in range(len(names))]
-        if not any(t.any() for t in there):
-            said = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
-            raise Unfit(f"meta: there is nothing to combine, because no site sent its own fit ({said})")
-        kept = [j for j, t in enumerate(there) if t.any()]
-        self.pools = {names[j]: pool(*told[there[j], j].T) for j in kept}
+        estimates = np.where((estimates[:, :, 1:] > 0) & (rows[:, None, 1:] == 0), estimates, np.nan)
+        self.own, self.own_se = (pandas.DataFrame(estimates[:, :, k], [*sites], names) for k in (0, 1))
+        present = [~np.isnan(estimates[:, j, 1]) for j in range(len(names))]
+        if not any(t.any() for t in present):
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
+            raise Unfit(f"meta: there is nothing to combine, because no site sent its own fit ({reasons})")
+        estimated = [j for j, t in enumerate(present) if t.any()]
+        self.pools = {names[j]: pool(*estimates[present[j], j].T) for j in estimated}
         self.fixed, self.random = (
             Coefficients([*self.pools], self._each(kind), np.diag(self._each(f"{kind}_se") ** 2))
             for kind in ("fixed", "random")
@@ -253,14 +253,14 @@ class MetaFit:
             lines["Hartung-Knapp"] = p.random, t.isf(alpha / 2, p.k - 1) * p.knapp_se, np.nan
         if pooled is not None:
             lines["all rows together"] = pooled.params[name], z * pooled.bse[name], np.nan
-        made: Sequence[Any] = [
+        intervals: Sequence[Any] = [
             (f(b), f(b - half), f(b + half), w) for b, half, w in lines.values() for f in [np.exp if exp else float]
         ]
-        return needed("pandas").DataFrame(made, [*lines], columns=["estimate", "lower", "upper", "weight"])
+        return needed("pandas").DataFrame(intervals, [*lines], columns=["estimate", "lower", "upper", "weight"])
 
     def summary(self) -> str:
         """Combined coefficients by random effects, and how far the sites differ, as text."""
         figures = self.random.frame().join(self.heterogeneity)
-        said = [f"Meta-analysis of {int((self.rows > 0).sum())} sites, {self.rows.sum()} rows: random effects by REML"]
-        said += [printed(figures, float_format=lambda v: f"{v:.4f}")]
-        return "\n".join(said + [f"left out: {shown(name)}: {shown(why)}" for name, why in self.left_out.items()])
+        lines = [f"Meta-analysis of {int((self.rows > 0).sum())} sites, {self.rows.sum()} rows: random effects by REML"]
+        lines += [printed(figures, float_format=lambda v: f"{v:.4f}")]
+        return "\n".join(lines + [f"left out: {shown(name)}: {shown(why)}" for name, why in self.left_out.items()])

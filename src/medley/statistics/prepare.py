@@ -56,24 +56,24 @@ def plans(columns: tuple[str, ...]) -> dict[str, Plan]:
         name, colon, rest = (part.strip() for part in text.rpartition(":"))
         parts = re.findall(r"(\w+)(?:\(([^()]*)\))?\s*(?:,|$)", rest)
         plan = {step: tuple(v.strip() for v in values.split(",") if v.strip()) for step, values in parts}
-        said = ""
+        problem = ""
         if not colon or not name or re.sub(r"\w+(\([^()]*\))?\s*(,|$)|\s", "", rest) or not plan:
-            said = "write a column, a colon and its steps: 'age: median, standardise', 'ward: encode'"
+            problem = "write a column, a colon and its steps: 'age: median, standardise', 'ward: encode'"
         elif odd := [step for step, values in plan.items() if len(values) != STEPS.get(step)]:
-            known = ", ".join(k + {1: "(value)", 2: "(least, largest)"}.get(n, "") for k, n in STEPS.items())
-            said = f"{odd[0]} is not understood; steps are {known}"
+            steps = ", ".join(k + {1: "(value)", 2: "(least, largest)"}.get(n, "") for k, n in STEPS.items())
+            problem = f"{odd[0]} is not understood; steps are {steps}"
         elif len(fills := [step for step in FILLS if step in plan]) > 1:
-            said = f"{fills[0]} and {fills[1]} both fill in; give one of both"
+            problem = f"{fills[0]} and {fills[1]} both fill in; give one of both"
         elif "encode" in plan and (odd := [k for k in ("mean", "median", "clip", "standardise") if k in plan]):
-            said = f"{odd[0]} is for numbers, and encode for categories"
+            problem = f"{odd[0]} is for numbers, and encode for categories"
         elif "encode" not in plan and "mode" in plan:
-            said = "mode is for categories; add encode, or take the median"
+            problem = "mode is for categories; add encode, or take the median"
         elif "encode" not in plan and "indicator" in plan and not fills:
-            said = "indicator goes with mean, median or fill(value)"
+            problem = "indicator goes with mean, median or fill(value)"
         elif name in out:
-            said = f"{name} is there twice"
-        if said:
-            raise RecipeError(f"prepare({text!r}): {said}", "columns")
+            problem = f"{name} is there twice"
+        if problem:
+            raise RecipeError(f"prepare({text!r}): {problem}", "columns")
         try:
             bounds = [float(v) for v in (*plan.get("clip", ()), *(() if "encode" in plan else plan.get("fill", ())))]
             if not all(map(math.isfinite, bounds)) or ("clip" in plan and bounds[0] >= bounds[1]):
@@ -106,8 +106,8 @@ class Prepare(Describe):
     @property
     def named(self) -> dict[str, bool]:
         """See `Describe.named`: the columns that need figures of the sites."""
-        wanted = {"mean", "median", "standardise", "encode"}
-        return {c: "encode" in plan for c, plan in plans(self.columns).items() if wanted & plan.keys()}
+        fitted = {"mean", "median", "standardise", "encode"}
+        return {c: "encode" in plan for c, plan in plans(self.columns).items() if fitted & plan.keys()}
 
     def curved(self, column: str) -> bool:
         """See `Describe.curved`: columns with a median."""
@@ -139,8 +139,8 @@ class Preparation:
                     f"prepare: a site withholds the sums of {name}: too few rows, or other sums of it have left "
                     "before; leave the column out, or give your own numbers"
                 )
-            made = self._column(name, plan, cell)
-            columns.append(made)
+            coded = self._column(name, plan, cell)
+            columns.append(coded)
             mean = 0.0
             deviation = 1.0
             if "standardise" in plan and cell is not None and cell.mean is not None:
@@ -150,9 +150,9 @@ class Preparation:
                 deviation = spread if spread > 1e-10 * abs(mean) else 1.0
                 if deviation != spread:
                     log.warning("prepare: %s has no spread at all sites together, so it is not divided by one", name)
-            k = len(made.features) - (made.levels is None)  # a column of numbers has one feature, and its indicator
-            means += [*([mean] if made.levels is None else []), *[0.0] * k]
-            deviations += [*([deviation] if made.levels is None else []), *[1.0] * k]
+            k = len(coded.features) - (coded.levels is None)  # a column of numbers has one feature, and its indicator
+            means += [*([mean] if coded.levels is None else []), *[0.0] * k]
+            deviations += [*([deviation] if coded.levels is None else []), *[1.0] * k]
         mean_row, deviation_row = (torch.tensor([v], dtype=torch.float64) for v in (means, deviations))
         self.scaling = Scaling(mean_row, deviation_row, True, Coding(tuple(columns)))
 
@@ -210,17 +210,17 @@ class Preparation:
         for c in self.scaling.coding.columns:
             mean = float(self.scaling.mean[0, at])
             deviation = float(self.scaling.deviation[0, at])
-            said = (
+            description = (
                 f"categories {', '.join(map(shown, c.levels))}, else 0 in each" if c.levels is not None else "a number"
             )
-            said += "" if c.clip is None else f", within {c.clip[0]:g} and {c.clip[1]:g}"
+            description += "" if c.clip is None else f", within {c.clip[0]:g} and {c.clip[1]:g}"
             error = f" ± {self.errors[c.name]:.2g}" if c.name in self.errors else ""
-            said += (
+            description += (
                 ""
                 if c.fill is None
                 else f", {shown(c.fill) if c.levels is not None else f'{c.fill:.6g}'}{error} where missing"
             )
-            said += f", less {mean:.6g}, by {deviation:.6g}" if (mean, deviation) != (0.0, 1.0) else ""
-            lines.append(f"{shown(c.name)}: {said}" + (", with an indicator" if c.indicator else ""))
+            description += f", less {mean:.6g}, by {deviation:.6g}" if (mean, deviation) != (0.0, 1.0) else ""
+            lines.append(f"{shown(c.name)}: {description}" + (", with an indicator" if c.indicator else ""))
             at += len(c.features)
         return "\n".join(lines)

@@ -196,14 +196,14 @@ class Site:
         two = list[tuple[str, np.ndarray]]()
         many = {name: x for name, x in columns.items() if len(np.unique(x)) > 2}
         functions = _functions([*many], keys, [*(beside or {})])
-        known = {*functions.values(), *(key for key in self.register.sets if key.startswith("function of "))}
+        earlier = {*functions.values(), *(key for key in self.register.sets if key.startswith("function of "))}
         for name, x in columns.items():
             self._dominated(x, name)
             values = np.unique(x)
             # Sums of x and of x² tell how many rows have each of three values; of x² beside x, each of five.
             few = 2 < len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
             if name in functions:  # functions of earlier fits are known, too
-                few = max(few, sum(key.startswith(functions[name].partition(":")[0] + ":") for key in known))
+                few = max(few, sum(key.startswith(functions[name].partition(":")[0] + ":") for key in earlier))
             if 1 < len(values) <= 2 * max(1, few) + 1:
                 mine = [_within(used, x == v) for v in values]
                 for cell in mine:
@@ -212,17 +212,17 @@ class Site:
                 two += [(name, mine[1])] if len(values) == 2 else []
         pairs = [a & b for (i, a), (j, b) in itertools.combinations(two, 2) if i != j]
         with self.register.reading():
-            told: dict[frozenset[bytes], str] = {frozenset(self.register.sets.get(key, {})): key for key in keys}
-        for key in told.values():
+            distinct: dict[frozenset[bytes], str] = {frozenset(self.register.sets.get(key, {})): key for key in keys}
+        for key in distinct.values():
             self.admit(key, [used, *cells, *pairs], f"the categories of {_short(names)}")
         for key in (*keys, *functions.values()):
             self.register.add(key, [used, *cells, *pairs])
         if event is None:
             return
-        for there, said in ((event, "with"), (~event, "without")):
-            rows = [s & _within(used, there) for s in [used, *cells, *(pairs if squares else ())]]
-            key = f"{next(iter(keys))} {said}"
-            self.admit(key, rows, f"rows {said} the event by {_short(names)}", "events")
+        for outcome, kind in ((event, "with"), (~event, "without")):
+            rows = [s & _within(used, outcome) for s in [used, *cells, *(pairs if squares else ())]]
+            key = f"{next(iter(keys))} {kind}"
+            self.admit(key, rows, f"rows {kind} the event by {_short(names)}", "events")
 
     def cell(self, cell: np.ndarray, name: str) -> None:
         """Raise Withheld for a value of a column with few rows."""
@@ -275,10 +275,10 @@ class Site:
             return
         shares = np.sort(weights[:, None] * X**2, axis=0)[::-1]  # of rows in a column, so in a category
         few = np.cumsum(shares[: least - 1], axis=0)
-        whole = shares.sum(0)
-        alone = (few[0] > DOMINANT * whole) | (few[-1] > FEW_DOMINANT * whole)
+        totals = shares.sum(0)
+        dominated = (few[0] > DOMINANT * totals) | (few[-1] > FEW_DOMINANT * totals)
         uneven = kind == "rows" and weights.sum() ** 2 < (least - 1e-9) * (weights @ weights)
-        if uneven or alone.any():
+        if uneven or dominated.any():
             raise Withheld(
                 f"{self.name} withholds: at these coefficients and weights fewer than {least} rows decide the "
                 "sums; either a column nearly separates the outcomes, or the server asks for coefficients of "

@@ -47,15 +47,15 @@ class Description:
             table = table[table.sum(1) > 0][:, table.sum(0) > 0]
             if min(table.shape) < 2:
                 return None
-            found = stats.chi2_contingency(table, correction=False)
-            return Test(float(found.statistic), int(found.dof), float(found.pvalue))
+            result = stats.chi2_contingency(table, correction=False)
+            return Test(float(result.statistic), int(result.dof), float(result.pvalue))
         if any(c.n is None or c.n < 2 or not c.sd for c in cells):
             return None
         n, m, sd = (np.array([getattr(c, k) for c in cells], dtype=float) for k in ("n", "mean", "sd"))
         if len(cells) == 2:
             e = sd**2 / n
-            found = stats.ttest_ind_from_stats(m[0], sd[0], n[0], m[1], sd[1], n[1], equal_var=False)
-            return Test(float(found.statistic), float(e.sum() ** 2 / (e**2 / (n - 1)).sum()), float(found.pvalue))
+            result = stats.ttest_ind_from_stats(m[0], sd[0], n[0], m[1], sd[1], n[1], equal_var=False)
+            return Test(float(result.statistic), float(e.sum() ** 2 / (e**2 / (n - 1)).sum()), float(result.pvalue))
         k = len(n) - 1
         rest = int(n.sum()) - len(n)
         F = float(n @ (m - n @ m / n.sum()) ** 2) / k / (float((n - 1) @ sd**2) / rest)
@@ -97,9 +97,9 @@ class Description:
         for name, c in cells:
             for _, error in (c.quantiles or {}).values():
                 errors[name] = max(errors.get(name, 0.0), error)
-        said = ", ".join(f"{shown(name)} ±{e:.2g}" for name, e in errors.items())
+        bounds = ", ".join(f"{shown(name)} ±{e:.2g}" for name, e in errors.items())
         hidden = any(c.n is None or c.missing is None or None in (c.counts or {}).values() for _, c in cells)
-        notes = [f"quantiles to within: {said}"] if said else []
+        notes = [f"quantiles to within: {bounds}"] if bounds else []
         vague = [name for name, by in self.cells.items() if any(c.unnamed for c in by.values())]
         if vague:
             notes.append(
