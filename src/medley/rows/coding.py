@@ -41,8 +41,8 @@ class Column:
     @property
     def features(self) -> tuple[str, ...]:
         """The names of its features: "age", "ward=a" and so on, and "age missing" last."""
-        own = (self.name,) if self.levels is None else tuple(f"{self.name}={level}" for level in self.levels)
-        return (*own, f"{self.name} missing") if self.indicator else own
+        names = (self.name,) if self.levels is None else tuple(f"{self.name}={level}" for level in self.levels)
+        return (*names, f"{self.name} missing") if self.indicator else names
 
     def __call__(self, cells: np.ndarray, call: str) -> np.ndarray:
         """Its features [n, features]. An unknown category, or a missing one that is not filled in, is 0 in all.
@@ -78,10 +78,10 @@ class Column:
         """
         present = [v for v in values if v is not None]
         unknown = Counter(v for v in present if v not in levels)
-        known = len(present) - unknown.total()
+        recognised = len(present) - unknown.total()
         place = f"{call}: column {self.name!r}"
         if not unknown:
-            log.info("%s: %d values are known categories, 0 are not", place, known)
+            log.info("%s: %d values are known categories, 0 are not", place, recognised)
             return
         names = ", ".join(f"{v!r} in {n}" for v, n in unknown.most_common(MOST)) + (
             ", …" if len(unknown) > MOST else ""
@@ -89,9 +89,9 @@ class Column:
         spellings = {v: level for v in unknown for level in levels if folded(v) == folded(level)}
         remedy = "; recode " + ", ".join(f"{v!r} as {level!r}" for v, level in [*spellings.items()][:MOST])
         remedy += ", which differ by case or spaces only" if spellings else ""
-        counts = f"{known} values are known categories, {unknown.total()} are not ({names}); known are "
+        counts = f"{recognised} values are known categories, {unknown.total()} are not ({names}); known are "
         message = f"{place}: {counts}{', '.join(map(repr, levels))}" + (remedy if spellings else "")
-        if known or (len(present) == 1 and not spellings):
+        if recognised or (len(present) == 1 and not spellings):
             log.warning("%s; a row whose category is not known is 0 in each of the column's features", message)
             return
         row = next(k for k, v in enumerate(values) if v is not None)
@@ -135,9 +135,9 @@ class Coding:
             mine = features[:, at : at + len(c.features)] > 0.5
             at += len(c.features)
             if c.levels is not None:
-                known = mine[:, : len(c.levels)].any(1)
-                missing = mine[:, -1] & ~known if c.indicator else np.zeros(len(mine), bool)
-                out[c.name] = int(known.sum()), int((~known & ~missing).sum()), int(missing.sum())
+                recognised = mine[:, : len(c.levels)].any(1)
+                missing = mine[:, -1] & ~recognised if c.indicator else np.zeros(len(mine), bool)
+                out[c.name] = int(recognised.sum()), int((~recognised & ~missing).sum()), int(missing.sum())
         return out
 
     def plain(self) -> list[dict[str, Any]]:
@@ -148,16 +148,18 @@ class Coding:
     @classmethod
     def from_plain(cls, table: Any) -> Coding:
         """Inverse of `plain`. Raises TypeError or ValueError for any other table."""
-        made = []
+        columns = []
         for c in table:
-            known = isinstance(c, Mapping) and all(c.get(k) is None or type(c[k]) is list for k in ("levels", "clip"))
-            if not known or (c.get("clip") is not None and len(c["clip"]) != 2):
+            well_formed = isinstance(c, Mapping) and all(
+                c.get(k) is None or type(c[k]) is list for k in ("levels", "clip")
+            )
+            if not well_formed or (c.get("clip") is not None and len(c["clip"]) != 2):
                 raise TypeError(f"{str(c)[:40]} is not a column of a preparation")
             levels = None if c.get("levels") is None else tuple(map(str, c["levels"]))
             clip = None if c.get("clip") is None else (float(c["clip"][0]), float(c["clip"][1]))
             fill = None if c.get("fill") is None else str(c["fill"]) if levels is not None else float(c["fill"])
-            made.append(Column(str(c["name"]), levels, clip, fill, c.get("indicator") is True))
-        return cls(tuple(made))
+            columns.append(Column(str(c["name"]), levels, clip, fill, c.get("indicator") is True))
+        return cls(tuple(columns))
 
 
 def absent(cells: np.ndarray) -> np.ndarray:

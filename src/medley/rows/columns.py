@@ -21,8 +21,8 @@ TARGETS = ("label", "labels", "target", "y")
 
 def is_hugging_face(value: object) -> bool:
     """Whether a value is a Hugging Face `Dataset`. The test does not load the package: a data set has loaded it."""
-    there = sys.modules.get("datasets")
-    return there is not None and isinstance(value, getattr(there, "Dataset", ()))
+    module = sys.modules.get("datasets")
+    return module is not None and isinstance(value, getattr(module, "Dataset", ()))
 
 
 def is_transformed(value: Any) -> bool:
@@ -65,8 +65,8 @@ def in_order(table: Any, names: Sequence[str]) -> Any:
 def cells(table: Any, column: Any) -> np.ndarray:
     """A column of a table, as its own ``columns_of`` calls it."""
     if is_transformed(table):
-        found = [table[i][column] for i in range(len(table))]
-        return np.asarray([v.numpy(force=True) if isinstance(v, Tensor) else v for v in found])
+        values = [table[i][column] for i in range(len(table))]
+        return np.asarray([v.numpy(force=True) if isinstance(v, Tensor) else v for v in values])
     return np.asarray(table.with_format(None)[column][:] if is_hugging_face(table) else table[column])
 
 

@@ -41,13 +41,13 @@ class Fields(Tensor):
         dtype = reduce(torch.promote_types, floats) if floats else torch.int64
         parts = tuple(t.to(dtype) if t.is_floating_point() else t for t in parts)
         if len({len(t) for t in parts}) != 1:
-            said = names or range(len(parts))
-            lengths = ", ".join(f"{len(t)} rows of {name!r}" for name, t in zip(said, parts, strict=True))
+            labels = names or range(len(parts))
+            lengths = ", ".join(f"{len(t)} rows of {name!r}" for name, t in zip(labels, parts, strict=True))
             raise BadData(f"all inputs must have the same number of rows: {lengths}")
         shape = (len(parts[0]), sum(t.shape[1:].numel() for t in parts))
-        made: Fields = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=parts[0].device)
-        made.parts, made.names = parts, None if names is None else tuple(names)
-        return made
+        wrapper: Fields = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=parts[0].device)
+        wrapper.parts, wrapper.names = parts, None if names is None else tuple(names)
+        return wrapper
 
     @property
     def inputs(self) -> Inputs:
@@ -56,8 +56,8 @@ class Fields(Tensor):
 
     def ordered(self, names: Sequence[str] | None) -> Fields:
         """The same inputs in the order of these names; in their own if they have only places."""
-        held = dict(zip(self.names or (), self.parts, strict=bool(self.names)))
-        return self if names is None else Fields([held[name] for name in names], names)
+        by_name = dict(zip(self.names or (), self.parts, strict=bool(self.names)))
+        return self if names is None else Fields([by_name[name] for name in names], names)
 
     def over(self, f: Callable[[Tensor], Tensor]) -> Fields:
         """``f`` of each tensor."""

@@ -57,7 +57,7 @@ class Beside:
         w = like.new_empty(b + m)
         w[:b] = share * (b + m) / b
         w[b:] = (1 - share) * (b + m) / m
-        for part, own in ((w[:b], now.w), (w[b:], old.w)):
-            if own is not None:
-                part.mul_(own)
+        for part, weights in ((w[:b], now.w), (w[b:], old.w)):
+            if weights is not None:
+                part.mul_(weights)
         return Labelled(X, y, w)

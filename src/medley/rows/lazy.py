@@ -61,9 +61,9 @@ class Mapped:
     def read(self, rows: np.ndarray) -> Tensor:
         """A copy of these rows, one after the other in memory."""
         near = len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows) and bool((np.diff(rows) == 1).all())
-        found = self.array[int(rows[0]) : int(rows[-1]) + 1] if near else self.array[rows]
+        block = self.array[int(rows[0]) : int(rows[-1]) + 1] if near else self.array[rows]
         # The same numbers in another memory order would use other kernels, whose last bits differ.
-        return torch.from_numpy(np.array(found, self.native, order="C", subok=False))
+        return torch.from_numpy(np.array(block, self.native, order="C", subok=False))
 
 
 class Held:
@@ -99,10 +99,10 @@ class Lazy(Tensor):
         total = sum(s.shape[0] for s in sources)
         rows = np.arange(total) if rows is None else rows
         shape = (len(rows), *sources[0].shape[1:])
-        made: Lazy = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype or sources[0].dtype)
-        made.sources = tuple(sources)
-        made.rows = rows
-        return made
+        wrapper: Lazy = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype or sources[0].dtype)
+        wrapper.sources = tuple(sources)
+        wrapper.rows = rows
+        return wrapper
 
     def read(self) -> Tensor:
         """The rows, in memory."""
@@ -161,9 +161,9 @@ def _read(source: RowSource, rows: np.ndarray, dtype: torch.dtype) -> Tensor:
 
 def common(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     """A dtype that holds the numbers of all of these: float64 if some are floats and some whole numbers."""
-    found = {*dtypes}
-    mixed = len({d.is_floating_point for d in found}) > 1
-    return torch.float64 if mixed else reduce(torch.promote_types, found)
+    kinds = {*dtypes}
+    mixed = len({d.is_floating_point for d in kinds}) > 1
+    return torch.float64 if mixed else reduce(torch.promote_types, kinds)
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -188,14 +188,14 @@ def blocks(t: Tensor, size: int | None = None) -> Iterator[tuple[int, Tensor]]:
     lazy = t if isinstance(t, Lazy) else None
     each = max(1, t.dtype.itemsize * t.shape[1:].numel())
     size = size or (max(1, len(t)) if lazy is None else max(1, BLOCK // each))
-    whole = None if lazy is None else lazy.held
-    if lazy is None or whole is None or whole.dtype != t.dtype:
+    source = None if lazy is None else lazy.held
+    if lazy is None or source is None or source.dtype != t.dtype:
         yield from ((at, in_memory(t[at : at + size])) for at in range(0, len(t), size))
         return
     buffer = torch.empty(min(size, len(t)), *t.shape[1:], dtype=t.dtype)
     for at in range(0, len(t), size):
         rows = torch.from_numpy(lazy.rows[at : at + size])
-        yield at, torch.index_select(whole, 0, rows, out=buffer[: len(rows)])
+        yield at, torch.index_select(source, 0, rows, out=buffer[: len(rows)])
 
 
 def digest(t: Lazy, size: int) -> bytes:
@@ -248,7 +248,7 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> Lazy | None:
     total = 0
     rows = []
     for t in lazies:
-        own = np.cumsum([0, *(s.shape[0] for s in t.sources)])
+        offsets = np.cumsum([0, *(s.shape[0] for s in t.sources)])
         places = []
         for s in t.sources:
             if id(s) not in begins:
@@ -256,8 +256,8 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> Lazy | None:
                 total += s.shape[0]
                 sources.append(s)
             places.append(begins[id(s)])
-        k = np.searchsorted(own, t.rows, side="right") - 1
-        rows.append(t.rows - own[k] + np.array(places)[k])
+        k = np.searchsorted(offsets, t.rows, side="right") - 1
+        rows.append(t.rows - offsets[k] + np.array(places)[k])
     return Lazy(sources, np.concatenate(rows), common(t.dtype for t in lazies))
 
 

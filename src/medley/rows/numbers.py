@@ -164,24 +164,26 @@ def no_number(value: Any, place: Place, others: Mapping[str, np.ndarray] | str =
     fill = f"fill it in, for example by medley.statistics.Study(...).prepare(['{name}: median']), or drop the row"
     if is_missing(value):
         shown = "it is empty" if isinstance(value, str) or value is None else f"{value} is not a number"
-        said = f"{shown}; {fill}"
+        problem = f"{shown}; {fill}"
     elif not isinstance(value, str | float | np.floating):
-        said = f"{value!s:.60} is a {type(value).__name__}; give numbers"
+        problem = f"{value!s:.60} is a {type(value).__name__}; give numbers"
         if isinstance(value, list | tuple | np.ndarray | Mapping):
-            said += ", a column for each in it, pandas.DataFrame(column.tolist())"
+            problem += ", a column for each in it, pandas.DataFrame(column.tolist())"
     elif text.lower() in MISSING:
-        said = f"{value!r} says that there is no number; make it empty, pandas.read_csv(path, na_values=[{text!r}]), "
-        said += f"and {fill}"
+        problem = (
+            f"{value!r} says that there is no number; make it empty, pandas.read_csv(path, na_values=[{text!r}]), "
+            f"and {fill}"
+        )
     elif special := kind_of_text(text):
-        said = f"{value!r} {special}"
+        problem = f"{value!r} {special}"
     elif is_number(value):
         shown = repr(value) if isinstance(value, str) else str(value)
-        said = f"{shown} is not finite; make it empty, and {fill}"
+        problem = f"{shown} is not finite; make it empty, and {fill}"
     else:
-        said = f"{value!r} is not a number; {others if isinstance(others, str) else _code(text, name, others)}"
-        if said.endswith(")") and place.whose.startswith("datasets."):  # the calls that have these arguments
-            said += "; if it is no input, name it in client= or keys="
-    return BadData(said, place=place)
+        problem = f"{value!r} is not a number; {others if isinstance(others, str) else _code(text, name, others)}"
+        if problem.endswith(")") and place.whose.startswith("datasets."):  # the calls that have these arguments
+            problem += "; if it is no input, name it in client= or keys="
+    return BadData(problem, place=place)
 
 
 SEPARATED = "sep=None, engine='python'"
@@ -233,9 +235,9 @@ def _code(text: str, name: str, columns: Mapping[str, np.ndarray]) -> str:
     names = [n for n, count in odd.items() if 2 * count > len(columns[n])]
     if name not in names:
         return "mend it or drop the row"
-    said = "" if names[:1] == names else f" ({', '.join(map(repr, names))} hold text)"
+    note = "" if names[:1] == names else f" ({', '.join(map(repr, names))} hold text)"
     return (
-        f"code such columns{said} as numbers: give prepared=medley.statistics.Study(...).prepare(["
+        f"code such columns{note} as numbers: give prepared=medley.statistics.Study(...).prepare(["
         f"'{name}: encode', ...]), or pandas.get_dummies(frame, columns={names or [name]})"
     )
 

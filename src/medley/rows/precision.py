@@ -28,8 +28,8 @@ def kept_apart(X: Any) -> Any:
         sums: Callable[[np.ndarray], np.ndarray] = lambda v: np.bincount(column, v, p)
         mean = sums(data) / n
         squares = sums((data - mean[column]) ** 2) + (n - np.bincount(column, minlength=p)) * mean**2
-        found = _rounded(data, is_far(mean, np.sqrt(squares / n))[column], _small(data))
-        return type(X)((found, X.indices, X.indptr), X.shape)
+        rounded = _rounded(data, is_far(mean, np.sqrt(squares / n))[column], _small(data))
+        return type(X)((rounded, X.indices, X.indptr), X.shape)
     if X.dtype.kind not in "fiu" or (X.dtype.kind == "f" and X.itemsize < 8) or X.itemsize < 4 or not len(X):
         return np.ascontiguousarray(X, np.float32)
     small = _small(X)
@@ -46,17 +46,17 @@ def _small(X: np.ndarray) -> np.ndarray:
 
 def _rounded(X: np.ndarray, far: np.ndarray, small: np.ndarray) -> np.ndarray:
     """``small``, which is X in float32; X in float64 if that changes numbers that ``far`` marks, or moves some."""
-    kept = far & (small != X) if far.any() else np.zeros(1, bool)
+    wide = far & (small != X) if far.any() else np.zeros(1, bool)
     if X.size and not max(float(X.max()), -float(X.min())) <= WHOLE:  # NaN is not, either
-        kept = kept | moved(X)
-    return np.where(far | kept, np.asarray(X, np.float64), small) if kept.any() else small
+        wide = wide | moved(X)
+    return np.where(far | wide, np.asarray(X, np.float64), small) if wide.any() else small
 
 
 def moved(X: np.ndarray) -> np.ndarray:
     """Which numbers float32 changes although they are so large that its steps are 2 or more; [...], booleans."""
     small = _small(X)
-    found: np.ndarray = (small != X) & (np.abs(X) > WHOLE) & np.isfinite(small)
-    return found
+    changed: np.ndarray = (small != X) & (np.abs(X) > WHOLE) & np.isfinite(small)
+    return changed
 
 
 def is_far(mean: Any, deviation: Any) -> Any:

@@ -32,16 +32,16 @@ class Sparse(Tensor):
     def __new__(cls, held: Any) -> Sparse:
         """Wraps ``held`` itself, not a copy."""
         dtype = torch.from_numpy(held.data).dtype
-        made: Sparse = Tensor._make_wrapper_subclass(cls, held.shape, dtype=dtype)
-        made.held = held
-        return made
+        wrapper: Sparse = Tensor._make_wrapper_subclass(cls, held.shape, dtype=dtype)
+        wrapper.held = held
+        return wrapper
 
     @classmethod
     def of(cls, value: Any) -> Sparse:
         """A copy of a SciPy sparse matrix in any format, columns in order. Raises TypeError unless it holds numbers."""
-        held = scipy.sparse.csr_array(value, copy=True)
-        held.sum_duplicates()
-        return cls(held)
+        matrix = scipy.sparse.csr_array(value, copy=True)
+        matrix.sum_duplicates()
+        return cls(matrix)
 
     @classmethod
     def diagonal_matrix(cls, v: Tensor) -> Sparse:
@@ -69,8 +69,8 @@ class Sparse(Tensor):
 
 def is_sparse(value: object) -> bool:
     """True for a SciPy sparse matrix. The test does not load SciPy's module: a sparse matrix has loaded it."""
-    there = sys.modules.get("scipy.sparse")
-    return there is not None and bool(there.issparse(value))
+    module = sys.modules.get("scipy.sparse")
+    return module is not None and bool(module.issparse(value))
 
 
 def _array(t: Any) -> Any:
@@ -176,5 +176,5 @@ def not_finite(t: Tensor) -> tuple[list[int], float] | None:
             return None
         row = int(np.searchsorted(t.held.indptr, bad[0], side="right")) - 1
         return [row, int(t.held.indices[bad[0]])], float(t.held.data[bad[0]])
-    found = (~t.isfinite()).nonzero()
-    return (found[0].tolist(), float(t[tuple(found[0])])) if len(found) else None
+    places = (~t.isfinite()).nonzero()
+    return (places[0].tolist(), float(t[tuple(places[0])])) if len(places) else None

@@ -54,11 +54,11 @@ def as_row(value: Any, path: Sequence[str | int] = ()) -> Tensor:
     remedy = f", or leave the column out, remove_columns([{path[-1]!r}])" if name else ""
     what = f"an item's input{name} is a {type(value).__name__}"
     if array.dtype.kind in REMEDIES or (array.dtype.kind == "O" and array.size):
-        bad, said = object_words(array) if array.dtype.kind == "O" else (None, REMEDIES[array.dtype.kind])
+        bad, problem = object_words(array) if array.dtype.kind == "O" else (None, REMEDIES[array.dtype.kind])
         first = array.flat[0 if bad is None or not bad.any() else int(bad.argmax())] if array.size else ""
         first = str(first) if isinstance(first, str) else first
         special = kind_of_text(first) if isinstance(first, str) else ""
-        raise BadData(f"{what} with {first!r:.60}, which {special or said}{remedy}")
+        raise BadData(f"{what} with {first!r:.60}, which {special or problem}{remedy}")
     if array.dtype.kind not in "fiub":
         raise BadData(f"{what}; give tensors, arrays, numbers or images{remedy}")
     t = torch.from_numpy(native(array).copy()).reshape(array.shape)
@@ -139,8 +139,8 @@ def plain(value: Any, place: Place, what: str) -> np.ndarray:
         array = array.data
     kind = array.dtype.kind
     if kind == "O":
-        if array.ndim == 1 and (said := _ragged(array)):
-            raise BadData(f"{what} cannot be made an array of rows: {said}", place=place)
+        if array.ndim == 1 and (problem := _ragged(array)):
+            raise BadData(f"{what} cannot be made an array of rows: {problem}", place=place)
         raise _object(array, place, what)
     if kind in REMEDIES:
         bad = array.imag != 0 if kind == "c" else np.zeros(array.shape, bool)
@@ -220,5 +220,5 @@ def check_finite(t: Tensor, place: Place) -> None:
         if first is not None:
             (row, *rest), value = first
             inner = f" in the input {name}" if name else ""
-            said = f"{value}{inner} is not finite; remove such rows, or fill them in"
-            raise BadData(said, place=place.at(row, *rest[:1]))
+            problem = f"{value}{inner} is not finite; remove such rows, or fill them in"
+            raise BadData(problem, place=place.at(row, *rest[:1]))

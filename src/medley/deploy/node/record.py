@@ -119,16 +119,16 @@ class Record:
 
         public = None if self.key is None else public_key(self.key)
         before = ""
-        *whole, rest = self.path.read_bytes().split(b"\n") if self.path.exists() else [b""]
-        for n, text in enumerate([*whole, rest] if rest and not self.torn() else whole):
+        *complete, rest = self.path.read_bytes().split(b"\n") if self.path.exists() else [b""]
+        for n, text in enumerate([*complete, rest] if rest and not self.torn() else complete):
             try:
                 line = json.loads(text)
-                said = {k: v for k, v in line.items() if k != "signature"}
+                entry = {k: v for k, v in line.items() if k != "signature"}
                 if _bytes(line) != text or line["n"] != n or line["before"] != before:
                     raise ValueError
                 if public is not None:
                     raw = bytes.fromhex(line["signature"])
-                    public.verify(raw, _bytes(said), ecdsa())
+                    public.verify(raw, _bytes(entry), ecdsa())
                     if raw.hex() != line["signature"] or (line.get("form", 1) >= FORM and not is_low(raw)):
                         raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidSignature):
@@ -136,11 +136,11 @@ class Record:
                     f"{self.path}, line {n + 1}: this line was changed, or the line before it is missing; the "
                     f"{n} lines before are intact"
                 ) from None
-            kept = self.kept(said)
-            if kept is not None and sha256(kept).hexdigest() != said["sha256"]:
-                raise WireError(f"{self.path}, line {n + 1}: the answer kept in {SENT}/{said['sha256']} was changed")
+            answer = self.kept(entry)
+            if answer is not None and sha256(answer).hexdigest() != entry["sha256"]:
+                raise WireError(f"{self.path}, line {n + 1}: the answer kept in {SENT}/{entry['sha256']} was changed")
             before = sha256(text).hexdigest()
-            yield said
+            yield entry
 
     def kept(self, line: Mapping[str, Any]) -> bytes | None:
         """The answer that a line describes, if it was kept and nobody has deleted it."""
@@ -189,17 +189,17 @@ def refuse_unapproved(ledger: Record, recipe: str, client: object, config: Mappi
     Once the owner has approved one recipe, the node answers only approved recipes, unchanged: the approval must allow
         every setting that the server makes in Flower's run ``config``.
     """
-    said = approvals(ledger)
+    decisions = approvals(ledger)
     if len(str(config.get("set", ""))) > SETTINGS:
         raise RecipeError(
             f"client {client}: set= has more than {SETTINGS} characters, which its record does not hold; "
             "put settings into the recipe",
             "set",
         )
-    mine = [line for line in said if line["recipe"] == recipe]
+    mine = [line for line in decisions if line["recipe"] == recipe]
     again = f"its owner can approve it: medley node --approve, with this recipe (digest {recipe})"
     if not mine:
-        if any(line["until"] is not None for line in said):
+        if any(line["until"] is not None for line in decisions):
             raise RecipeError(f"client {client}: its owner has not approved this recipe; {again}", "recipe")
         return
     until = mine[-1]["until"]
@@ -225,10 +225,10 @@ def _last(path: Path) -> tuple[bytes | None, int]:
             file.seek(max(0, end - size))
             tail = file.read()
             size = 2 * size
-    whole, _, torn = tail.rpartition(b"\n")
+    complete, _, torn = tail.rpartition(b"\n")
     if torn:
         log.warning("%s ends in an incomplete line, which was not sent; removing it", path)
-    return whole.rpartition(b"\n")[2] or None, end - len(torn)
+    return complete.rpartition(b"\n")[2] or None, end - len(torn)
 
 
 def _bytes(line: dict[str, Any]) -> bytes:
