@@ -124,7 +124,7 @@ class Analysis(Algorithm[Report]):
         return site.rows(self.reads[0], getattr(self, "where", ""))
 
     @on_client
-    def agree(self, me: Client[Any], got: Hello) -> Agreement:
+    def agree(self, me: Client[Any], request: Hello) -> Agreement:
         """A site's categories, and its numbers of rows."""
         site, (columns, categorical) = site_of(me), self.reads
         used, missing = self.used(site)
@@ -137,7 +137,7 @@ class Analysis(Algorithm[Report]):
                     site.cell(rows & used, name)
             tables.append(sketched(values, f"{site.name}: C({name})"))
         text = [float(is_text(site.frame, c, site.name)) for c in columns]
-        rows = np.zeros((got.sites, 3))
+        rows = np.zeros((request.sites, 3))
         rows[me.id] = used.sum(), missing, site.dropped
         shape = (len(tables), *(tables[0].shape if tables else (0, 0)))
         return Agreement(tensor(text), tensor(np.array(tables).reshape(shape)), tensor(rows))

@@ -153,9 +153,9 @@ class Describe(Analysis):
         for c, g, v in places:
             e = by[c, g, v]
             if v is None:
-                cells[c][g] = Cell(_known(e[0], e[3]), _known(e[4], e[5]), counts={} if c in names else None)
+                cells[c][g] = Cell(_count(e[0], e[3]), _count(e[4], e[5]), counts={} if c in names else None)
             elif (counts := cells[c][g].counts) is not None:
-                counts[v] = _known(e[0], e[3])
+                counts[v] = _count(e[0], e[3])
         if numeric:
             self._spread(clients, message, {k[:2]: v for k, v in by.items() if k[0] in numeric}, cells)
         s.found = group_names, cells
@@ -197,13 +197,13 @@ class Describe(Analysis):
                 cell.quantiles = {q: quantile(ends, Grid(*grids[c]), q, cell.n) for q in self.quantiles}
 
     @on_client
-    def agree(self, me: Client[Any], got: Hello) -> Agreement:
+    def agree(self, me: Client[Any], request: Hello) -> Agreement:
         """Which columns are text here; the rows are counted later."""
         site = site_of(me)
         site.rows((), self.where)
         check_columns(site.frame, [*self.named, *self.reads[0]], site.name)
         text = [float(is_text(site.frame, c, site.name)) for c in self.named]
-        return Agreement(tensor(text), tensor(np.zeros((0, 0, 0))), tensor(np.zeros((got.sites, 3))))
+        return Agreement(tensor(text), tensor(np.zeros((0, 0, 0))), tensor(np.zeros((request.sites, 3))))
 
     @on_client
     def name_them(self, me: Client[Any], request: Asked) -> Tables:
@@ -341,7 +341,7 @@ def unquoted(column: str) -> str:
     return column[1:-1] if column[:1] == column[-1:] == "`" and len(column) > 2 else column
 
 
-def _known(value: float, withheld: float) -> int | None:
+def _count(value: float, withheld: float) -> int | None:
     return None if withheld > 0.5 else round(float(value))
 
 

@@ -109,14 +109,14 @@ class Meta(Analysis):
         return [name for name in names if not self.event or name != "Intercept"]
 
     @on_client
-    def fit_alone(self, me: Client[Any], got: Shared) -> Own:
+    def fit_alone(self, me: Client[Any], request: Shared) -> Own:
         """The site's own fit, as the model of one site."""
         site = site_of(me)
-        levels = unpacked(got.terms)
+        levels = unpacked(request.terms)
         model = self.own
         names = self._names(levels)
-        estimates = np.zeros((got.sites, len(names), 2))
-        rows = np.zeros((got.sites, 2))
+        estimates = np.zeros((request.sites, len(names), 2))
+        rows = np.zeros((request.sites, 2))
         try:
             used, _ = model.used(site)
             present = {c: {*texts(site.frame[used], c, site.name)} for c in levels}
@@ -124,7 +124,7 @@ class Meta(Analysis):
             if self._rebased(site, used, levels, mine):
                 rows[me.id] = 0, 3
             else:
-                fitted = model.fitted(lambda method, got: method(me, got), mine, int(used.sum()), 1)
+                fitted = model.fitted(lambda method, request: method(me, request), mine, int(used.sum()), 1)
                 at = [names.index(name) for name in fitted.names]
                 p = len(fitted.names)
                 estimates[me.id, at] = np.stack([fitted.b[:p], np.sqrt(np.diag(fitted.cov)[:p])], 1)

@@ -55,16 +55,16 @@ class Site:
         """
         frame = table(data, name)
         check_columns(frame, needs, name)
-        there = complete(frame, needs) if needs else np.ones(len(frame), bool)
-        own = "site" in frame.columns
-        dropped = int((~there).sum())
+        complete_rows = complete(frame, needs) if needs else np.ones(len(frame), bool)
+        has_site = "site" in frame.columns
+        dropped = int((~complete_rows).sum())
         if not rules.id:
-            _warn_of_copies(frame[there], name)
-        frame = frame[there]  # its index has the rows' numbers in the site's own data
-        if not own:
+            _warn_of_copies(frame[complete_rows], name)
+        frame = frame[complete_rows]  # its index has the rows' numbers in the site's own data
+        if not has_site:
             frame = frame.assign(site=name)
-        told = Register(frame if own else frame.drop(columns="site"), register, rules.rows, rules.id)
-        return cls(name, frame, rules, told, dropped, len(frame), own=own)
+        history = Register(frame if has_site else frame.drop(columns="site"), register, rules.rows, rules.id)
+        return cls(name, frame, rules, history, dropped, len(frame), own=has_site)
 
     def rows(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
         """The rows [n] of a condition in which no column is missing, and the number of rows with a missing value.
@@ -72,13 +72,13 @@ class Site:
         Raises Withheld if the rows are fewer than the site's least number, or the condition leaves out only a few.
         """
         check_columns(self.frame, columns, self.name)
-        whole = np.ones(self.n, bool)
-        picked, parts = chosen(self.frame, where, self.name) if where else (whole, [whole])
+        every_row = np.ones(self.n, bool)
+        picked, parts = chosen(self.frame, where, self.name) if where else (every_row, [every_row])
         # Rows that are alike in each comparison: so a refusal does not depend on what one known row has in another.
         _, kinds = np.unique(np.array(parts), axis=1, return_inverse=True)
         cells = [kinds.ravel() == k for k in np.unique(kinds)]
-        told = picked if picked.any() else np.arange(self.n) == 0  # none is refused as one is
-        self.admit("", [whole, *cells, told], f"where={where!r}" if where else "its rows")
+        admitted = picked if picked.any() else np.arange(self.n) == 0  # none is refused as one is
+        self.admit("", [every_row, *cells, admitted], f"where={where!r}" if where else "its rows")
         used = picked & complete(self.frame, columns) if columns else picked
         self.least(int(used.sum()), f"{', '.join(columns)} without missing values")
         return used, int(picked.sum() - used.sum())
@@ -190,7 +190,7 @@ class Site:
             squares: whether squared residuals are summed over pairs of categories
             beside: weights, offsets and exposures, by name
         """
-        self._alone(X)
+        self._refuse_single_row(X)
         columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
         cells = list[np.ndarray]()
         two = list[tuple[str, np.ndarray]]()
@@ -255,7 +255,7 @@ class Site:
                     f"of the spread of {name}; take its logarithm, or leave out such rows"
                 )
 
-    def _alone(self, X: np.ndarray) -> None:
+    def _refuse_single_row(self, X: np.ndarray) -> None:
         """Raise Withheld if a combination of columns is 0 in all rows except one."""
         u, size, _ = np.linalg.svd(X / np.maximum(np.abs(X).max(0), 1e-300), full_matrices=False)
         leverage = (u[:, size > 1e-10 * size[0]] ** 2).sum(1)
@@ -307,11 +307,11 @@ def _within(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return out
 
 
-def _functions(names: Sequence[str], keys: Sequence[str], beside: Sequence[str]) -> dict[str, str]:
+def _functions(names: Sequence[str], keys: Sequence[str], extras: Sequence[str]) -> dict[str, str]:
     """The register's keys for columns that are functions of a single column of the frame."""
     longest = "|".join(re.escape(k) for k in sorted(keys, key=len, reverse=True))  # fu.age is not a function of age
     of = {name: [*dict.fromkeys(re.findall(rf"(?<!\w)(?:{longest})(?!\w)", name))] for name in names}
-    return {name: f"function of {k[0]}: {name} {sorted(beside)}" for name, k in of.items() if len(k) == 1}
+    return {name: f"function of {k[0]}: {name} {sorted(extras)}" for name, k in of.items() if len(k) == 1}
 
 
 def _follows(x: np.ndarray, other: np.ndarray) -> bool:

@@ -132,8 +132,8 @@ class Study:
         for name in self.data:
             if not isinstance(name, str) or not name.strip():
                 raise BadData(f"Study(data={{{name!r}: ...}}): the name of a site is text, for example 'Bern'")
-        for given in self.rules.values() if isinstance(self.rules, Mapping) else [self.rules]:
-            if not isinstance(given, Rules):
+        for site_rules in self.rules.values() if isinstance(self.rules, Mapping) else [self.rules]:
+            if not isinstance(site_rules, Rules):
                 raise RecipeError(f"Study(rules={self.rules!r}): pass Rules(...), or {{'Bern': Rules(...)}}", "rules")
         for name in self.rules if isinstance(self.rules, Mapping) else ():
             if name not in self.data:
@@ -187,9 +187,9 @@ class Study:
         ids = tuple(range(len(self.names)))
         round = max((e.round for e in self.ledger), default=0) + 1
         with self._naming(), contextlib.closing((self.transport or Local()).open(host)) as connection:
-            carried: Any = connection if self.secure is None else SecureConnection(self.secure, connection, host)
+            channel: Any = connection if self.secure is None else SecureConnection(self.secure, connection, host)
             shares = dict.fromkeys(ids, 1 / len(ids))
-            cohort = LiveCohort(ids, shares, round, carried, self.books, observe=self._refuse_silence)
+            cohort = LiveCohort(ids, shares, round, channel, self.books, observe=self._refuse_silence)
             report = analysis.start(torch.zeros(1, dtype=torch.float64))
             analysis.round(report, cohort)
             cohort.settle()
@@ -256,14 +256,14 @@ class Study:
         Args:
             columns: their names, "C(name)" for numbers that are categories; default None: all of the first site
         """
-        there = self.sites[0].frame.columns if columns is None and self.sites else columns
+        available = self.sites[0].frame.columns if columns is None and self.sites else columns
         named = (
-            (there,)
-            if isinstance(there, str)
-            else [c for c in (() if there is None else there) if c not in ("site", by)]
+            (available,)
+            if isinstance(available, str)
+            else [c for c in (() if available is None else available) if c not in ("site", by)]
         )
-        found: Description = self.run(Describe(tuple(named), by, where, tuple(quantiles)))
-        return found
+        description: Description = self.run(Describe(tuple(named), by, where, tuple(quantiles)))
+        return description
 
     def cox(self, formula: str, event: str, **how: Any) -> CoxFit:
         """Fit Cox's model, stratified by site or with ``cuts``: "months ~ age + C(sex)", and the events; see `Cox`."""
@@ -282,5 +282,5 @@ class Study:
 
     def prepare(self, columns: Sequence[str], where: str = "") -> Preparation:
         """Fit preprocessing to all sites' rows: "age: median, standardise", "ward: mode, encode"; see `Prepare`."""
-        found: Preparation = self.run(Prepare(tuple(columns), where=where))
-        return found
+        preparation: Preparation = self.run(Prepare(tuple(columns), where=where))
+        return preparation
