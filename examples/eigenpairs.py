@@ -53,8 +53,7 @@ svgs = [
     lines(gaps, title="Gap", ylabel="4. f(x) − f*", log=True),
 ]
 sizes = [[float(v) for v in re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()] for svg in svgs]
-w = max(s[0] for s in sizes)
-h = max(s[1] for s in sizes)
+w, h = map(max, zip(*sizes, strict=True))
 placed = [svg.replace("<svg", f'<svg x="{k % 2 * w}" y="{k // 2 * h}"', 1) for k, svg in enumerate(svgs)]
 with open("eigenpairs.svg", "w", encoding="utf-8") as file:
     root = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * w} {2 * h}" width="{2 * w}" height="{2 * h}">'

@@ -14,22 +14,18 @@ from medley.report.figures.svg import Box, figure, path, text
 rng = np.random.default_rng(3)
 ROUNDS = 12
 CENTRES = np.array([[-1.0, 0.6], [1.0, 0.4]])  # of each task
-X = []
-y = []
-client = []
+parts = []
 for centre in CENTRES:
     for i in range(4):
         rows = rng.normal(size=(40, 2)) * ([1.4, 0.3] if i % 2 else [0.3, 1.4])  # a client sees one of the two well
-        X.append(rows)
-        y.append(rows @ (centre + rng.normal(size=2) * 0.7) + 0.05 * rng.normal(size=40))
-        client += [i] * 40
-X = np.concatenate(X)
-y = np.concatenate(y)
+        parts.append((rows, rows @ (centre + rng.normal(size=2) * 0.7) + 0.05 * rng.normal(size=40)))
+X, y = map(np.concatenate, zip(*parts, strict=True))
+client = np.tile(np.repeat(np.arange(4), 40), 2)
 halves = (slice(0, 160), slice(160, 320), slice(0, 320))
 minima = [np.linalg.lstsq(X[rows], y[rows], rcond=None)[0] for rows in halves]
 fed = md.Federation(
     md.problems.LeastSquares(),
-    data=md.datasets.Dataset(X, y, np.tile(np.eye(2), (2, 1)), np.zeros(4), keys={"client": np.array(client)}),
+    data=md.datasets.Dataset(X, y, np.tile(np.eye(2), (2, 1)), np.zeros(4), keys={"client": client}),
     partition=md.scenarios.ByKey("client"),
     pace=md.scenarios.Pace(lr=0.2, epochs=10, batch=None),
     stream=md.scenarios.TimeOrder(tasks=2),
@@ -43,10 +39,10 @@ methods = {
 }
 reads = {f"x{j}": lambda out, _, j=j: float(out.flatten()[j]) for j in range(2)}  # rows (1, 0) and (0, 1)
 box = Box(52, 24, 544, 330)
-body = ""
-at = 8.0
 A = Axis(-1.6, 1.6, box.left, box.right)
 B = Axis(-0.4, 0.9, box.bottom, box.top)
+body = frame(A, B, box, "first parameter", "second parameter")
+at = 8.0
 for k, (name, method) in enumerate(methods.items()):
     r = md.run(method, fed, rounds=ROUNDS, metrics=reads, progress=False)
     x = A(np.array(r["x0"]))
@@ -61,5 +57,4 @@ for (a, b), label in zip(minima, ("first", "second", "both"), strict=True):
     body += f'<circle cx="{A(a):.1f}" cy="{B(b):.1f}" r="9" fill="none" stroke="currentColor" stroke-width="1.5"/>'
     body += text(float(A(a)), float(B(b)) + 24, label, "middle", strong=True)
 with open("joint.svg", "w", encoding="utf-8") as file:
-    body = frame(A, B, box, "first parameter", "second parameter") + body
     file.write(figure(560, 392, "Two tasks", "Ways of four methods through two tasks.", body))

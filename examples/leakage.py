@@ -14,13 +14,14 @@ from medley.contract.messages import Model
 from medley.report.figures.svg import figure, text
 
 SEEN = []
-step = {"steps": 1, "batch": None}
+step = md.scenarios.Pace(lr=0.1, steps=1, batch=None)
+batches = md.scenarios.Pace(lr=0.1, epochs=5, batch=8)
 spend = {"epsilon": 8, "delta": 1e-4, "rounds": 1}
 CASES = [  # title, clients, rows of each, pace, privacy
     ("1 row", 1, 1, step, {}),
     ("64 rows", 1, 64, step, {}),
     ("512 rows", 1, 512, step, {}),
-    ("64 rows, 5 epochs of batches", 1, 64, {"epochs": 5, "batch": 8}, {}),
+    ("64 rows, 5 epochs of batches", 1, 64, batches, {}),
     ("sum of 10 clients, 1 row each", 10, 1, step, {}),
     ("sum of 100 clients, 8 rows each", 100, 8, step, {}),
     ("the same, ε = 8 for each client", 100, 8, step, spend),
@@ -35,18 +36,15 @@ class Curious(md.FedAvg):  # its server keeps what it reads, the mean of the rep
 
 def attack(clients, rows, pace, privacy):
     n = clients * rows
-    pace = md.scenarios.Pace(lr=0.1, **pace)
     parts = list(zip(X[:n].split(rows), y[:n].split(rows), strict=True))
     fed = md.Federation(md.problems.Network(net), clients=parts, classes=10, pace=pace, weights="uniform")
     md.run(md.Private(Curious(), **privacy) if privacy else Curious(), fed, rounds=1, progress=False)
-    W = SEEN[-1][: 256 * D].view(256, D)
-    b = SEEN[-1][256 * D : 256 * (D + 1), None]
-    candidates = W[b[:, 0] != 0] / b[b[:, 0] != 0]
+    W, b = SEEN[-1][: 256 * (D + 1)].split([256 * D, 256])
+    candidates = W.view(256, D)[b != 0] / b[b != 0, None]
     like = torch.corrcoef(torch.cat([candidates, X[: 2 * n]]))[: len(candidates), len(candidates) :].nan_to_num()
     f, j = divmod(int(like[:, :n].argmax()), n)
     rebuilt = like[:, :n].amax(0) > max(0.95, float(like[:, n:].max()))  # more than any stranger's
-    caption = f"{int(rebuilt.sum())} of {n} rebuilt; likeness {like[f, j]:.2f}"
-    return candidates[f], X[j], caption
+    return candidates[f], X[j], f"{int(rebuilt.sum())} of {n} rebuilt; likeness {like[f, j]:.2f}"
 
 
 def image(v, x, y):  # a bitmap inside the SVG
@@ -57,17 +55,14 @@ def image(v, x, y):  # a bitmap inside the SVG
 
 
 data = (md.datasets.mnist() if os.environ.get("MEDLEY_DATA") else md.datasets.digits()).flatten()
-X = data.X
-y = data.y
-D = data.X.shape[1]
+X, y = data.X, data.y
+D = X.shape[1]
 net = torch.nn.Sequential(torch.nn.Linear(D, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
 body = ""
 for k, (title, *case) in enumerate(CASES):
     rebuilt, row, caption = attack(*case)
-    x = 10 + k % 4 * 210
-    y0 = 40 + k // 4 * 140
-    body += (
-        text(x, y0 - 24, title, strong=True) + text(x, y0 - 8, caption) + image(rebuilt, x, y0) + image(row, x + 90, y0)
-    )
+    x, y0 = 10 + k % 4 * 210, 40 + k // 4 * 140
+    body += text(x, y0 - 24, title, strong=True) + text(x, y0 - 8, caption)
+    body += image(rebuilt, x, y0) + image(row, x + 90, y0)
 with open("leakage.svg", "w", encoding="utf-8") as file:
     file.write(figure(840, 280, "Pictures that a server rebuilds", "In pairs: rebuilt, and the row", body))

@@ -10,6 +10,7 @@ from torch import nn
 
 import medley as md
 from medley.statistics import Study
+from support.pairs import quick
 
 DRAWN = np.random.default_rng(0)
 X = DRAWN.normal(size=(60, 4)).astype(np.float32)
@@ -76,16 +77,23 @@ AROUND = {
 PLAIN = {}
 
 
-def kinds_for(around):
-    """All kinds of runs for modes that change numbers; four for each other mode, so that each kind has some."""
+def kinds_for(around, every):
+    """All kinds of runs, or four for each mode that changes no numbers, so that each kind has some."""
     kinds, k = [*RUNS], [*AROUND].index(around)
-    return kinds if around in ("autocast", "inference_mode", "default dtype") else (2 * kinds)[k % 9 : k % 9 + 4]
+    if every or around in ("autocast", "inference_mode", "default dtype"):
+        return kinds
+    return (2 * kinds)[k % 9 : k % 9 + 4]
+
+
+def modes(names):
+    """Each mode with some kinds of runs, and slowly with every kind."""
+    return quick(len(names), [(name, every) for every in (False, True) for name in names])
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-@pytest.mark.parametrize("around", AROUND)
-def test_no_mode_around_a_run_changes_its_bits(around):
-    for kind in kinds_for(around):
+@pytest.mark.parametrize(("around", "every"), modes([*AROUND]))
+def test_no_mode_around_a_run_changes_its_bits(around, every):
+    for kind in kinds_for(around, every):
         if kind not in PLAIN:
             PLAIN[kind] = made(kind)
         problem, options = RUNS[kind]
@@ -101,9 +109,9 @@ def test_no_mode_around_a_run_changes_its_bits(around):
     assert torch.get_default_device().type == "cpu"
 
 
-@pytest.mark.parametrize("around", ["autocast", "no_grad", "inference_mode", "NumPy's errors"])
-def test_nor_does_it_if_the_data_and_the_module_are_made_inside_too(around):
-    for kind in kinds_for(around):
+@pytest.mark.parametrize(("around", "every"), modes(["autocast", "no_grad", "inference_mode", "NumPy's errors"]))
+def test_nor_does_it_if_the_data_and_the_module_are_made_inside_too(around, every):
+    for kind in kinds_for(around, every):
         plain = PLAIN.get(kind) or made(kind)
         with AROUND[around]():
             assert made(kind) == plain, kind

@@ -122,14 +122,14 @@ def batches(fed: md.Federation) -> list[Tensor]:
 
 
 def test_batches_are_of_people() -> None:
-    """In 400 steps of 20 people with 3 rows and q = 1/4, each is drawn with all rows or with none: 5 people on
+    """In 1,000 steps of 20 people with 3 rows and q = 1/4, each is drawn with all rows or with none: 5 people on
     average, with the variance 3.75 of independent draws."""
-    many = batches(federation(table([60]), steps=400, batch=15))
-    assert len(many) == 400
+    many = batches(federation(table([60]), steps=1000, batch=15))
+    assert len(many) == 1000
     assert all((took.bincount(minlength=60).reshape(20, 3).sum(1) % 3 == 0).all() for took in many)
     people = torch.tensor([len(took) / 3 for took in many], dtype=torch.float64)
-    assert float(people.mean()) == pytest.approx(5, abs=4 * math.sqrt(3.75 / 400))
-    assert float(people.var()) == pytest.approx(3.75, rel=0.3)
+    assert float(people.mean()) == pytest.approx(5, abs=4 * math.sqrt(3.75 / 1000))
+    assert float(people.var()) == pytest.approx(3.75, rel=0.2)
 
 
 def test_each_client_has_the_people_of_its_own_rows() -> None:

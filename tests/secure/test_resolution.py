@@ -10,7 +10,7 @@ import torch
 
 import medley as md
 from medley.secure.ring import MOST, SHARE, Ring, Rounding
-from support.pairs import quick
+from support.pairs import crossed, quick
 
 DIGITS = md.datasets.digits()
 
@@ -50,7 +50,7 @@ def test_a_scale_too_coarse_is_refused_and_its_remedy_learns_what_the_plain_run_
         assert (masked.x - plain.x).norm() <= 0.02 * plain.x.norm()
 
 
-@pytest.mark.parametrize(("lr", "bits"), [(0.5, 32), (1e-3, 64), (1e-6, 32)])
+@pytest.mark.parametrize(("lr", "bits"), crossed([0.5, 1e-3, 1e-6], [32, 64]))
 def test_a_scale_that_suits_is_silent(lr, bits, caplog):
     plain, masked = trained(lr), trained(lr, secure=md.SecureSum(bits=bits, bound=16.0 * lr))
     assert (masked.x - plain.x).norm() <= 1e-4 * plain.x.norm()

@@ -258,7 +258,7 @@ def test_a_fit_does_not_depend_on_the_split(split: int) -> None:
 FITS = [("gaussian", "identity"), ("gaussian", "log"), ("gamma", "log"), ("gamma", "inverse")]
 
 
-@pytest.mark.parametrize(("scale", "kind"), crossed([1e-12, 1e12], FITS))
+@pytest.mark.parametrize(("scale", "kind"), crossed([1e-12, 1.0, 1e12], FITS))
 def test_units_of_the_outcome_do_not_matter(scale: float, kind: Any) -> None:
     d, (family, link) = rows(), kind
     y = (d["pay"] + 2 if family == "gaussian" else d["stay"] + 0.1) * scale

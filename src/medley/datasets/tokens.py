@@ -15,8 +15,10 @@ from torch import Tensor
 from ..contract.errors import RecipeError
 
 PADDING = 0
+"""The id that fills rows on the right. No word has it."""
+
 UNKNOWN = 1
-"""The ids that no word has: one fills rows on the right, the other stands for all words outside the vocabulary."""
+"""The id of all words outside the vocabulary."""
 
 
 def split(line: str) -> list[str]:

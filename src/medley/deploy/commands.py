@@ -32,11 +32,16 @@ from ..storage.run_folder import holds_run
 from .protocol.agreement import own_version
 
 LOOK = 0.5
+"""Seconds between two looks at the run's folder."""
+
 ASK = 20.0
+"""Seconds between two questions to Flower about a run that has not begun."""
+
 SUPERLINK = 300.0
+"""The most seconds that a SuperLink may take to come back."""
+
 SAVED = 60.0
-"""In seconds: how often to look at the run's folder; how often to ask Flower about a run that has not begun; how long a
-SuperLink may take to come back; and how long saving the result may take after the run has ended."""
+"""The most seconds that saving the result may take after the run has ended."""
 
 
 UNEQUAL = {"lr": (0.5, 0.2, 0.1), "epochs": (1, 2, 3)}

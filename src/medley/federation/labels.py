@@ -126,16 +126,12 @@ def as_values(problem: Family, ys: Sequence[Tensor]) -> list[Tensor]:
     Whether whole numbers look like classes is for all rows together to say, since one client or the test rows may have
     only some of them. Raises BadData if they do.
     """
-    integers = [y for y in ys if y.ndim == 1 and not y.is_floating_point()]
-    if len(integers) == len(ys):
-        joined = _as_values(problem, torch.cat(integers))
-        return [y.clone() for y in torch.split(joined, [len(y) for y in ys])]
-    return [_as_values(problem, y) for y in ys]
-
-
-def _as_values(problem: Family, y: Tensor) -> Tensor:
-    y = problem.canonical(y, None)
-    return y if y.is_floating_point() else y.float()
+    if all(y.ndim == 1 and not y.is_floating_point() for y in ys):
+        joined = problem.canonical(torch.cat([*ys]), None)
+        values = [y.clone() for y in torch.split(joined, [len(y) for y in ys])]
+    else:
+        values = [problem.canonical(y, None) for y in ys]
+    return [y if y.is_floating_point() else y.float() for y in values]
 
 
 def refuse_other_number(labels: Sequence[Any], classes: int | None) -> None:

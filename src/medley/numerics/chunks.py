@@ -17,8 +17,11 @@ Stack = ActiveVecs | Sequence[Vec]
 """One vector per active client: stacked [a, d], or a list of a vectors [d] as they arrived."""
 
 CPU = 1 << 17
+"""Coordinates of a piece on the CPU. 512 KiB of float32 per row are long enough to hide a call, and short enough for
+the cache."""
+
 GPU = 1 << 22
-"""Coordinates of a piece. 512 KiB of float32 per row are long enough to hide a call, and short enough for the cache."""
+"""Coordinates of a piece on an accelerator."""
 
 
 def spans(d: int, device: torch.device, size: int | None = None) -> Iterator[slice]:

@@ -32,8 +32,10 @@ Values = Float[Tensor, " q"]
 """Their eigenvalues."""
 
 LARGE = 1000
+"""The order from which on Lanczos finds one in `FEW` of the eigenpairs sooner than LAPACK finds all of them."""
+
 FEW = 20
-"""From order ``LARGE`` on, Lanczos finds one in ``FEW`` of the eigenpairs sooner than LAPACK finds all of them."""
+"""See `LARGE`."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..contract import LIMIT, RecipeError
 
 NUMBERS = LIMIT // 4
+"""The most numbers in a network: as many as one message carries in float32."""
+
 TENSORS = 10_000
-"""The most numbers in a network, which is as many as one message carries in float32, and the most tensors."""
+"""The most tensors in a network."""
 
 
 class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]

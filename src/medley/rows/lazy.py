@@ -20,8 +20,10 @@ from torch.utils._pytree import tree_map
 aten = torch.ops.aten
 
 BLOCK = 1 << 24
+"""Bytes of rows to read at a time."""
+
 SAMPLED = 64
-"""Bytes of rows to read at a time, and the number of rows that represent a source that is slow to read."""
+"""The number of rows that represent a source that is slow to read."""
 
 
 @runtime_checkable

@@ -44,9 +44,10 @@ KEPT = 0.5
 """If a loss still has this share of its fall at the end, the run has converged, whatever its accuracy."""
 
 LEARNT = 0.2
+"""A run has learnt if it gained at least this share of the accuracy that it lacked at its start."""
+
 LOST = 0.05
-"""A run has learnt if it gained at least LEARNT of the accuracy that it lacked at its start. It has lost everything if
-at most LOST of that gain is left."""
+"""A run has lost everything if at most this share of that gain is left."""
 
 
 def judged(

@@ -19,13 +19,16 @@ NEAR_MASKED = 0.1
 which have fewer digits, it is replaced sooner."""
 
 SAME = 1e-14
+"""If a rest has less than this share of a column's squares about its mean, the column is a combination of others."""
+
 SAME_MASKED = 1e-13
-"""If a rest has less than this share of a column's squares about its mean, the column is a combination of others. Under
-secure sums a share is not known to more digits."""
+"""The same under secure sums, where a share is not known to more digits."""
 
 CONSTANT = 1e-20
-CONSTANT_MASKED = 1e-13
 """The same of a column's squares about 0, beside an intercept."""
+
+CONSTANT_MASKED = 1e-13
+"""The same of a column's squares about 0, under secure sums."""
 
 
 class Basis:

@@ -38,8 +38,10 @@ from .site import Site
 FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
 
 OWN = 8
+"""A site's own steps before the first sum."""
+
 EVEN = 0.1
-"""A site's own steps before the first sum, and the share of rows with influence below which it stops."""
+"""The share of rows with influence below which a site's own steps stop."""
 
 APART = 1e-6
 """How far a row may go against a direction in which the likelihood grows, of a step of about 1."""

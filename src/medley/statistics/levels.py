@@ -17,8 +17,10 @@ import numpy as np
 from ..contract import BadData
 
 PART = 32
+"""Cells in each third of a table."""
+
 WORDS = 10
-"""Cells in each third of a table; words of 4 bytes of a text."""
+"""Words of 4 bytes of a text."""
 
 SHAPE = (3 * PART, WORDS + 2)
 """The shape of a table: a count, the words, and a checksum in each row."""

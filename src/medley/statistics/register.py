@@ -37,8 +37,10 @@ from .cells import needed
 from .rules import light, recoverable
 
 FORM = 2
+"""The form of the file."""
+
 DIGEST = 6
-"""The form of the file, and the bytes of a cell's digest."""
+"""The bytes of a cell's digest."""
 
 REMEDY = "what has left is not known; put back copies of the file and of its key, made after the last study"
 """What to do about a damaged register."""

@@ -23,8 +23,10 @@ DOMINANT = 0.9
 """The largest share of a column's squared deviations that one row may have."""
 
 SHARE = 1e-3
+"""The step of a sum's grid as a share of its standard deviation."""
+
 APART = 6.0
-"""The step of a sum's grid as a share of its standard deviation, and how many deviations it may be from a guess."""
+"""How many standard deviations a sum may be from a guess."""
 
 FEW_DOMINANT = 0.995
 """The same for the least number of rows minus one, together."""

@@ -17,8 +17,10 @@ from ..contract.errors import WireError
 from .checksum import checksum
 
 BASE = "_base_of_medley"
+"""The attribute of a run's module with the name of its base."""
+
 STILL = "_still_in_medley"
-"""Attributes of a run's module: the name of its base, and the buffers that training does not change."""
+"""The attribute of a run's module with the buffers that training does not change."""
 
 LAYERS = ("torch.nn.modules.", "medley.models.", "medley.problems.linear.layer.")
 """The modules whose public classes a folder may name."""

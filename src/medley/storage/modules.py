@@ -30,8 +30,10 @@ from .base import BASE, LAYERS, STILL, base_name, digest, placed, refuse_other, 
 from .checksum import checksum, refuse_damage
 
 STRUCTURE = "model.json"
+"""The file of a folder with the structure of its network."""
+
 NUMBERS = "model.safetensors"
-"""Files of a folder: the structure of its network, and the parameters that x lacks or has in another order."""
+"""The file of a folder with the parameters that x lacks or has in another order."""
 
 MARK = "_trained_by_medley"
 """Attribute that marks modules from a run."""

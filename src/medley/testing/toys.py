@@ -23,8 +23,10 @@ EPOCHS = (1, 3, 2, 1, 2)
 ROUNDS = 3
 
 TASKS = 2
+"""Tasks of a stream."""
+
 PER_TASK = 4
-"""Tasks of a stream, and rounds of each. Before the last round of a task only the cohort is asked."""
+"""Rounds of a task. Before the last round of a task only the cohort is asked."""
 
 
 @dataclass(frozen=True)

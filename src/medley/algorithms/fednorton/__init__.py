@@ -91,10 +91,14 @@ from .descent import passive
 from .late import FORGET, KEPT, MARGIN, NEAR, Lateness, Share
 
 AHEAD = 2.0
+"""The windows that a move adds along Kirchhoff's sum."""
+
 NESTEROV = 3.0
+"""Nesterov's damping t/(t + 3) has this number."""
+
 HALF = 0.5
-"""The windows that a move adds along Kirchhoff's sum; Nesterov's damping t/(t + 3); and the bound on β: the motion sums
-S over at most as many rounds as twice its signal-to-noise ratio, but always over two or more."""
+"""The bound on β: the motion sums S over at most as many rounds as twice its signal-to-noise ratio, but always over two
+or more."""
 
 
 class Net(Message):

@@ -13,13 +13,17 @@ from torch import Tensor
 from ...contract import Client, LocalUpdate, Need, Problem, State, Vec, column, entries
 
 GROWTH = (1.0, 1.25)
+"""The growth beyond which a descent is repeated, for exact gradients, where it is at most 1 if lr h < 2, and for drawn
+ones."""
+
 LESS = (1.0, 1.9)
-"""The growth beyond which a descent is repeated (for exact gradients it is at most 1 if lr h < 2), and the factor by
-which shorter steps have to lower it to count; each for exact gradients and for drawn ones."""
+"""The factor by which shorter steps have to lower the growth to count, for exact gradients and for drawn ones."""
 
 SHORTER = 4.0
+"""How many times shorter the next attempt's steps are."""
+
 ATTEMPTS = 6
-"""How many times shorter the next attempt's steps are; and the most descents of a visit, enough for lr h = 2,000."""
+"""The most descents of a visit, enough for lr h = 2,000."""
 
 
 def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:

@@ -13,18 +13,24 @@ from ...contract import Replies, TimedStep, Vec
 
 Share = float | Tensor
 DECAY = 0.9
+"""The decay of sums over rounds, because most clients reply within ten."""
+
 FORGET = 0.01
+"""The mean delay below which replies count as on time again."""
+
 KEPT = 0.5
-"""The decay of sums over rounds, because most clients reply within ten. The mean delay below which replies count as on
-time again. And the share of a secant's sums that is kept from one visit, or round, to the next: a single visit is
-noisy, and old ones belong to another place."""
+"""The share of a secant's sums that is kept from one visit, or round, to the next: a single visit is noisy, and old
+ones belong to another place."""
 
 MARGIN = 2.0
-NEAR = 0.25
-GAPS = 3.0
 """m: conductances are doubled, because a secant through noise is as often too flat as too steep, and one that is too
-flat overshoots. The share of a client's way at which its gradient equals the mean one. And the cap on g_i, in mean gaps
-between replies: without it, a client that rarely replies would move the node alone."""
+flat overshoots."""
+
+NEAR = 0.25
+"""The share of a client's way at which its gradient equals the mean one."""
+
+GAPS = 3.0
+"""The cap on g_i, in mean gaps between replies: without it, a client that rarely replies would move the node alone."""
 
 
 @dataclass

@@ -17,8 +17,10 @@ from ...privacy.accountant import Release
 from ...storage.atomic import private, write
 
 FILE = "account.json"
+"""The file of what each study has spent."""
+
 ANSWER = "training"
-"""Files of a client's node: what each study has spent, and the answer to the last training request."""
+"""The file of the answer to the last training request."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from ...statistics import Rules
 from .owner import secret
 
 STEP = 16
+"""How many rows can move a figure by one step."""
+
 RUNS = 10
-"""How many rows can move a figure by one step; and how many runs' evaluations of one recipe a node answers. With secure
-sums it answers one run's."""
+"""How many runs' evaluations of one recipe a node answers. With secure sums it answers one run's."""
 
 GRADIENT = (
     "its owner's [rules] keep the gradient of its loss, but the server asks for it: leave grad_norm out, or "

@@ -33,16 +33,22 @@ from .record import APPROVALS, LEFT, Record, approvals
 log = logging.getLogger("medley.node")
 
 REGISTER = "left.jsonl"
+"""The file of the sets of rows whose sums have left."""
+
 ROWS = "rows.json"
+"""The file of the digests of some rows."""
+
 SECRET = "rows.key"
-"""Files: the sets of rows whose sums have left, the digests of some rows, and the secret of these digests."""
+"""The file of the secret of these digests."""
 
 OLD = (LEFT, APPROVALS, ACCOUNT, REGISTER)
 """Ledgers that earlier versions kept in a folder named by the client's number."""
 
 SKETCH = 1024
+"""How many digests of rows are kept: the smallest."""
+
 MOST_ROWS = 50_000
-"""How many digests of rows are kept, the smallest of them, and of how many rows they are taken at most."""
+"""Of how many rows digests are taken at most."""
 
 
 def memories(config: Mapping[str, Any]) -> Path:

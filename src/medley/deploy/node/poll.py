@@ -32,11 +32,13 @@ RUNS = 4
 """How many runs' settings a node keeps in memory."""
 
 GRACE = 10.0
+"""Seconds that a stopping node may take to finish its current answer."""
+
 ABSENCE = 2.0
+"""Seconds for which a node leaves the SuperLink after its process was killed; the server looks five times a second."""
+
 LAST_BEAT = 5.0
-"""In seconds: how long a stopping node may take to finish its current answer; how long a node leaves the SuperLink
-after its process was killed (the server looks five times a second); and how long it waits for the answer to its last
-heartbeat."""
+"""Seconds that a node waits for the answer to its last heartbeat."""
 
 RETRY = 5.0
 """The longest pause in seconds between two attempts to reach a SuperLink."""
@@ -46,8 +48,10 @@ LINGER = 15.0
 have gone before the server fetches them."""
 
 EARLY = 0.7
+"""A node first polls after this share of the shortest of its last waits."""
+
 UNSEEN = 1.0
-"""A node first polls after this share of the shortest of its last waits, but after at most this many seconds."""
+"""The most seconds before a node's first poll."""
 
 
 @dataclass

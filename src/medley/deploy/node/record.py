@@ -22,15 +22,19 @@ from .keys import ecdsa, is_low, public_key, signed
 log = logging.getLogger("medley.node")
 
 LEFT = "record.jsonl"
+"""The file of what an owner's node sent."""
+
 APPROVALS = "approvals.jsonl"
+"""The file of recipes that the owner approved or closed."""
+
 SENT = "sent"
-"""Files of an owner: what its node sent, and which recipes it approved or closed; and the folder of texts and answers
-that lines name by their digests."""
+"""The folder of texts and answers that lines name by their digests."""
 
 SETTINGS = 16_000
+"""How many characters of settings a request may have, since the record has all of them."""
+
 ANSWER = 1 << 20
-"""How many characters of settings a request may have, since the record has all of them; and the largest answer in bytes
-that is kept beside its line."""
+"""The largest answer in bytes that is kept beside its line."""
 
 FORM = 2
 """The form of lines: from 2 on, a signature has one spelling."""

@@ -142,8 +142,10 @@ def guard(folder: Path, r: Recipe) -> None:
 
 
 LEAVE = "leave"
+"""The file of a client's node that says that its owner wants it to leave."""
+
 LEFT = "left"
-"""Files of a client's node: one says that its owner wants it to leave, the other that it is sending its last answer."""
+"""The file of a client's node that says that it is sending its last answer."""
 
 
 def _leaves(context: Context) -> bool:

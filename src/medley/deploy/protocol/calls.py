@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -16,16 +16,11 @@ from ...wire.exchange import Exchange
 from .checked_json import Words
 from .flwr_api import Letter
 
-if TYPE_CHECKING:
-    pass
-
-
 MOST = 1 << 31
-
+"""The largest number of a round, an exchange or a client in a request."""
 
 HUGE = 1e300
-"""The largest number of a round, an exchange or a client in a request, and the largest of any other number."""
-
+"""The largest of any other number in a request."""
 
 SHARED = {"common", "buffers", "weights", "clip"}
 """Fields of an exchange that are the same for all clients; in a secure sum, so is p. A secure sum's name contains their

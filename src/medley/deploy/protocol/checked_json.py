@@ -11,8 +11,10 @@ from ...contract.errors import BudgetSpent, MedleyError, WireError
 from ...transports.failures import describe, revive
 
 LONGEST = 1 << 24
+"""The most bytes of a client's JSON answer."""
+
 LONGEST_ERROR = 1 << 20
-"""Limits in bytes on a client's JSON answer and on its error."""
+"""The most bytes of a client's error."""
 
 TEXT = 2000
 """Characters of a client's error that are kept."""
@@ -29,9 +31,10 @@ KEPT: dict[str, type] = {
 """Attributes of the errors in `medley.contract.errors`, and their types; each may be None."""
 
 TIMES = 1e6
+"""A client's number is an outlier if it is more than this many times the median of all clients' numbers."""
+
 FEWEST = 3
-"""A client's number is an outlier if it is more than `TIMES` times the median of all clients' numbers. The test
-needs at least `FEWEST` clients: of two, neither is known to be right."""
+"""The least number of clients for a search for outliers: of two, neither is known to be right."""
 
 
 def sealed(answer: bytes, last: bool = False) -> bytes:

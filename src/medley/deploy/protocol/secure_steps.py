@@ -17,24 +17,20 @@ from .checked_json import Words
 STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
 """Message types of the four steps, in their order."""
 
-
 KEYS = 64
-
+"""Bytes of a client's two public keys."""
 
 SIZE = 96
-"""Bytes of a client's two public keys, and of their signature, which is two numbers of 384 bits."""
-
+"""Bytes of the signature of the keys, which is two numbers of 384 bits."""
 
 SHARE = 16
-
+"""Bytes of a share."""
 
 SEALED = 48
-"""Bytes of a share, and of two shares as one client seals them for another."""
-
+"""Bytes of two shares as one client seals them for another."""
 
 KINDS = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
 """Types of the tensors in a reply."""
-
 
 ZEROS: dict[str, Any] = {"none": None, "int": 0, "float": 0.0}
 """The other fields of a reply, by kind."""

@@ -28,11 +28,14 @@ POLL = 0.2
 """The longest pause in seconds between two looks for replies; Flower's own ``send_and_receive`` takes 3."""
 
 SOON = 5.0
+"""Seconds after which a starting run names missing clients."""
+
 NAMED = 3.0
+"""Seconds between two notes in the run's folder of the clients for which an exchange waits."""
+
 LONG = 6.0
-"""In seconds: when a starting run names missing clients; how often an exchange writes to the run's folder for whom it
-waits;
-and when it warns of them, or twice the time of the quickest of the last five such exchanges, if that is more."""
+"""Seconds after which an exchange warns of these clients, or twice the time of the quickest of the last five such
+exchanges, if that is more."""
 
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; doubled each time, up to 10."""

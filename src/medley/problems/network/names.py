@@ -9,8 +9,10 @@ from torch import nn
 from ...contract import Patterns, RecipeError
 
 BODY = "body"
+"""The word that you may use for the names of all layers except the one that runs last."""
+
 BUT_NORMS = "all but norms"
-"""Words that you may use instead of names: all layers except the one that runs last, and all except normalisation."""
+"""The word that you may use for the names of all layers except those that normalise."""
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm, nn.RMSNorm)
 """Layers that normalise. `_NormBase` is torch's base of batch and instance normalisation."""

@@ -70,12 +70,22 @@ def refuse_class_numbers(loss: str | Loss, y: Tensor) -> None:
 
 
 LOGITS = ("cross_entropy", F.cross_entropy, F.binary_cross_entropy_with_logits)
+"""PyTorch's losses of logits, as functions."""
+
 LOGIT_MODULES = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)
+"""PyTorch's losses of logits, as modules."""
+
 LOGARITHMS = (F.nll_loss, F.kl_div)
+"""PyTorch's losses of logarithms of probabilities, as functions."""
+
 LOGARITHM_MODULES = (nn.NLLLoss, nn.KLDivLoss)
+"""PyTorch's losses of logarithms of probabilities, as modules."""
+
 PROBABILITIES = (F.binary_cross_entropy,)
+"""PyTorch's losses of probabilities, as functions."""
+
 PROBABILITY_MODULES = (nn.BCELoss,)
-"""PyTorch's losses of logits, of logarithms of probabilities, and of probabilities, as functions and as modules."""
+"""PyTorch's losses of probabilities, as modules."""
 
 
 def unsuited(loss: str | Loss, out: Tensor, end: str) -> str:

@@ -13,8 +13,10 @@ from ...contract.types import Decision
 from .spec import Loss
 
 INSIDE = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Outputs that can be probabilities."""
+
 OUTSIDE = (-2.0, -1.0, 2.0, 3.0)
-"""Outputs that can be probabilities, and outputs that cannot."""
+"""Outputs that cannot be probabilities."""
 
 CLOSE = 1e-4
 """Two numbers count as equal up to this relative difference."""

@@ -13,8 +13,10 @@ from .palette import colour
 from .svg import CHAR, Box, Markup, figure, rule, short, text
 
 WIDTH = 560
+"""Width of a figure in px."""
+
 ROW = 22
-"""Width of a figure, and height of a line of it, in px."""
+"""Height of a line of a figure in px."""
 
 
 def forest(table: Any, *, title: str, null: float = 0.0, xlabel: str = "") -> Markup:
