@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 
 PYTHON = [sys.executable, "-c"]
-APP = "from medley.deploy import commands; from medley import recipe"
-DATA = f"{APP}; recipe.loads(commands.RECIPE).federation().draw(0)"
+APP = "from importlib import resources; from medley import flower, recipe"
+DATA = f"{APP}; r = resources.files('medley.deploy') / 'scripts' / 'recipe.txt'; "
+DATA += "recipe.loads(r.read_text(encoding='utf-8')).federation().draw(0)"
 PARTS = {
     "Flower's own process": ([str(Path(sys.executable).with_name("flwr-clientapp")), "--help"], None),
     "torch": ([*PYTHON, "import torch"], None),
