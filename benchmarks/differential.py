@@ -45,7 +45,7 @@ from medley.contract.needs import Need, needs_of
 from medley.recipe import methods
 from medley.storage.environment import environment
 from medley.storage.run_folder import holds_run
-from medley.transports import Local, Lossy, Processes
+from medley.transports import InProcess, Lossy, Processes
 from medley.wire.codecs import Cast, Delta, Quantise, TopK
 
 VALUES = ("LeastSquares", "Values")
@@ -142,7 +142,7 @@ class Case:
 
     def options(self) -> dict[str, Any]:
         """Options of the run."""
-        transport = Local() if not self.faults else Lossy(**dict(self.faults))
+        transport = InProcess() if not self.faults else Lossy(**dict(self.faults))
         policy = md.ReplyPolicy(**dict(self.policy)) if self.policy else None
         out = {"seed": self.seed, "dtype": self.dtype, "codec": CODECS[self.codec], "reply_policy": policy}
         return out | {"transport": transport, "eval_every": self.eval_every, "throw": False, "progress": False}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import medley as md
-from medley.transports import Local, Lossy
+from medley.transports import InProcess, Lossy
 
 SEEDS = range(5)
 
@@ -41,7 +41,7 @@ def loss(share: float, rounds: int) -> None:
     methods = [md.SCAFFOLD(), md.FedDyn(alpha=0.1), md.FedNorton(), md.SHED(pairs=2), md.SHED.fast(pairs=2)]
     for method in methods:
         cells = []
-        for transport in (Local(), Lossy(loss=share)):
+        for transport in (InProcess(), Lossy(loss=share)):
             runs = [run(method, fed, rounds, seed, transport=transport, target={"gap": 1e-6}) for seed in SEEDS]
             reached = [r.summary["round"] for r in runs if r.status.outcome == "target"]
             worst = max(r.summary["gap"] for r in runs)
@@ -49,7 +49,7 @@ def loss(share: float, rounds: int) -> None:
             cells.append(shown(reached) if len(reached) == len(runs) else missed)
         print(f"| {described(method)} | rounds to a gap of 1e-6 | {' | '.join(cells)} |", flush=True)
     figures: dict[str, list[str]] = {"acc": [], "fgt": []}
-    for transport in (Local(), Lossy(loss=share)):
+    for transport in (InProcess(), Lossy(loss=share)):
         runs = [run(md.CFLAG.joint(), stream, 10, seed, transport=transport, eval_every=10) for seed in SEEDS]
         for name, cells in figures.items():
             cells.append(shown([100 * r.summary[name] for r in runs], 1))

@@ -49,7 +49,7 @@ def seconds_a_round(method: object, fed: md.Federation, rounds: int) -> float:
     return (ends[-1] - ends[1]) / rounds
 
 
-def fold_seconds(fold: R.Fold, rows: torch.Tensor) -> float:
+def fold_seconds(fold: R.Rule, rows: torch.Tensor) -> float:
     """The median CPU time of three folds of these rows."""
     context = Context(root=0 if fold.root_client is not None else None)
     out = []
@@ -69,7 +69,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     fed = federation(args.clients, args.rows)
-    methods = {"mean": md.FedAvg(), **{fold.name: md.Robust(md.FedAvg(), fold=fold) for fold in FOLDS}}
+    methods = {"mean": md.FedAvg(), **{fold.name: md.Robust(md.FedAvg(), rule=fold) for fold in FOLDS}}
     times: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(args.repeats):
         for name, method in methods.items():

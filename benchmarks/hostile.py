@@ -140,9 +140,9 @@ def parts_of_runs() -> dict[str, Call]:
     for name, (key, kind, arguments) in parts.items():
         with_stream = {"stream": scenarios.Split(tasks=3, mode="class")} if key == "replay" else {}
         out[name] = kind, arguments, lambda value, key=key, more=with_stream: used(**{key: value}, **more)  # type: ignore[misc]
-    folds: Callable[[Any], Any] = lambda value: used(method=md.Robust(md.FedAvg(), value), **SIX)
-    out |= {f"robust.{name}": (getattr(robust, name), arguments, folds) for name, arguments in FOLDED.items()}
-    folded = {"method": md.FedAvg(), "fold": robust.Median()}
+    rules: Callable[[Any], Any] = lambda value: used(method=md.Robust(md.FedAvg(), value), **SIX)
+    out |= {f"robust.{name}": (getattr(robust, name), arguments, rules) for name, arguments in RULES.items()}
+    folded = {"method": md.FedAvg(), "rule": robust.Median()}
     out["Robust"] = md.Robust, folded, lambda value: used(method=value, **SIX)
     private = {"method": md.FedAvg(), "noise": 1.0, "clip": 0.5}
     out["Private"] = md.Private, private, lambda value: used(method=value, **SIX)
@@ -154,19 +154,19 @@ def parts_of_runs() -> dict[str, Call]:
 
 
 SIX: dict[str, Any] = {"clients": [(X[k : k + 2], Y[k : k + 2]) for k in range(0, 12, 2)], "weights": "uniform"}
-"""Six clients of one weight: enough for every robust fold."""
+"""Six clients of one weight: enough for every robust rule."""
 
-FOLDED: dict[str, Mapping[str, Any]] = {
-    "TrimmedMean": {"liars": 0.15},
+RULES: dict[str, Mapping[str, Any]] = {
+    "TrimmedMean": {"byzantine": 0.15},
     "Median": {},
     "GeometricMedian": {},
-    "Krum": {"liars": 0.15},
-    "MultiKrum": {"liars": 0.15},
+    "Krum": {"byzantine": 0.15},
+    "MultiKrum": {"byzantine": 0.15},
     "CentredClipping": {"radius": 1.0},
     "FLTrust": {"root": 0},
-    "Mixed": {"fold": robust.Median(), "liars": 0.15},
+    "Mixed": {"rule": robust.Median(), "byzantine": 0.15},
 }
-"""Robust folds, with arguments that work."""
+"""Robust rules, with arguments that work."""
 
 HERE = Path(tempfile.gettempdir()) / "medley-hostile"
 """Folder of the small files that the readers read."""

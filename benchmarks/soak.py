@@ -29,7 +29,7 @@ import medley as md
 from medley.storage.history import history_of
 from medley.storage.result import Result
 from medley.storage.run_folder import holds_run
-from medley.transports import Local, Lossy, Processes
+from medley.transports import InProcess, Lossy, Processes
 from medley.wire.codecs import Delta, Quantise
 
 BOUND = 4096
@@ -216,7 +216,7 @@ def memory(on: str, rounds: int) -> None:
         partition=md.scenarios.IID(clients),
         pace=md.scenarios.Pace(lr=0.01, steps=2, batch=32),
     )
-    inner = {"local": Local, "processes": lambda: Processes(2), "ray": lambda: md.transports.Ray(2)}[on]()
+    inner = {"local": InProcess, "processes": lambda: Processes(2), "ray": lambda: md.transports.Ray(2)}[on]()
     watch = Watch(inner, max(1, rounds // 120))
     began = time.perf_counter()
     r = md.run(md.SCAFFOLD(), fed, rounds, eval_every=rounds, transport=watch, progress=False)

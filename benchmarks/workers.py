@@ -80,7 +80,7 @@ class Threads:
 
     def open(self, host: Host) -> Connection:
         torch.set_num_threads(2)
-        return md.transports.Local().open(host)
+        return md.transports.InProcess().open(host)
 
 
 def seconds(fed: md.Federation, transport: Transport, rounds: int) -> tuple[float, torch.Tensor]:
@@ -115,7 +115,7 @@ def at_once(fed: md.Federation, rounds: int) -> float:
 
     def one() -> None:
         gate.wait(60)  # whoever dies does not keep the other waiting
-        durations.put(seconds(fed, md.transports.Local(), rounds)[0])
+        durations.put(seconds(fed, md.transports.InProcess(), rounds)[0])
 
     both = [context.Process(target=one) for _ in range(2)]
     for process in both:
@@ -190,7 +190,7 @@ def main() -> None:
     fed = federation(args.model, args.clients)
     with contextlib.ExitStack() as stack:
         ways: dict[str, Transport] = {
-            "local": md.transports.Local(),
+            "local": md.transports.InProcess(),
             **({"threads": Threads()} if args.threads else {}),
             "processes": md.transports.Processes(2),
             "auto": md.transports.Auto(2),

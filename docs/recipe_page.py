@@ -90,9 +90,9 @@ def page() -> str:
     out += [
         "## [[methods]]",
         "`kind` is a [method](../methods/index.md), `lr` multiplies the clients' lr, further keys are the method's "
-        "settings. Two keys wrap it: `private` takes the arguments of `Private`, `fold` a kind.",
+        "settings. Two keys wrap it: `private` takes the arguments of `Private`, `rule` a kind.",
         part("private", privacy.Private),
-        *(part(n, f) for n, f in schema.FOLDS.items()),
+        *(part(n, f) for n, f in schema.RULES.items()),
         "## [[study]]",
         "The analyses of [a study](../study.md), in order; `kind` is one of these. `complete`, in the first of them, "
         "names columns without which a row is left out of all.",

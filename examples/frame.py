@@ -22,7 +22,7 @@ net = md.models.mlp(len(inputs), 2, (16,))
 pace = md.scenarios.Pace(lr=0.1, batch=16)
 fed = md.Federation(md.problems.Network(net), clients=clients, classes=2, pace=pace)
 rows = []
-for k, method in enumerate((md.FedAvg(), md.Local(), md.FedPer())):
+for k, method in enumerate((md.FedAvg(), md.LocalOnly(), md.FedPer())):
     by_client = md.run(method, fed, rounds=15, progress=False).frame("clients")  # a pandas frame
     rows.append(Dots(method.name, k, by_client["accuracy"].tolist()))
     print(method.name, by_client[["client", "test_rows", "accuracy"]].round(3), sep="\n")

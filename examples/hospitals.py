@@ -13,7 +13,7 @@ clients = [(data.X[of == i], data.y[of == i], X, y) for i, (X, y) in enumerate(t
 net = md.models.mlp(13, 2, (16,))
 fed = md.Federation(md.problems.Network(net), clients=clients, pace=md.scenarios.Pace(lr=0.02, batch=8))
 rows = []
-for k, method in enumerate((md.FedAvg(), md.Local(), md.FedPer(), md.Ditto())):
+for k, method in enumerate((md.FedAvg(), md.LocalOnly(), md.FedPer(), md.Ditto())):
     result = md.run(method, fed, rounds=30, progress=False)
     rows.append(Dots(method.name, k, [row["accuracy"] for row in result.clients]))
     print(method.name, [(int(row["test_rows"]), round(row["accuracy"], 3)) for row in result.clients])

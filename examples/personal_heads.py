@@ -13,7 +13,7 @@ fed = md.Federation(
     own_test=True,  # each client has test rows of its own two labels
     participation=md.scenarios.Fixed([range(13)]),  # clients 13 and 14 never take part
 )
-methods = (md.FedAvg(), md.Local(), md.FedAvgFT(), md.FedPer(), md.FedRep(head_epochs=5), md.Ditto(mu=0.1))
+methods = (md.FedAvg(), md.LocalOnly(), md.FedAvgFT(), md.FedPer(), md.FedRep(head_epochs=5), md.Ditto(mu=0.1))
 rows = []
 for k, method in enumerate(methods):
     result = md.run(method, fed, rounds=30, progress=False)

@@ -33,7 +33,7 @@ fed = md.Federation(
     pace=md.scenarios.Pace(lr=0.5, epochs=1, batch=16),
 )
 curves = []
-for k, method in enumerate((md.FedAvg(), md.Local())):
+for k, method in enumerate((md.FedAvg(), md.LocalOnly())):
     result = md.run(method, fed, rounds=15, clients_every=2, progress=False)
     figure = "accuracy" if method == md.FedAvg() else "personal_accuracy"  # FedAvg's clients use the server's model
     measured = [row for row in result.history if figure in row]

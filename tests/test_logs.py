@@ -17,7 +17,7 @@ import medley as md
 from medley import logs, sinks
 from medley.cli import app
 from medley.federation import progress
-from medley.transports import Local, Processes
+from medley.transports import InProcess, Processes
 from support.pairs import quick
 from support.toys import Toy, federation
 
@@ -65,7 +65,7 @@ def test_the_shell_can_ask_for_lines(tmp_path: Path):
     assert CliRunner().invoke(app, ["run", str(recipe), "--log", "jsn"]).exit_code == 2
 
 
-@pytest.mark.parametrize("transport", quick(1, [Local(), Processes(2)]), ids=["local", "processes"])
+@pytest.mark.parametrize("transport", quick(1, [InProcess(), Processes(2)]), ids=["local", "processes"])
 def test_the_bar_moves_within_a_round_on_any_transport(transport: Any, monkeypatch: pytest.MonkeyPatch):
     lines: list[str] = []
     answered = progress.ProgressBar.answered

@@ -207,7 +207,7 @@ def test_the_reference_of_recipes_has_every_table_kind_and_key(tmp_path):
         assert f"## [{table}]" in page, table
     assert "## [[study]]" in page
     kinds = {**recipe.schema.readers(), **recipe.schema.model_functions()}
-    named = (*recipe.schema.KINDS.values(), recipe.schema.FOLDS, recipe.schema.LAWS)
+    named = (*recipe.schema.KINDS.values(), recipe.schema.RULES, recipe.schema.LAWS)
     for name in [*kinds, *recipe.schema.ANALYSES, *(n for names in named for n in names)]:
         assert f"**`{name}`**" in page, name
     run = page.partition("## [run]")[2].partition("\n## ")[0]

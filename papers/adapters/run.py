@@ -175,7 +175,7 @@ def once(name: str, method: str, lr: float, settings: dict[str, float], seed: in
     line: dict[str, Any] = {"kind": "tuning" if on == "validation" else "final", "lr": lr, "seed": seed}
     line |= {"settings": settings} if settings else {}
     set_ = md.Tuned(dataclasses.replace(e.methods[method], **settings), lr)
-    options: dict[str, Any] = {"evaluate_on": on, "eval_every": ROUNDS, "transport": md.transports.Local()}
+    options: dict[str, Any] = {"evaluate_on": on, "eval_every": ROUNDS, "transport": md.transports.InProcess()}
     try:
         result = md.run(set_, e.build(method), ROUNDS, seed=seed, throw=False, progress=False, **options)
     except md.MedleyError as error:

@@ -181,7 +181,7 @@ def fill(work: Work) -> str:
         eval_every=spec.eval_every,
         checkpoint_every=1,
         device=device,
-        transport=md.transports.Local(),
+        transport=md.transports.InProcess(),
         on_round=add,
         throw=False,
         progress=False,

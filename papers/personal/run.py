@@ -38,7 +38,7 @@ T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Quantiles of Student's t for 95 % intervals, by number of seeds."""
 
 METHODS: Mapping[str, Any] = {
-    "Local": md.Local(),
+    "Local": md.LocalOnly(),
     "FedAvg": md.FedAvg(),
     "FedAvgFT": md.FedAvgFT(epochs=1),
     "FedPer": md.FedPer(),

@@ -67,7 +67,7 @@ def points(results: Iterable[Result]) -> list[Point]:
     out = []
     for r in results:
         kind = re.search(r"kind='([^']*)'", str(r.settings.get("attack", "")))
-        share = float(r.settings.get("liars", 0.0))
+        share = float(r.settings.get("attackers", r.settings.get("liars", 0.0)))
         success = _last(r, "attack_success") if "attack_success" in r.history[-1] else None
         out.append(Point(r.method, kind[1] if kind and share else NOBODY, share, r.seed, _last(r, "accuracy"), success))
     return out

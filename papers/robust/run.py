@@ -64,7 +64,7 @@ def method(name: str, share: float) -> md.contract.algorithm.Algorithm[Any, Any]
         "FLTrust": R.FLTrust(0),
         "NNM-TrimmedMean": R.Mixed(R.TrimmedMean(share), share),
     }
-    return md.FedAvg() if name == "mean" else md.Robust(md.FedAvg(), fold=folds[name])
+    return md.FedAvg() if name == "mean" else md.Robust(md.FedAvg(), rule=folds[name])
 
 
 @functools.cache

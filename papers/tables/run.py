@@ -68,7 +68,7 @@ def once(name: str, method: str, lr: float, settings: Settings, seed: int, on: s
             evaluate_on=on,
             eval_every=e.rounds if e.tasks else min(EVERY, max(1, e.rounds // 4)),
             eval_rows=1000,
-            transport=md.transports.Local(),
+            transport=md.transports.InProcess(),
             throw=False,
             progress=False,
             **more,

@@ -52,7 +52,7 @@ def seconds(fed: md.Federation, name: str, rounds: int) -> float:
         rounds,
         eval_every=rounds,
         eval_rows=100,
-        transport=md.transports.Local(),
+        transport=md.transports.InProcess(),
         progress=False,
     )
     return time.process_time() - began

@@ -2,6 +2,10 @@
 
 import typing as _typing
 
+from .runtime import renamed as _renamed
+
+_renamed.install()
+
 if _typing.TYPE_CHECKING:
     from ._public import *  # noqa: F403
 
@@ -11,6 +15,9 @@ else:  # torch takes seconds to import, and much of the command line does withou
         """A part of the package, or a public name. Raises AttributeError, with the nearest name that there is."""
         if name.startswith("_") and name != "__all__":
             raise AttributeError(f"medley has no {name!r}", name=name)
+        new = _renamed.current(f"{__name__}.{name}")
+        if new is not None:
+            raise AttributeError(f"{__name__}.{name} is now {new}", name=name)
         from importlib import import_module
         from importlib.util import find_spec
 

@@ -65,7 +65,7 @@ from .algorithms.giant import GIANT as GIANT
 from .algorithms.gradientdescent import GradientDescent as GradientDescent
 from .algorithms.icarl import ICaRL as ICaRL
 from .algorithms.lbfgs import LBFGS as LBFGS
-from .algorithms.local import Local as Local
+from .algorithms.localonly import LocalOnly as LocalOnly
 from .algorithms.lwf import LwF as LwF
 from .algorithms.montdec import MontDec as MontDec
 from .algorithms.nccl import NCCL as NCCL

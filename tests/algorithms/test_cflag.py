@@ -28,7 +28,7 @@ from medley.runtime import streams
 from medley.server.bookkeeping import Bookkeeping
 from medley.server.cohort import LiveCohort
 from medley.testing.faults import Rewired, losing
-from medley.transports import Local
+from medley.transports import InProcess
 from support.continual import go, rows, stream
 from support.pairs import quick
 
@@ -76,7 +76,7 @@ class Quadratics:
         method = method.suited(self.problem.gives)
         host = ClientHost(method, self.problem, self.me)
         connection, b, s = (
-            (transport or Local()).open(host),
+            (transport or InProcess()).open(host),
             Bookkeeping(),
             Server(torch.zeros(D).double() if x is None else x),
         )
@@ -536,7 +536,7 @@ def test_lost_replies_leave_a_round_of_those_who_answered():
     """By hand: who sent no gradients has no part in H nor in the shares, and a lost step none in the mean."""
     q, lost = Quadratics(steps=3), {(1, 0, 2), (1, 1, 0), (2, 1, 3)}
     method = md.CFLAG.joint(form="iag")
-    got, _ = q.run(method, 3, transport=Rewired(Local(), losing(lost, requests_arrive=True)))
+    got, _ = q.run(method, 3, transport=Rewired(InProcess(), losing(lost, requests_arrive=True)))
     x = torch.zeros(D).double()
     for t in (1, 2, 3):
         clients = {i: q.me(i, t) for i in q.p if (t, 0, i) not in lost}

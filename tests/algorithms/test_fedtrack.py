@@ -71,7 +71,7 @@ def test_a_client_whose_gradient_was_lost_is_left_out() -> None:
     """Its gradient of an earlier round would be taken for one at x."""
     lost = {(2, 0, 1)}
     fed = federation(TOY, lr=0.05, steps=3)
-    r = run(md.FedTrack(), fed, 3, transport=Rewired(md.transports.Local(), losing(lost, requests_arrive=True)))
+    r = run(md.FedTrack(), fed, 3, transport=Rewired(md.transports.InProcess(), losing(lost, requests_arrive=True)))
     asked = [(e.method, e.client) for e in r.ledger if e.round == 2]
     assert ("gradient", 1) in asked
     assert ("train", 1) not in asked

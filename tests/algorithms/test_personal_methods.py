@@ -41,11 +41,11 @@ def parameters(r: md.Result, i: int) -> torch.Tensor:
 
 
 def test_local_is_training_alone():
-    r = run(md.Local(), network())
+    r = run(md.LocalOnly(), network())
     for i in range(3):
         alone = md.Federation(network().problem, clients=[rows(i)], classes=3, pace=network().pace)
         assert torch.allclose(parameters(r, i), run(md.FedAvg(), alone).x, atol=1e-12, rtol=0)
-    assert torch.equal(r.x, run(md.Local(), network(), 0).x)
+    assert torch.equal(r.x, run(md.LocalOnly(), network(), 0).x)
     assert r.ledger.up == 0
     assert r.ledger.down == 3 * 8 * len(r.x)
 
@@ -66,7 +66,7 @@ def test_fine_tuning_is_a_descent_from_the_servers_model():
 
 def test_ditto_without_a_pull_trains_alone_and_a_strong_pull_holds_to_the_server():
     fed = network()
-    alone, free = run(md.Local(), fed), run(md.Ditto(mu=0.0), fed)
+    alone, free = run(md.LocalOnly(), fed), run(md.Ditto(mu=0.0), fed)
     assert torch.allclose(parameters(alone, 2), parameters(free, 2), atol=1e-12, rtol=0)
     far = [float((parameters(run(md.Ditto(mu=mu), fed), 2) - run(md.FedAvg(), fed).x).norm()) for mu in (0.0, 1.0, 9.0)]
     assert far[0] > far[1] > far[2]
@@ -180,14 +180,14 @@ def test_apfl_without_weight_is_fedavg_and_with_all_of_it_trains_alone():
     assert torch.allclose(none.x, x, atol=1e-12, rtol=0)
     assert torch.allclose(all_of_it.x, x, atol=1e-12, rtol=0)
     assert torch.allclose(parameters(none, 1), none.x, atol=1e-15, rtol=0)
-    assert torch.allclose(parameters(all_of_it, 1), parameters(run(md.Local(), fed), 1), atol=1e-12, rtol=0)
+    assert torch.allclose(parameters(all_of_it, 1), parameters(run(md.LocalOnly(), fed), 1), atol=1e-12, rtol=0)
 
 
 def test_the_weight_of_apfl_follows_its_gradient():
     fed = network(epochs=1)
     r1, r2 = run(md.APFL(alpha=0.5, adaptive=True), fed, 1), run(md.APFL(alpha=0.5, adaptive=True), fed, 2)
     f = fed.draw(0, dtype=torch.float64).problem.bind(*rows(0))
-    x0 = run(md.Local(), fed, 0).x
+    x0 = run(md.LocalOnly(), fed, 0).x
     v = x0 - 0.1 * 0.5 * f.grad(x0)  # v = w at first, so α stays
     mixed = 0.5 * v + 0.5 * r1.x
     assert torch.allclose(parameters(r1, 0), mixed, atol=1e-12, rtol=0)
@@ -200,7 +200,7 @@ def test_the_weight_of_apfl_follows_its_gradient():
 
 def test_prototypes_are_means_of_features_and_pull_them_together():
     fed = network(epochs=5)
-    alone, free = run(md.Local(), fed), run(md.FedProto(weight=0.0), fed)
+    alone, free = run(md.LocalOnly(), fed), run(md.FedProto(weight=0.0), fed)
     assert torch.allclose(parameters(alone, 1), parameters(free, 1), atol=1e-12, rtol=0)
 
     def spread(r: md.Result) -> float:
@@ -272,7 +272,7 @@ def test_prototypes_need_a_last_layer_with_a_bias():
 
 
 @pytest.mark.parametrize(
-    "method", quick(3, [md.Local(), md.Ditto(), md.pFedMe(), md.APFL(), md.FedProto(), md.FedPer(), md.FedRep(2)])
+    "method", quick(3, [md.LocalOnly(), md.Ditto(), md.pFedMe(), md.APFL(), md.FedProto(), md.FedPer(), md.FedRep(2)])
 )
 def test_a_client_that_never_took_part_has_the_servers_model(method: Algorithm[Any, Any]):
     r = run(method, network(participation=Fixed([[0, 2]]), batch=5))

@@ -141,7 +141,7 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
             "has no settings to try; give some, [tune] grid = { lr = [0.3, 1, 3] }",
         ),
         (["run", "{file}", "--on", "procesess"], "Did you mean 'processes'?"),
-        (["run", "{file}", "--on", "local", "--workers", "2"], "local has no workers; use --on processes"),
+        (["run", "{file}", "--on", "inprocess", "--workers", "2"], "inprocess has no workers; use --on processes"),
         (["run", "{file}", "--resume", "nowhere"], "there is no checkpoint in nowhere"),
         (["run", "{file}", "--method", "fedavgg"], "Did you mean 'FedAvg'?"),
         (["compare", "{file}", "--seeds", "x"], "--seeds x: write a number"),
@@ -334,7 +334,7 @@ def test_an_entrys_author_title_and_year_are_one_papers_of_the_card(name):
     [
         ("GradientDescent", "cauchy1847methode"),
         ("FineTune", "keshri2025convergence"),
-        ("Local", "li2021ditto"),
+        ("LocalOnly", "li2021ditto"),
         ("Newton", "wang2018giant"),
         ("AGD", "polyak1964some"),
         ("SHED", "dalfabbro2024shed"),

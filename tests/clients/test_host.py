@@ -13,7 +13,7 @@ import medley as md
 from medley.contract.errors import ClientFailed, Diverged, MedleyError, WireError
 from medley.server.bookkeeping import Bookkeeping
 from medley.server.cohort import LiveCohort
-from medley.transports.local import LocalConnection
+from medley.transports.inprocess import InProcessConnection
 from support.toys import Lossy, LossyTransport, Memory, Say, Toy, cohort, federation, host
 
 x = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
@@ -30,7 +30,7 @@ def test_a_memory_that_another_run_left_is_refused_with_what_is_held():
 
 def test_a_repeated_request_gets_the_same_bits():
     made = host(federation(), toy)
-    connection, books = LocalConnection(made), Bookkeeping()
+    connection, books = InProcessConnection(made), Bookkeeping()
     c = LiveCohort((0, 1, 2), federation().draw(0).p, 1, connection, books)
     seen: list[Any] = []
     inner = connection.exchange
@@ -54,7 +54,7 @@ full = federation(pace=md.scenarios.Pace(lr=0.05, batch=None))
 def test_whatever_is_lost_the_server_and_the_clients_agree(lost: dict[tuple[int, int, int], str]):
     """Toy keeps Σ p_i c_i on both sides: the server's sum of what arrived, and the clients' own memories."""
     # Somebody answers always: client 4 is never lost.
-    connection, books, p = Lossy(LocalConnection(host(full, toy)), lost), Bookkeeping(), full.draw(0).p
+    connection, books, p = Lossy(InProcessConnection(host(full, toy)), lost), Bookkeeping(), full.draw(0).p
     s = toy.start(torch.zeros(3, dtype=torch.float64))
     for round in range(1, 6):  # nothing is lost in round 5, so that everything is acknowledged
         toy.round(s, LiveCohort(tuple(range(5)), p, round, connection, books, stack_size=2))
@@ -78,7 +78,7 @@ def test_a_lost_request_and_a_lost_reply_make_the_same_run():
 def test_memory_begins_with_what_remember_gives_and_nothing_is_shared():
     made = host(federation(), toy)
     exchange_memory = {}
-    connection, books = LocalConnection(made), Bookkeeping()
+    connection, books = InProcessConnection(made), Bookkeeping()
     c = LiveCohort((0, 1), federation().draw(0).p, 1, connection, books)
     c.ask(toy.shift, Say(x)).mean()
     for i, m in connection.save(books.acked).items():
@@ -92,7 +92,7 @@ def test_memory_begins_with_what_remember_gives_and_nothing_is_shared():
 
 def test_work_done_is_in_the_receipts():
     made = host(federation(), toy)
-    c = LiveCohort((0, 3), federation().draw(0).p, 1, LocalConnection(made), Bookkeeping())
+    c = LiveCohort((0, 3), federation().draw(0).p, 1, InProcessConnection(made), Bookkeeping())
     rows = []
     inner = c.connection.exchange
     c.connection.exchange = lambda e: map(lambda b: rows.extend((r.client, r.work) for r in b.receipts) or b, inner(e))  # type: ignore[method-assign]

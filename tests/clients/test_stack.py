@@ -133,7 +133,7 @@ def test_a_block_of_a_large_cohort_is_several_stacks(monkeypatch):
         yield from connection.exchange(exchange)
 
     for clients in (100, 7):
-        there = Rewired(md.transports.Local(), deliver)
+        there = Rewired(md.transports.InProcess(), deliver)
         look = Looking(lambda me: served.append(len(me.members)))
         md.run(look, federation(clients), rounds=1, progress=False, transport=there)
     assert blocks == [5] * 20 + [1, 2, 2, 2]

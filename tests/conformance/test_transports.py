@@ -50,7 +50,7 @@ def test_on_ray(method: Algorithm[Any, Any], ray: Transport) -> None:
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_on_flower(method: Algorithm[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr")
-    from support.bench import InProcess
+    from support.bench import FlowerInProcess
 
     monkeypatch.setattr(os, "fsync", lambda fd: None)  # clients' memories need not outlive a power cut here
-    conformance(method, InProcess(tmp_path))
+    conformance(method, FlowerInProcess(tmp_path))

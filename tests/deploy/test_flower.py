@@ -33,7 +33,7 @@ from medley.privacy.accountant import epsilon, release
 from medley.rows.sparse import Sparse
 from medley.storage import events
 from medley.testing.faults import Rewired, losing
-from medley.transports import Local
+from medley.transports import InProcess
 from medley.wire.codecs import Cast
 from medley.wire.exchange import Exchange
 
@@ -41,7 +41,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Context, Message, RecordDict
 
-from support.bench import Bench, InProcess
+from support.bench import Bench, FlowerInProcess
 
 
 def assert_same(a: md.Result, b: md.Result) -> None:
@@ -64,7 +64,7 @@ def federation() -> md.Federation:
 @pytest.mark.shapes
 def test_the_numbers_of_one_process(method: Algorithm[Any, Any], tmp_path: Path) -> None:
     fed = federation()
-    assert_same(fed.run(method, 3), fed.run(method, 3, transport=InProcess(tmp_path)))
+    assert_same(fed.run(method, 3), fed.run(method, 3, transport=FlowerInProcess(tmp_path)))
 
 
 @pytest.mark.shapes
@@ -73,7 +73,7 @@ def test_buffers_dropout_and_a_codec(tmp_path: Path) -> None:
     data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
     fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(5))
     a = fed.run(md.SCAFFOLD(), 2, codec=Cast("float16"))
-    b = fed.run(md.SCAFFOLD(), 2, codec=Cast("float16"), transport=InProcess(tmp_path))
+    b = fed.run(md.SCAFFOLD(), 2, codec=Cast("float16"), transport=FlowerInProcess(tmp_path))
     assert_same(a, b)
     assert a.buffers is not None
     assert b.buffers is not None
@@ -82,7 +82,7 @@ def test_buffers_dropout_and_a_codec(tmp_path: Path) -> None:
 
 def test_what_is_common_is_one_object_for_flower(tmp_path: Path) -> None:
     """Flower carries objects of the same content once, so a model goes up to the SuperLink once for all clients."""
-    transport = InProcess(tmp_path)
+    transport = FlowerInProcess(tmp_path)
     federation().run(md.FedAvg(), 1, transport=transport)
     asked = [m for m in transport.grid.sent if m.metadata.message_type == "query.train"]
     assert len(asked) == 3
@@ -115,12 +115,12 @@ def test_clients_keep_two_versions_and_go_back_to_the_acknowledged_one(tmp_path:
 def test_a_node_that_is_down_is_a_lost_reply(tmp_path: Path) -> None:
     """What the silent client remembered in that round is rolled back, as for a reply lost in one process."""
     fed = md.Federation(federation().problem, clients=md.problems.quadratics(clients=5, d=6).clients)
-    transport = InProcess(tmp_path)
+    transport = FlowerInProcess(tmp_path)
 
     def down(row: dict[str, Any]) -> None:
         transport.grid.silent = {102} if row["round"] == 1 else set()
 
-    a = fed.run(md.SCAFFOLD(), 4, transport=Rewired(Local(), losing({(2, 0, 2)}, requests_arrive=True)))
+    a = fed.run(md.SCAFFOLD(), 4, transport=Rewired(InProcess(), losing({(2, 0, 2)}, requests_arrive=True)))
     b = fed.run(md.SCAFFOLD(), 4, transport=transport, on_round=down)
     assert [e._replace(overhead=0) for e in a.ledger] == [e._replace(overhead=0) for e in b.ledger]
     assert [e.client for e in b.ledger if e.up == 0] == [2]
@@ -128,7 +128,7 @@ def test_a_node_that_is_down_is_a_lost_reply(tmp_path: Path) -> None:
 
 
 def test_an_app_that_crashes_is_asked_again_and_at_the_third_time_named(tmp_path: Path) -> None:
-    fed, transport, crashes = federation(), InProcess(tmp_path), 2
+    fed, transport, crashes = federation(), FlowerInProcess(tmp_path), 2
 
     def crash(row: dict[str, Any]) -> None:
         transport.grid.crashes = Counter({n: crashes for n in transport.grid.apps})
@@ -142,7 +142,7 @@ def test_an_app_that_crashes_is_asked_again_and_at_the_third_time_named(tmp_path
 @pytest.mark.slow
 def test_a_number_stays_with_its_node_while_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Node 103 is client 3, and away in rounds 2 and 3, in which node 200 says that it is client 3."""
-    fed, transport = federation(), InProcess(tmp_path)
+    fed, transport = federation(), FlowerInProcess(tmp_path)
     fed.participation = md.scenarios.Everyone()
 
     def moved(row: dict[str, Any]) -> None:
@@ -228,7 +228,7 @@ def test_errors_of_clients_keep_class_and_attributes(tmp_path: Path) -> None:
     data = md.datasets.gaussian_classes(n=60, features=4, classes=3)
     fed = md.Federation(md.problems.Network(nn.Linear(4, 3), loss=boom), data=data, partition=md.scenarios.IID(5))
     with pytest.raises(md.ClientFailed, match=r"client 0 failed in round 1 in train\(\): .*, ZeroDivisionError") as e:
-        fed.run(md.FedAvg(), 1, transport=InProcess(tmp_path))
+        fed.run(md.FedAvg(), 1, transport=FlowerInProcess(tmp_path))
     assert "in boom" in e.value.traceback
 
 

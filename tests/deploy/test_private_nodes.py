@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import medley as md
-from medley.contract.sampling import Local
+from medley.contract.sampling import LocalSampling
 from medley.flower import client_app, server_app
 from medley.privacy import rows
 from medley.privacy.accountant import epsilon, release
@@ -143,7 +143,7 @@ def test_people_are_bounded_drawn_and_counted_at_nodes(tmp_path: Path, monkeypat
     assert len(drawn) == 3 * 2 * 2
     assert all((took.bincount(minlength=24).reshape(8, 3).sum(1) % 3 == 0).all() for took in drawn)
     assert any(0 < len(took) < 24 for took in drawn)
-    law = Local(24, 0.5, 2)
+    law = LocalSampling(24, 0.5, 2)
     method = md.Private(md.FedAvg(), unit="person", by="patient", noise=1.0)
     spent = json.loads((tmp_path / "a" / "memory" / "client0" / "account.json").read_text())["spent"]
     assert method.released(law).noise == 1.0
@@ -152,7 +152,7 @@ def test_people_are_bounded_drawn_and_counted_at_nodes(tmp_path: Path, monkeypat
     assert history[-1]["epsilon"] == pytest.approx(epsilon([release_of_people(law)], 1e-5))
 
 
-def release_of_people(law: Local) -> Any:
+def release_of_people(law: LocalSampling) -> Any:
     """Two rounds of two steps."""
     return release(md.contract.Sampling("poisson", law.rows, law.rate), 1.0, 2 * law.steps)
 

@@ -31,7 +31,7 @@ from medley.secure.connection import SecureConnection
 from medley.secure.party import Party
 from medley.secure.ring import Ring
 from medley.testing.faults import Rewired, losing
-from medley.transports import Local
+from medley.transports import InProcess
 from medley.wire.exchange import Exchange
 
 pytest.importorskip("flwr")
@@ -216,7 +216,7 @@ def test_a_node_that_goes_in_mid_round_is_unmasked_from_shares(step: str, app: P
     there, r = md.Result.load(tmp_path / "run"), recipe.load(app)
     assert there.status.ok
     gone = {(t, 0, 2) for t in ((3,) if step == STEPS[3] else (2, 3))}
-    options = {**r.options(), "transport": Rewired(Local(), losing(gone, requests_arrive=True))}
+    options = {**r.options(), "transport": Rewired(InProcess(), losing(gone, requests_arrive=True))}
     here = r.federation().run(r.methods()[0], 3, **options)
     assert float((here.x - there.x).abs().max()) < 1e-6
     assert {e.round for e in there.ledger if e.method == "train" and e.client == 2 and e.up} == {

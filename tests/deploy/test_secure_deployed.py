@@ -12,7 +12,7 @@ import medley as md
 from medley import recipe
 from medley.storage import events
 from medley.testing.faults import Rewired, losing
-from medley.transports import Local
+from medley.transports import InProcess
 
 pytest.importorskip("flwr")
 
@@ -77,7 +77,7 @@ app = server_app(Path(__file__).with_name("recipe.toml"))
 
 def here(lost: set[tuple[int, int, int]]) -> md.Result:
     """The recipe in one process, without these replies."""
-    transport = Rewired(Local(), losing(lost, requests_arrive=True))
+    transport = Rewired(InProcess(), losing(lost, requests_arrive=True))
     return SECURE.federation().run(SECURE.methods()[0], 2, seed=0, **{**SECURE.options(), "transport": transport})
 
 

@@ -393,7 +393,7 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "run(method=...): the class FedAvg; give an object such as FedAvg()",
         "run(method=...): a Federation; give an object such as FedAvg()",
         "run(rounds=1.5): must be a whole number, at least 0",
-        "run(transport='local'): must be an object such as transports.Local(), or None",
+        "run(transport='local'): must be an object such as transports.InProcess(), or None",
         "run(codec='float16'): must be an object such as wire.codecs.Cast('float16'), or None",
         "run(target='loss'): must be a table such as {'accuracy': 0.9}, or None",
         "Federation(problem): this is a module; wrap it: problems.Network(module)",

@@ -55,7 +55,7 @@ def test_rows_have_the_own_model_beside_the_servers():
     assert r.summary["personal_accuracy"] > 0.9 > r.summary["accuracy"]
 
 
-@pytest.mark.parametrize("method", [md.FedPer(), md.Local()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [md.FedPer(), md.LocalOnly()], ids=lambda m: m.name)
 def test_a_client_predicts_with_its_own_model_and_the_servers_untrained_one_is_refused(
     method: Algorithm[Any, Any], tmp_path: Path
 ) -> None:

@@ -106,7 +106,7 @@ def methods() -> dict[str, Any]:
         *(md.FedECADO(), md.CFLAG(adaptive="average", L=1.0)),
         *(md.CFLAG.joint(form="svrg", clip=None), md.CFLAG(form="svrg"), md.CFLAG.joint(correct=False)),
         md.CFLAG.joint(correct="head"),
-        *(md.APFL(adaptive=True), md.Ditto(), md.FedAvgFT(), md.FedBN(), md.FedPer(), md.FedProto(), md.Local()),
+        *(md.APFL(adaptive=True), md.Ditto(), md.FedAvgFT(), md.FedBN(), md.FedPer(), md.FedProto(), md.LocalOnly()),
         *(md.FedRep(head_epochs=2), md.pFedMe(mu=5.0)),
         md.TARGET(mlp(4, 4, (5,)), generator((4,), 3, (8,), -3, 5), 3, rows=6, batch=4, steps=2),
     ]

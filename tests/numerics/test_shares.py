@@ -26,5 +26,5 @@ def test_policies_codecs_attacks_and_thresholds_have_one_rule() -> None:
     sent = TopK(0.07, feedback=False).encode({"v": torch.arange(100.0)}, {}, torch.Generator)["v"]
     assert isinstance(sent, torch.Tensor)
     assert sent.tolist() == [93, 94, 95, 96, 97, 98, 99]
-    assert len(Attack("sign flip", share=0.29).liars(0, 100)) == 29
+    assert len(Attack("sign flip", share=0.29).attackers(0, 100)) == 29
     assert SecureSum(threshold=0.55).needed(20) == 11

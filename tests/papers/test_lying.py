@@ -92,7 +92,7 @@ def test_runs_under_several_shares_make_that_page(
             weights="uniform",
             attack=md.scenarios.Attack("backdoor", liars, strength=3.0),
         )
-        for method in (md.FedAvg(), md.Robust(md.FedAvg(), fold=md.robust.Median())):
+        for method in (md.FedAvg(), md.Robust(md.FedAvg(), rule=md.robust.Median())):
             folder = tmp_path / f"{method.name}{k}"
             runs.append(md.run(method, fed, 3, progress=False, throw=False, checkpoint=folder))
     points = lying.points(runs)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import medley as md
-from medley.contract.sampling import Local
+from medley.contract.sampling import LocalSampling
 from medley.privacy import rows
 from medley.runtime.streams import Secret
 from support.objectives import PROBLEMS, objective
 
-LAW = Local(7, 1.0, 1)
+LAW = LocalSampling(7, 1.0, 1)
 PEOPLE = torch.tensor([0, 1, 0, 2, 0, 1, 3])
 """The person of each of seven rows: one has three, one two, and two have one."""
 

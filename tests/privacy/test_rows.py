@@ -17,7 +17,7 @@ from medley.contract.client import Client
 from medley.contract.cohort import Cohort
 from medley.contract.messages import Model, Step
 from medley.contract.pace import Pace
-from medley.contract.sampling import Local, Sampling
+from medley.contract.sampling import LocalSampling, Sampling
 from medley.contract.types import Vec
 from medley.engines.seq import Seq
 from medley.privacy import epsilon, rows
@@ -210,7 +210,7 @@ def test_every_client_has_its_account() -> None:
         for i, n, steps, turns in ((0, 8, 4, 2), (1, 20, 10, 3))
     }
     assert result.history[-1]["epsilon"] == pytest.approx(max(spent.values()))
-    assert Local.of(Pace(epochs=2, batch=4), 21) == Local(21, 4 / 21, 12)
+    assert LocalSampling.of(Pace(epochs=2, batch=4), 21) == LocalSampling(21, 4 / 21, 12)
     tables = md.run(
         by_row(noise=1.5),
         federation([8, 20], rule, steps=None, epochs=2, batch=4),
@@ -237,7 +237,7 @@ def test_steps_are_those_of_a_client() -> None:
                 ),
             )
             me = fed.draw(0).client(0, 1, Seq())
-            assert Local.of(pace, n) == Local(n, min(pace.batch or n, n) / n, me.steps)
+            assert LocalSampling.of(pace, n) == LocalSampling(n, min(pace.batch or n, n) / n, me.steps)
 
 
 @pytest.mark.slow

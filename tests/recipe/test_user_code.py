@@ -47,7 +47,7 @@ CALL = {"kind": "subprocess:getoutput", "cmd": "true"}
         ("run.metrics.m", {"run": {"metrics": {"m": CALL["kind"]}}}),
         ("methods.0.kind", {"methods": [CALL]}),
         ("methods.0.server_lr.kind", {"methods": [{"kind": "FedAvg", "server_lr": CALL}]}),
-        ("methods.0.fold.kind", {"methods": [{"kind": "FedAvg", "fold": CALL}]}),
+        ("methods.0.rule.kind", {"methods": [{"kind": "FedAvg", "rule": CALL}]}),
         ("methods.0.private.clip.kind", {"methods": [{"kind": "FedAvg", "private": {"noise": 1.0, "clip": CALL}}]}),
     ],
 )

@@ -48,7 +48,7 @@ class State:
     """A place for what the server read."""
 
 
-def reading(read: Callable[[Any], Any], fold: R.Fold, rows: list[float], **fields: Any) -> Any:
+def reading(read: Callable[[Any], Any], rule: R.Rule, rows: list[float], **fields: Any) -> Any:
     """The message that a method reads by ``read`` off clients that send their row's value in every field."""
     out: list[Any] = []
 
@@ -82,7 +82,7 @@ def reading(read: Callable[[Any], Any], fold: R.Fold, rows: list[float], **field
         clients=[(torch.ones(2, 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64))] * len(rows),
         weights="uniform",
     )
-    run(md.Robust(Reader(), fold=fold), fed, 1)
+    run(md.Robust(Reader(), rule=rule), fed, 1)
     return out[0]
 
 
@@ -115,7 +115,7 @@ def test_weights_that_differ_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "fold"),
+    ("method", "rule"),
     quick(
         3,
         crossed(
@@ -125,42 +125,42 @@ def test_weights_that_differ_are_refused() -> None:
     ),
     ids=str,
 )
-def test_folds_that_leave_nobody_out_are_the_plain_method(method: Algorithm[Any, Any], fold: R.Fold) -> None:
+def test_folds_that_leave_nobody_out_are_the_plain_method(method: Algorithm[Any, Any], rule: R.Rule) -> None:
     plain = run(method)
-    robust = run(md.Robust(method, fold=fold))
+    robust = run(md.Robust(method, rule=rule))
     assert torch.allclose(plain.x, robust.x, atol=1e-10)
     assert plain.ledger.up == robust.ledger.up
     assert plain.ledger.down == robust.ledger.down
 
 
-@pytest.mark.parametrize("fold", quick(1, [R.CentredClipping(), R.Mixed(R.CentredClipping(radius=0.5), 0.2)]), ids=str)
-def test_a_fold_that_remembers_goes_on_where_it_was(fold: R.Fold, tmp_path: Path) -> None:
-    method = md.Robust(md.FedAvgM(), fold=fold)
+@pytest.mark.parametrize("rule", quick(1, [R.CentredClipping(), R.Mixed(R.CentredClipping(radius=0.5), 0.2)]), ids=str)
+def test_a_fold_that_remembers_goes_on_where_it_was(rule: R.Rule, tmp_path: Path) -> None:
+    method = md.Robust(md.FedAvgM(), rule=rule)
     uninterrupted = run(method, rounds=6)
     run(method, rounds=3, checkpoint=tmp_path / "run")
     rest = run(method, rounds=6, resume=tmp_path / "run")
     assert torch.equal(uninterrupted.x, rest.x)
     assert torch.equal(uninterrupted.x, run(method, rounds=6, transport=Processes(2)).x)
-    fresh = run(md.Robust(md.FedAvgM(), fold=R.CentredClipping(steps=1)), rounds=6)
+    fresh = run(md.Robust(md.FedAvgM(), rule=R.CentredClipping(steps=1)), rounds=6)
     assert not torch.equal(uninterrupted.x, fresh.x)
 
 
 def test_another_fold_is_another_run(tmp_path: Path) -> None:
-    run(md.Robust(md.FedAvg(), fold=R.TrimmedMean(0.1)), rounds=1, checkpoint=tmp_path / "run")
-    with pytest.raises(MedleyError, match=r"robust\.fold"):
-        run(md.Robust(md.FedAvg(), fold=R.TrimmedMean(0.2)), rounds=2, resume=tmp_path / "run")
+    run(md.Robust(md.FedAvg(), rule=R.TrimmedMean(0.1)), rounds=1, checkpoint=tmp_path / "run")
+    with pytest.raises(MedleyError, match=r"robust\.rule"):
+        run(md.Robust(md.FedAvg(), rule=R.TrimmedMean(0.2)), rounds=2, resume=tmp_path / "run")
 
 
 def test_the_root_is_asked_in_every_round() -> None:
     fed = federation(participation=md.scenarios.Fixed([[1, 2, 3], [4, 5, 6]]))
-    r = run(md.Robust(md.SCAFFOLD(), fold=R.FLTrust(0)), fed, 2)
+    r = run(md.Robust(md.SCAFFOLD(), rule=R.FLTrust(0)), fed, 2)
     clients_asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in (1, 2)]
     assert clients_asked == [[0, 1, 2, 3], [0, 4, 5, 6]]
     with pytest.raises(RecipeError, match="there is no client 12; there are 0 to 9") as caught:
-        run(md.Robust(md.FedAvg(), fold=R.FLTrust(12)))
+        run(md.Robust(md.FedAvg(), rule=R.FLTrust(12)))
     assert caught.value.key == "root"
     with pytest.raises(RecipeError, match=r"FLTrust.* needs 1 replies.*of the 0 in"):
-        run(md.Robust(md.FedAvg(), fold=R.FLTrust(0)), federation(1))
+        run(md.Robust(md.FedAvg(), rule=R.FLTrust(0)), federation(1))
 
 
 @pytest.mark.parametrize(
@@ -178,28 +178,28 @@ def test_the_root_is_asked_in_every_round() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_methods_that_read_replies_one_by_one_are_refused(method: Algorithm[Any, Any], message: str) -> None:
     with pytest.raises(Unsupported, match=message):
-        run(md.Robust(method, fold=R.Median()))
+        run(md.Robust(method, rule=R.Median()))
 
 
 def test_wrappers_that_read_replies_otherwise_are_refused() -> None:
-    robust = md.Robust(md.FedAvg(), fold=R.Median())
+    robust = md.Robust(md.FedAvg(), rule=R.Median())
     private = md.Private(md.FedAvg(), noise=1.0)
     with pytest.raises(Unsupported, match="DP-FedAvg cannot be robust: it adds noise to sums of replies"):
-        md.Robust(private, fold=R.Median())
+        md.Robust(private, rule=R.Median())
     with pytest.raises(Unsupported, match=r"Median-FedAvg cannot be private: .*unit='row', which adds the noise at"):
         md.Private(robust, noise=1.0)
     with pytest.raises(Unsupported, match="Median-FedAvg cannot be robust"):
-        md.Robust(robust, fold=R.Median())
+        md.Robust(robust, rule=R.Median())
     with pytest.raises(Unsupported, match="EWC cannot be robust: it asks every client at the end of a task"):
-        md.Robust(md.EWC(), fold=R.Median())
+        md.Robust(md.EWC(), rule=R.Median())
 
 
 @pytest.mark.slow
 def test_noise_at_the_clients_goes_with_a_fold_whichever_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dp_accounting")
     monkeypatch.setattr(md.Private, "identity", "the same noise for both")
-    inside = md.Robust(md.Private(md.FedAvg(), unit="row", noise=1.0), fold=R.Median())
-    outside = md.Private(md.Robust(md.FedAvg(), fold=R.Median()), unit="row", noise=1.0)
+    inside = md.Robust(md.Private(md.FedAvg(), unit="row", noise=1.0), rule=R.Median())
+    outside = md.Private(md.Robust(md.FedAvg(), rule=R.Median()), unit="row", noise=1.0)
     a = run(inside)
     b = run(outside)
     assert torch.equal(a.x, b.x)
@@ -208,37 +208,37 @@ def test_noise_at_the_clients_goes_with_a_fold_whichever_is_outside(monkeypatch:
 
 def test_weights_by_rows_and_models_with_buffers_are_refused() -> None:
     with pytest.raises(Unsupported, match=r"the same weight for every client: give Federation\(weights='uniform'\)"):
-        run(md.Robust(md.FedAvg(), fold=R.Median()), federation(weights="size"))
+        run(md.Robust(md.FedAvg(), rule=R.Median()), federation(weights="size"))
     net = torch.nn.Sequential(torch.nn.Linear(64, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 10))
     data = md.datasets.digits().standardise().flatten()
     fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(5), weights="uniform")
     with pytest.raises(
         Unsupported, match="a model with buffers, such as BatchNorm's, whose mean one Byzantine client can set"
     ):
-        run(md.Robust(md.FedAvg(), fold=R.Median()), fed)
+        run(md.Robust(md.FedAvg(), rule=R.Median()), fed)
 
 
 def test_more_liars_than_krum_bears_are_refused_before_anybody_is_asked() -> None:
     with pytest.raises(
-        RecipeError, match=r"Krum\(liars=0.45\) needs 13 replies to tolerate 5 Byzantine clients of the 10"
+        RecipeError, match=r"Krum\(byzantine=0.45\) needs 13 replies to tolerate 5 Byzantine clients of the 10"
     ) as caught:
-        run(md.Robust(md.FedAvg(), fold=R.Krum(0.45)))
+        run(md.Robust(md.FedAvg(), rule=R.Krum(0.45)))
     assert len(caught.value.result.ledger) == 0
 
 
 def test_lost_replies_that_make_the_cohort_too_small_end_the_run_with_the_rounds_before() -> None:
-    method = md.Robust(md.FedAvg(), fold=R.Krum(0.2))
-    with pytest.raises(TooFewReplies, match=r"round \d+, train: Krum\(liars=0.2\) needs \d+ replies") as caught:
+    method = md.Robust(md.FedAvg(), rule=R.Krum(0.2))
+    with pytest.raises(TooFewReplies, match=r"round \d+, train: Krum\(byzantine=0.2\) needs \d+ replies") as caught:
         run(method, rounds=50, transport=Lossy(loss=0.2), seed=1)
     assert caught.value.result.status.outcome == "failed"
     assert len(caught.value.result.history) > 1
     assert run(method, transport=Lossy(loss=0.05)).status.ok
 
 
-@pytest.mark.parametrize("fold", [R.TrimmedMean(0.2), R.Mixed(R.TrimmedMean(0.2), 0.2)], ids=lambda f: f.name)
-def test_the_promised_share_is_tolerated_if_replies_are_lost(fold: R.Fold) -> None:
+@pytest.mark.parametrize("rule", [R.TrimmedMean(0.2), R.Mixed(R.TrimmedMean(0.2), 0.2)], ids=lambda f: f.name)
+def test_the_promised_share_is_tolerated_if_replies_are_lost(rule: R.Rule) -> None:
     fed = federation(attack=md.scenarios.Attack("gaussian", share=0.2, strength=1e4))
-    assert run(md.Robust(md.FedAvg(), fold=fold), fed, transport=Lossy(loss=0.1)).history[-1]["accuracy"] > 0.8
+    assert run(md.Robust(md.FedAvg(), rule=rule), fed, transport=Lossy(loss=0.1)).history[-1]["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize(("share", "messages"), [(0.4, ["tolerates 1 Byzantine clients of the 4", "0.13:"]), (1.0, [])])
@@ -246,7 +246,7 @@ def test_a_draw_that_may_have_more_liars_than_the_share_is_warned_of(
     share: float, messages: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     # P(2 of the 2 among 4 of 10) = C(8, 2) / C(10, 4) = 28 / 210.
-    run(md.Robust(md.FedAvg(), fold=R.TrimmedMean(0.2)), federation(participation=share))
+    run(md.Robust(md.FedAvg(), rule=R.TrimmedMean(0.2)), federation(participation=share))
     warned = [r.getMessage() for r in caplog.records if "raise participation=" in r.getMessage()]
     assert len(warned) == len(messages[:1])
     assert all(word in warned[0] for word in messages)
@@ -254,7 +254,7 @@ def test_a_draw_that_may_have_more_liars_than_the_share_is_warned_of(
 
 def test_a_reply_of_nan_ends_the_run_or_is_left_out() -> None:
     fed = federation(pace=md.scenarios.Pace(lr=[0.1] * 9 + [1e200]))
-    method = md.Robust(md.FedAvg(), fold=R.Median())
+    method = md.Robust(md.FedAvg(), rule=R.Median())
     with pytest.raises(md.contract.errors.Diverged, match="client 9 sent numbers that are not finite"):
         run(method, fed)
     result = run(method, fed, reply_policy=md.ReplyPolicy(faulty="drop"))
@@ -263,7 +263,7 @@ def test_a_reply_of_nan_ends_the_run_or_is_left_out() -> None:
 
 
 @dataclass(frozen=True)
-class Own(R.Fold):
+class Own(R.Rule):
     """A user's own rule."""
 
     function: Callable[[torch.Tensor], Any]
@@ -285,14 +285,14 @@ class Own(R.Fold):
 )
 def test_a_rule_of_ones_own_makes_one_vector(rule: Callable[[torch.Tensor], Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        run(md.Robust(md.FedAvg(), fold=Own(rule)), rounds=1)
+        run(md.Robust(md.FedAvg(), rule=Own(rule)), rounds=1)
 
 
 def test_a_rule_of_ones_own_may_compute_by_numpy_in_double_precision() -> None:
     net = md.problems.Network(torch.nn.Linear(64, 10))
     fed = md.Federation(net, data=md.datasets.digits(), partition=md.scenarios.IID(4), weights="uniform")
     rule = Own(lambda rows: rows.double().mean(0).numpy())
-    assert run(md.Robust(md.FedAvg(), fold=rule), fed).x.dtype == torch.float32
+    assert run(md.Robust(md.FedAvg(), rule=rule), fed).x.dtype == torch.float32
 
 
 @dataclass
@@ -331,6 +331,6 @@ def test_those_who_are_asked_again_may_be_all_liars_of_the_round() -> None:
         weights="uniform",
         attack=attack,
     )
-    method = md.Robust(AsksAgain(attack.liars(0, 20)), fold=R.TrimmedMean(0.1))
-    assert len(attack.liars(0, 20)) == 2
+    method = md.Robust(AsksAgain(attack.attackers(0, 20)), rule=R.TrimmedMean(0.1))
+    assert len(attack.attackers(0, 20)) == 2
     assert float(md.run(method, fed, rounds=2, progress=False).x.norm()) < 100

@@ -1,4 +1,4 @@
-"""Every fold against byzfl, closed forms, other orders of its rows, and rows that lie."""
+"""Every rule against byzfl, closed forms, other orders of its rows, and rows that lie."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 import medley as md
 from medley.contract.errors import RecipeError, TooFewReplies
 from medley.robust.mixed import mix
-from medley.robust.rule import Context, distances, liars_among, median, products, squared_distances, trimmed
+from medley.robust.rule import Context, byzantine_among, distances, median, products, squared_distances, trimmed
 from support.pairs import quick
 
 R = md.robust
 CASES = json.loads(Path(__file__).with_name("byzfl.json").read_text())["cases"]
 
 
-def folds(liars: float) -> list[R.Fold]:
-    """Every fold, bearing this share of liars; the root of FLTrust is row 0."""
+def folds(liars: float) -> list[R.Rule]:
+    """Every rule, bearing this share of liars; the root of FLTrust is row 0."""
     rules = [
         R.TrimmedMean(liars),
         R.Median(),
@@ -33,11 +33,11 @@ def folds(liars: float) -> list[R.Fold]:
         R.CentredClipping(steps=40),
         R.FLTrust(0),
     ]
-    return [*rules, *(R.Mixed(fold, liars) for fold in rules)]
+    return [*rules, *(R.Mixed(rule, liars) for rule in rules)]
 
 
-def context(fold: R.Fold, root: int = 0) -> Context:
-    return Context(root=root) if fold.root_client is not None else Context()
+def context(rule: R.Rule, root: int = 0) -> Context:
+    return Context(root=root) if rule.root_client is not None else Context()
 
 
 def rows_of(a: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -45,14 +45,14 @@ def rows_of(a: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -
 
 
 @pytest.mark.parametrize(("far", "near"), [(1e6, 3.0), (1e12, 1e5), (1e37, 1e30)])
-@pytest.mark.parametrize("fold", [R.Krum(0.2), R.MultiKrum(0.2)], ids=str)
-def test_a_far_liar_does_not_hide_a_near_one(fold: R.Fold, far: float, near: float) -> None:
+@pytest.mark.parametrize("rule", [R.Krum(0.2), R.MultiKrum(0.2)], ids=str)
+def test_a_far_liar_does_not_hide_a_near_one(rule: R.Rule, far: float, near: float) -> None:
     """The far one's distances made all scores equal but for rounding, and the one nearest to it won."""
     x = rows_of(10, 20)
     honest = float(x[2:].norm(dim=1).max())
     x[:2] = torch.eye(20, dtype=x.dtype)[0] * torch.tensor([[near], [far]], dtype=x.dtype)
     for rows in (x, x.flip(0)):
-        assert float(fold(rows).norm()) <= max(honest, 3.0)
+        assert float(rule(rows).norm()) <= max(honest, 3.0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"a={c['a']} f={c['f']}")
@@ -108,41 +108,41 @@ def test_fltrust_by_hand() -> None:
 
 def test_centred_clipping_goes_on_from_the_last_vector() -> None:
     x = torch.full((4, 3), 10.0)
-    fold = R.CentredClipping(radius=1.0, steps=1)
-    one = fold(x)
+    rule = R.CentredClipping(radius=1.0, steps=1)
+    one = rule(x)
     assert float(one.norm()) == pytest.approx(1.0)
-    assert float(fold(x, Context(before=one)).norm()) == pytest.approx(2.0)
-    assert float(fold(x, Context(before=torch.zeros(2))).norm()) == pytest.approx(1.0)  # of another shape: anew
+    assert float(rule(x, Context(before=one)).norm()) == pytest.approx(2.0)
+    assert float(rule(x, Context(before=torch.zeros(2))).norm()) == pytest.approx(1.0)  # of another shape: anew
 
 
-@pytest.mark.parametrize("fold", quick(5, folds(0.2)), ids=lambda f: f.name)
+@pytest.mark.parametrize("rule", quick(5, folds(0.2)), ids=lambda f: f.name)
 @given(a=st.integers(8, 14), d=st.integers(1, 6), seed=st.integers(0, 1000))
 @settings(max_examples=12, deadline=None)
-def test_the_order_of_rows_plays_no_part(fold: R.Fold, a: int, d: int, seed: int) -> None:
+def test_the_order_of_rows_plays_no_part(rule: R.Rule, a: int, d: int, seed: int) -> None:
     x = rows_of(a, d, seed)
-    if isinstance(fold, R.Mixed) and "Krum" in fold.name:
+    if isinstance(rule, R.Mixed) and "Krum" in rule.name:
         # Groups of one size, whose rows are alike, are a tie that only their order can decide.
-        assume(len(mix(x, liars_among(fold, a)).round(decimals=9).unique(dim=0)) > a // 2)
+        assume(len(mix(x, byzantine_among(rule, a)).round(decimals=9).unique(dim=0)) > a // 2)
     order = torch.randperm(a, generator=torch.Generator().manual_seed(seed))
     root = order.tolist().index(0)
-    assert torch.allclose(fold(x, context(fold)), fold(x[order], context(fold, root)), atol=1e-9)
+    assert torch.allclose(rule(x, context(rule)), rule(x[order], context(rule, root)), atol=1e-9)
 
 
-@pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
+@pytest.mark.parametrize("rule", folds(0.2), ids=lambda f: f.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equal_rows_are_their_mean(fold: R.Fold, dtype: torch.dtype) -> None:
+def test_equal_rows_are_their_mean(rule: R.Rule, dtype: torch.dtype) -> None:
     x = rows_of(1, 9, dtype=dtype).repeat(10, 1)
-    vector = fold(x, context(fold))
+    vector = rule(x, context(rule))
     assert vector.dtype == dtype
     assert torch.allclose(vector, x[0], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("fold", folds(4 / 11), ids=lambda f: f.name)
+@pytest.mark.parametrize("rule", folds(4 / 11), ids=lambda f: f.name)
 @pytest.mark.parametrize("size", quick(1, [1e2, 1e6, 1e15]))
 @given(seed=st.integers(0, 200), f=st.integers(1, 4))
 @settings(max_examples=8, deadline=None)
 def test_liars_that_are_borne_move_it_no_further_than_honest_rows_lie_apart(
-    fold: R.Fold, size: float, seed: int, f: int
+    rule: R.Rule, size: float, seed: int, f: int
 ) -> None:
     a = 11
     d = 6
@@ -150,24 +150,24 @@ def test_liars_that_are_borne_move_it_no_further_than_honest_rows_lie_apart(
     honest = x[: a - f]
     spread = float(distances(honest, honest.mean(0)).max())
     x[a - f :] = size * torch.randn(f, d, generator=torch.Generator().manual_seed(seed))
-    away = float((fold(x, context(fold)) - honest.mean(0)).norm())
+    away = float((rule(x, context(rule)) - honest.mean(0)).norm())
     assert away < 4 * spread, (away, spread)
 
 
-@pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
-def test_a_mean_is_moved_by_one_liar_and_no_fold_is(fold: R.Fold) -> None:
+@pytest.mark.parametrize("rule", folds(0.2), ids=lambda f: f.name)
+def test_a_mean_is_moved_by_one_liar_and_no_fold_is(rule: R.Rule) -> None:
     x = rows_of(12, 40)
     lied = x.clone()
     lied[-1] = 1e6
-    plain = fold(x, context(fold))
+    plain = rule(x, context(rule))
     assert float((lied.mean(0) - x.mean(0)).norm()) > 1e5
-    assert float((fold(lied, context(fold)) - plain).norm()) < 2 * float(distances(x, x.mean(0)).max())
+    assert float((rule(lied, context(rule)) - plain).norm()) < 2 * float(distances(x, x.mean(0)).max())
 
 
-@pytest.mark.parametrize("fold", folds(0.2), ids=lambda f: f.name)
-def test_the_same_rows_give_the_same_bits(fold: R.Fold) -> None:
+@pytest.mark.parametrize("rule", folds(0.2), ids=lambda f: f.name)
+def test_the_same_rows_give_the_same_bits(rule: R.Rule) -> None:
     x = rows_of(12, 9000, dtype=torch.float32)
-    assert torch.equal(fold(x, context(fold)), fold(x.clone(), context(fold)))
+    assert torch.equal(rule(x, context(rule)), rule(x.clone(), context(rule)))
 
 
 def test_the_number_of_liars_is_rounded_up_but_not_by_a_rounding_error() -> None:
@@ -180,16 +180,16 @@ def test_the_number_of_liars_is_rounded_up_but_not_by_a_rounding_error() -> None
         (0.2, 4, 1),
         (0.0, 9, 0),
     ):
-        assert liars_among(R.Krum(share), a) == f
-    assert liars_among(R.Median(), 10) == 0
+        assert byzantine_among(R.Krum(share), a) == f
+    assert byzantine_among(R.Median(), 10) == 0
 
 
 @pytest.mark.parametrize("make", [R.TrimmedMean, R.Krum, R.MultiKrum, lambda s: R.Mixed(R.Median(), s)])
 @pytest.mark.parametrize("share", [0.5, -0.1, 1.0, float("nan")])
 def test_a_share_of_a_half_is_refused(make: Any, share: Any) -> None:
-    with pytest.raises(RecipeError, match=r"liars=.*must be a number in \[0, 0.5\)") as caught:
+    with pytest.raises(RecipeError, match=r"byzantine=.*must be a number in \[0, 0.5\)") as caught:
         make(share)
-    assert caught.value.key == "liars"
+    assert caught.value.key == "byzantine"
 
 
 def test_mixing_twice_is_refused() -> None:
@@ -197,30 +197,30 @@ def test_mixing_twice_is_refused() -> None:
         R.Mixed(R.Mixed(R.Median(), 0.2), 0.2)
 
 
-@pytest.mark.parametrize("fold", [R.Krum(0.3), R.MultiKrum(0.3), R.Mixed(R.Krum(0.3), 0.3)], ids=lambda f: f.name)
-def test_krum_wants_two_f_and_three_replies(fold: R.Fold) -> None:
-    assert fold.least(10) == 9
-    fold(rows_of(10, 3))
+@pytest.mark.parametrize("rule", [R.Krum(0.3), R.MultiKrum(0.3), R.Mixed(R.Krum(0.3), 0.3)], ids=lambda f: f.name)
+def test_krum_wants_two_f_and_three_replies(rule: R.Rule) -> None:
+    assert rule.least(10) == 9
+    rule(rows_of(10, 3))
     with pytest.raises(
         TooFewReplies, match=r"Krum.* needs 5 replies to tolerate 1 Byzantine clients of the 2 asked, but"
     ):
-        fold(rows_of(2, 3))
+        rule(rows_of(2, 3))
     with pytest.raises(
         TooFewReplies,
-        match=r"Krum\(liars=0.45.* needs 9 replies to tolerate 3 Byzantine clients of the 6 asked, but got 6",
+        match=r"Krum\(byzantine=0.45.* needs 9 replies to tolerate 3 Byzantine clients of the 6 asked, but got 6",
     ):
         R.Krum(0.45)(rows_of(6, 3))
 
 
-@pytest.mark.parametrize("fold", [R.TrimmedMean(0.2), R.MultiKrum(0.2), R.Mixed(R.TrimmedMean(0.2), 0.2)], ids=str)
-def test_lost_honest_replies_do_not_make_fewer_liars(fold: R.Fold) -> None:
+@pytest.mark.parametrize("rule", [R.TrimmedMean(0.2), R.MultiKrum(0.2), R.Mixed(R.TrimmedMean(0.2), 0.2)], ids=str)
+def test_lost_honest_replies_do_not_make_fewer_liars(rule: R.Rule) -> None:
     x = rows_of(9, 5)
     x[:2] = torch.tensor([[1e9], [-3e9]])
-    assert float(fold(x, Context(requested=10)).norm()) < 10
-    least = fold.least(10)
-    assert float(fold(x[:least], Context(requested=10)).norm()) < 10
+    assert float(rule(x, Context(requested=10)).norm()) < 10
+    least = rule.least(10)
+    assert float(rule(x[:least], Context(requested=10)).norm()) < 10
     with pytest.raises(TooFewReplies, match=rf"needs {least} replies to tolerate 2 Byzantine clients of the 10 asked"):
-        fold(x[: least - 1], Context(requested=10))
+        rule(x[: least - 1], Context(requested=10))
 
 
 def test_multi_krum_keeps_no_more_than_may_be_honest() -> None:

@@ -42,7 +42,7 @@ def lied(attack: Attack, n: int = 10, tag: tuple[int, int] = (1, 0)) -> tuple[di
     """The replies as the server gets them, and the liars."""
     lies = attack.lies(0, n)
     assert lies is not None
-    return lies(tag, replies(n)), list(attack.liars(0, n))  # type: ignore[arg-type,return-value]
+    return lies(tag, replies(n)), list(attack.attackers(0, n))  # type: ignore[arg-type,return-value]
 
 
 def vectors(of: dict[int, dict[str, Any]], ids: Any) -> Tensor:
@@ -50,16 +50,16 @@ def vectors(of: dict[int, dict[str, Any]], ids: Any) -> Tensor:
 
 
 def test_liars_are_drawn_once_and_more_include_fewer() -> None:
-    few = Attack("alie", 0.1).liars(3, 40)
-    many = Attack("ipm", 0.4).liars(3, 40)
+    few = Attack("alie", 0.1).attackers(3, 40)
+    many = Attack("ipm", 0.4).attackers(3, 40)
     assert (len(few), len(many)) == (4, 16)
     assert set(few) < set(many)
-    assert few != Attack("alie", 0.1).liars(4, 40)
-    assert Attack("alie", 0.29).liars(0, 100) == Attack("gaussian", 0.29).liars(0, 100)
-    assert len(Attack("alie", 0.29).liars(0, 100)) == 29
-    honest = Attack("alie", 0.4, honest=many).liars(3, 40)
+    assert few != Attack("alie", 0.1).attackers(4, 40)
+    assert Attack("alie", 0.29).attackers(0, 100) == Attack("gaussian", 0.29).attackers(0, 100)
+    assert len(Attack("alie", 0.29).attackers(0, 100)) == 29
+    honest = Attack("alie", 0.4, honest=many).attackers(3, 40)
     assert not set(honest) & set(many)
-    assert Attack("alie", 0.0).liars(0, 10) == ()
+    assert Attack("alie", 0.0).attackers(0, 10) == ()
     assert Attack("alie", 0.0).lies(0, 10) is None
 
 
@@ -84,10 +84,10 @@ def test_alie_is_a_shift_by_deviations_of_the_replies_that_liars_know() -> None:
     lies, liars = lied(Attack("alie", 0.3))
     rows = vectors(was, [i for i in range(10) if i not in liars])
     assert torch.allclose(vectors(lies, liars), (rows.mean(0) + 1.5 * rows.std(0)).expand(3, -1))
-    of_liars, _ = lied(Attack("alie", 0.3, knows="liars", strength=2))
+    of_liars, _ = lied(Attack("alie", 0.3, knows="attackers", strength=2))
     rows = vectors(was, liars)
     assert torch.allclose(vectors(of_liars, liars), (rows.mean(0) + 2 * rows.std(0)).expand(3, -1))
-    one, liars = lied(Attack("alie", 0.1, knows="liars"))
+    one, liars = lied(Attack("alie", 0.1, knows="attackers"))
     assert torch.equal(vectors(one, liars), vectors(was, liars))  # one liar has no deviation to go by
     # n = 50 workers, m = 24 of them liars: s = 2, Φ(z) = 24/26.
     assert z_max(50, 24) == pytest.approx(1.4261, abs=1e-4)
@@ -105,7 +105,7 @@ def test_alie_and_inner_products_are_those_of_byzfl() -> None:
             continue
         for kind, name, s in (("alie", "ALIE", 1.2), ("ipm", "IPM", 0.6)):
             attack = Attack(kind, f / a, strength=s)  # type: ignore[arg-type]
-            liars = attack.liars(0, a)
+            liars = attack.attackers(0, a)
             order = [*(i for i in range(a) if i not in liars), *liars]
             x = torch.tensor(case["rows"], dtype=torch.float64)
             lies = attack.lies(0, a)
@@ -122,7 +122,7 @@ def test_gaussian_lies_are_noise_of_a_named_stream() -> None:
     assert lies is not None
     zero = {i: {"delta": torch.zeros(n, dtype=torch.float64)} for i in range(10)}
     a, again, later = lies((1, 0), zero), lies((1, 0), zero), lies((2, 0), zero)  # type: ignore[arg-type]
-    i, j, *_ = attack.liars(0, 10)
+    i, j, *_ = attack.attackers(0, 10)
     noise = a[i]["delta"]
     assert isinstance(noise, Tensor)
     assert float(noise.std()) == pytest.approx(2.0, rel=0.03)
@@ -135,7 +135,7 @@ def test_gaussian_lies_are_noise_of_a_named_stream() -> None:
 def test_labels_flip_at_liars_alone() -> None:
     plain = federation().draw(1)
     flipped = federation(Attack("label flip", 0.3)).draw(1)
-    liars = Attack("label flip", 0.3).liars(1, 10)
+    liars = Attack("label flip", 0.3).attackers(1, 10)
     for i in range(10):
         (_, y, _), (_, z, _) = plain.rows.of(0, i), flipped.rows.of(0, i)
         assert torch.equal(z, 9 - y if i in liars else y)
@@ -147,7 +147,7 @@ def test_a_backdoor_writes_its_patch_into_a_part_of_the_liars_rows() -> None:
     attack = Attack("backdoor", 0.2, target=3, patch=2, poisoned=0.25)
     plain = federation().draw(0)
     poisoned = federation(attack).draw(0)
-    liars = attack.liars(0, 10)
+    liars = attack.attackers(0, 10)
     for i in range(10):
         (X, y, _), (X_now, y_now, _) = plain.rows.of(0, i), poisoned.rows.of(0, i)
         changed = (X_now != X).any(1) | (y != y_now)
@@ -216,7 +216,7 @@ def test_means_sums_and_single_replies_are_lied_to_alike() -> None:
     fed = federation(Attack("sign flip", 0.3, strength=3.0))
     lied_to = run(md.FedAvg(), fed, 1)
     honest = run(md.FedAvg(), federation(), 1)
-    robust = run(md.Robust(md.FedAvg(), fold=R.TrimmedMean(0.0)), fed, 1)
+    robust = run(md.Robust(md.FedAvg(), rule=R.TrimmedMean(0.0)), fed, 1)
     assert torch.allclose(lied_to.x, robust.x, atol=1e-6)
     assert float((lied_to.x - honest.x).norm()) > 0.1 * float(honest.x.norm())
 
@@ -237,14 +237,14 @@ def test_replies_are_bounded_after_they_are_lied_about() -> None:
 
 def test_lost_liars_lie_about_nothing() -> None:
     fed = federation(Attack("alie", 0.3))
-    assert run(md.Robust(md.FedAvg(), fold=R.Median()), fed, 5, transport=Lossy(loss=0.5)).status.ok
+    assert run(md.Robust(md.FedAvg(), rule=R.Median()), fed, 5, transport=Lossy(loss=0.5)).status.ok
 
 
 @pytest.mark.slow
 def test_folds_hold_where_the_mean_breaks() -> None:
     fed = federation(Attack("ipm", 0.3, strength=10.0))
     broken = run(md.FedAvg(), fed, 20, throw=False).history[-1]["accuracy"]
-    robust = run(md.Robust(md.FedAvg(), fold=R.Mixed(R.TrimmedMean(0.3), 0.3)), fed, 20).history[-1]["accuracy"]
+    robust = run(md.Robust(md.FedAvg(), rule=R.Mixed(R.TrimmedMean(0.3), 0.3)), fed, 20).history[-1]["accuracy"]
     assert broken < 0.3 < 0.8 < robust
 
 

@@ -17,7 +17,7 @@ from medley.contract.message import nbytes
 from medley.runtime.clock import Device
 from medley.server.bookkeeping import Bookkeeping
 from medley.server.cohort import LiveCohort
-from medley.transports.local import LocalConnection
+from medley.transports.inprocess import InProcessConnection
 from medley.wire.codecs import Cast
 from medley.wire.exchange import Exchange
 from medley.wire.ledger import Entry
@@ -31,7 +31,7 @@ p = [n / 30 for n in sizes]
 
 def lossy(**lost: str) -> Callable[[Any], Lossy]:
     """lossy(c2="reply"): of exchange 0 in round 1."""
-    return lambda host: Lossy(LocalConnection(host), {(1, 0, int(k[1:])): v for k, v in lost.items()})
+    return lambda host: Lossy(InProcessConnection(host), {(1, 0, int(k[1:])): v for k, v in lost.items()})
 
 
 def test_mean_sum_and_each_by_hand():
@@ -173,7 +173,7 @@ def test_sums_have_the_same_bits_in_whatever_order_blocks_arrive(order: list[int
     fed = eight
     x = torch.randn(3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     plain = cohort(toy, 8, fed=fed).ask(toy.train, Say(x)).mean()
-    shuffled = cohort(toy, 8, fed=fed, connection=lambda s: Shuffled(LocalConnection(s), tuple(order)))
+    shuffled = cohort(toy, 8, fed=fed, connection=lambda s: Shuffled(InProcessConnection(s), tuple(order)))
     assert torch.equal(shuffled.ask(toy.train, Say(x)).mean().v, plain.v)
 
 
@@ -188,7 +188,7 @@ def test_a_folded_sum_is_the_sum_of_the_replies_whatever_the_blocks():
 def test_blocks_are_consecutive_ids_of_the_cohort():
     seen: list[Exchange] = []
 
-    class Watching(LocalConnection):
+    class Watching(InProcessConnection):
         def exchange(self, exchange: Exchange) -> Any:
             seen.append(exchange)
             return super().exchange(exchange)
@@ -249,7 +249,7 @@ def test_notes_end_in_the_bookkeeping():
 
 def test_a_new_cohort_goes_on_with_the_same_bookkeeping():
     fed, books = federation(), Bookkeeping()
-    connection = LocalConnection(host(fed, toy))
+    connection = InProcessConnection(host(fed, toy))
     shares = fed.draw(0).p
     for round in (1, 2, 3):
         LiveCohort((0, 1), shares, round, connection, books).ask(toy.train, Say(x)).mean()

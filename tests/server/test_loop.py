@@ -16,7 +16,7 @@ from medley.server.options import RunOptions
 from medley.server.run_state import RunState
 from medley.storage import checkpoint, events, spill
 from medley.storage.result import Result
-from medley.transports.local import LocalConnection
+from medley.transports.inprocess import InProcessConnection
 from support.pairs import quick
 from support.toys import Kill, Toy, federation, host
 
@@ -372,7 +372,13 @@ def test_all_that_a_checkpoint_holds_comes_back_on_the_device_of_the_run(tmp_pat
     fed = federation()
     sim, x = fed.draw(0), torch.zeros(3, dtype=torch.float64)
     loop = Loop(
-        Toy(), LocalConnection(host(fed, Toy())), x, (x, x.long()), sim, NoFigures(), RunOptions(1, checkpoint=tmp_path)
+        Toy(),
+        InProcessConnection(host(fed, Toy())),
+        x,
+        (x, x.long()),
+        sim,
+        NoFigures(),
+        RunOptions(1, checkpoint=tmp_path),
     )
     loop()
     loop.x0 = x.to("meta")

@@ -92,7 +92,7 @@ class AtNodes(FlowerConnection):
             yield self.host.serve_block(exchange, block, memories)[0]
 
 
-class InProcess:
+class FlowerInProcess:
     """A transport: every client of a host behind an app of its own."""
 
     def __init__(self, folder: Path) -> None:

@@ -17,7 +17,7 @@ from medley.engines import choose
 from medley.problems import Synthetic
 from medley.server.bookkeeping import Bookkeeping
 from medley.server.cohort import LiveCohort
-from medley.transports.local import LocalConnection
+from medley.transports.inprocess import InProcessConnection
 from support.toys import Lossy
 
 
@@ -37,7 +37,7 @@ class Rig:
         engine = choose("seq", sim.problem, "cpu")
         self.client = lambda i, t: sim.client(i, t, engine)
         self.host = ClientHost(method, sim.problem, self.client)
-        self.connection = Lossy(LocalConnection(self.host), lost or {})
+        self.connection = Lossy(InProcessConnection(self.host), lost or {})
         self.bookkeeping = Bookkeeping()
         self.t = 0
         self.s = method.start(torch.zeros(sim.problem.d, dtype=dtype) if x is None else x.to(dtype))

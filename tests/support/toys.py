@@ -24,7 +24,7 @@ from medley.engines import choose
 from medley.runtime.clock import Device
 from medley.server.bookkeeping import Bookkeeping
 from medley.server.cohort import LiveCohort
-from medley.transports.local import LocalConnection
+from medley.transports.inprocess import InProcessConnection
 from medley.wire.codec import Codec, Plain
 from medley.wire.exchange import Exchange, Tag
 from medley.wire.fold import Fold
@@ -217,7 +217,7 @@ def cohort(
         tuple(range(clients) if ids is None else ids),
         fed.draw(0).p,
         round,
-        (connection or LocalConnection)(client_host) if not hasattr(connection, "exchange") else connection,
+        (connection or InProcessConnection)(client_host) if not hasattr(connection, "exchange") else connection,
         bookkeeping or Bookkeeping(),
         codec or Plain(),
         block,
@@ -229,7 +229,7 @@ def cohort(
 class Shuffled:
     """Delivers blocks in the order of ``order``."""
 
-    inner: LocalConnection
+    inner: InProcessConnection
     order: tuple[int, ...]
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
@@ -244,7 +244,7 @@ class Shuffled:
 class Lossy:
     """Loses what ``lost`` names: (round, exchange, client) -> "request" or "reply"."""
 
-    inner: LocalConnection
+    inner: InProcessConnection
     lost: Mapping[tuple[int, int, int], str]
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
@@ -284,4 +284,4 @@ class LossyTransport:
     lost: Any
 
     def open(self, host: ClientHost) -> Lossy:
-        return Lossy(LocalConnection(host), self.lost)
+        return Lossy(InProcessConnection(host), self.lost)

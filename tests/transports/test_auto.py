@@ -14,9 +14,9 @@ import torch
 
 import medley as md
 from medley.runtime.cores import cores, one_thread
-from medley.transports import Auto, Local, Processes, auto
+from medley.transports import Auto, InProcess, Processes, auto
 from medley.transports.auto import AutoConnection, LongConnection, Unchosen, forks
-from medley.transports.local import LocalConnection
+from medley.transports.inprocess import InProcessConnection
 from support.pairs import quick
 from support.scripted import Script, assert_same, federation, train
 
@@ -40,7 +40,7 @@ def test_bits_are_the_same_here_and_there(
 ) -> None:
     monkeypatch.setattr(auto, "SPENT", spent)
     monkeypatch.setattr(auto, "LEAST", 0.0)
-    here, there = run(Local(), method), run(Auto(2), method)
+    here, there = run(InProcess(), method), run(Auto(2), method)
     assert here.digest == there.digest
     assert there.environment["place"].startswith(place)
     assert "place" not in here.environment
@@ -59,12 +59,12 @@ def test_workers_take_over_in_the_middle_of_an_exchange(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(AutoConnection, "serve_from", counted)
     monkeypatch.setattr(auto, "SPENT", 1e-9)  # the first block is served here, the second in a worker
-    assert run(Auto(2), md.FedAvg(), fed).digest == run(Local(), md.FedAvg(), fed).digest
+    assert run(Auto(2), md.FedAvg(), fed).digest == run(InProcess(), md.FedAvg(), fed).digest
     assert served == [0, 0]  # of the first round's two blocks one is left, which a worker would not serve sooner
     served.clear()
 
     fed = digits(80, buffers=True)
-    assert run(Auto(2), md.FedAvg(), fed).digest == run(Local(), md.FedAvg(), fed).digest
+    assert run(Auto(2), md.FedAvg(), fed).digest == run(InProcess(), md.FedAvg(), fed).digest
     assert served == [1, 0, 0]
 
 
@@ -72,16 +72,16 @@ def test_workers_take_over_in_the_middle_of_an_exchange(monkeypatch: pytest.Monk
 def test_a_small_run_stays_here() -> None:
     there = run(Auto(2), md.FedAvg(), digits(10))
     assert there.environment["place"].startswith("this process: 0 s of work here")
-    assert there.digest == run(Local(), md.FedAvg(), digits(10)).digest
+    assert there.digest == run(InProcess(), md.FedAvg(), digits(10)).digest
 
 
 @pytest.mark.slow
 def test_an_error_of_a_client_is_that_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "SPENT", 0.0)
     monkeypatch.setattr(auto, "LEAST", 0.0)
-    assert_same(train(Script(), Local(), federation()), train(Script(), Auto(3), federation()))
+    assert_same(train(Script(), InProcess(), federation()), train(Script(), Auto(3), federation()))
     told = []
-    for transport in (Local(), Auto(2)):
+    for transport in (InProcess(), Auto(2)):
         with pytest.raises(md.MedleyError) as caught:
             run(transport, md.FedAvg(), digits(lr=1e30))
         told.append(str(caught.value))
@@ -93,13 +93,13 @@ def test_an_error_of_a_client_is_that_of_one_process(monkeypatch: pytest.MonkeyP
 def test_one_thread_asked_for_is_one_process_and_more_are_as_many() -> None:
     host = _host()
     assert torch.get_num_threads() == 1
-    assert type(Auto().open(host)) is LocalConnection
-    assert type(Unchosen().open(host)) is LocalConnection
-    assert type(Auto(1).open(host)) is LocalConnection
+    assert type(Auto().open(host)) is InProcessConnection
+    assert type(Unchosen().open(host)) is InProcessConnection
+    assert type(Auto(1).open(host)) is InProcessConnection
     torch.set_num_threads(2)
     try:
         connection = Auto().open(host)
-        assert type(connection) is (AutoConnection if cores() > 1 else LocalConnection)
+        assert type(connection) is (AutoConnection if cores() > 1 else InProcessConnection)
         if isinstance(connection, AutoConnection):
             assert len(connection.workers) == 2
         connection.close()
@@ -110,7 +110,7 @@ def test_one_thread_asked_for_is_one_process_and_more_are_as_many() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
-    assert two.digest == run(Local()).digest == run(Processes(2)).digest
+    assert two.digest == run(InProcess()).digest == run(Processes(2)).digest
 
 
 def test_nothing_is_forked_where_that_is_not_safe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_nothing_is_forked_where_that_is_not_safe(monkeypatch: pytest.MonkeyPatc
     assert found == [False]
     monkeypatch.setattr("sys.platform", "darwin")
     assert not forks("cpu")
-    assert type(Auto(2).open(_host())) is LocalConnection
+    assert type(Auto(2).open(_host())) is InProcessConnection
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr(multiprocessing.current_process(), "_config", {"daemon": True})
     assert not forks("cpu")
@@ -147,7 +147,7 @@ def test_a_long_run_in_one_process_is_told_once(
         "clients have taken 0 s in this process; run(transport=medley.transports.Auto()) serves them in 4 processes, "
         "each with one thread"
     ]
-    assert result.digest == run(Local()).digest
+    assert result.digest == run(InProcess()).digest
 
 
 def _host() -> Any:
@@ -156,7 +156,7 @@ def _host() -> Any:
     class Keeps:
         def open(self, host: Any) -> Any:
             hosts.append(host)
-            return Local().open(host)
+            return InProcess().open(host)
 
     md.run(md.FedAvg(), digits(2), 0, transport=Keeps(), progress=False)
     return hosts[0]

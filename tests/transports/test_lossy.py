@@ -17,7 +17,7 @@ from medley.contract.errors import ClientFailed, MedleyError, RecipeError, TooFe
 from medley.engines import choose
 from medley.storage import checkpoint
 from medley.storage.result import Result
-from medley.transports import Local, Lossy, Processes
+from medley.transports import InProcess, Lossy, Processes
 from medley.wire.codecs import Delta
 from support.pairs import quick
 from support.toys import Toy, federation
@@ -52,7 +52,7 @@ def test_without_faults_it_is_the_inner_transport_to_the_bit(whole: Result):
     assert list(r.ledger) == list(whole.ledger)
 
 
-@pytest.mark.parametrize("inner", quick(1, [Local(), Processes(2)]), ids=["local", "processes"])
+@pytest.mark.parametrize("inner", quick(1, [InProcess(), Processes(2)]), ids=["local", "processes"])
 def test_with_retries_a_run_of_many_faults_has_the_bits_of_one_without(whole: Result, inner: Any):
     r = md.run(Toy(), federation(11), 6, transport=replace(EVERYTHING, inner=inner), reply_policy=TRYING)
     same(r, whole)
@@ -197,7 +197,7 @@ def test_a_client_that_raises_by_itself_is_dropped_on_any_transport():
             raise ValueError("no disk")
 
     toy, patient = Toy(trouble=trouble), md.ReplyPolicy(faulty="drop")
-    runs = [md.run(toy, federation(11), 3, transport=t, reply_policy=patient) for t in (Local(), Processes(2))]
+    runs = [md.run(toy, federation(11), 3, transport=t, reply_policy=patient) for t in (InProcess(), Processes(2))]
     same(*runs)
     assert {e.client for e in runs[0].ledger if e.method == "train" and not e.up} == {2, 7}
 

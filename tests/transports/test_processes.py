@@ -25,7 +25,7 @@ from medley.clients.host import ClientHost
 from medley.clients.memories import Memories
 from medley.contract import errors, pytree
 from medley.engines.seq import Seq
-from medley.transports import Local, Processes
+from medley.transports import InProcess, Processes
 from medley.transports.arena import ALIGNMENT, Arena
 from medley.transports.failures import describe, revive
 from medley.wire.exchange import Exchange
@@ -35,7 +35,7 @@ from support.scripted import Assassin, Script, assert_same, federation, train
 
 @pytest.mark.parametrize("workers", quick(1, [2, 1, 3, 9]))
 def test_same_bits_whatever_the_number_of_workers(workers: int) -> None:
-    a = train(Script(), Local())
+    a = train(Script(), InProcess())
     assert_same(a, train(Script(), Processes(workers)))
     assert len({e.client for e in a.ledger}) == 6
     assert a["loss"][-1] < a["loss"][0]
@@ -53,7 +53,7 @@ def test_buffers_and_dropout_have_the_same_bits() -> None:
     net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
     data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
     fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(6))
-    a, b = train(Script(), Local(), fed), train(Script(), Processes(2), fed)
+    a, b = train(Script(), InProcess(), fed), train(Script(), Processes(2), fed)
     assert_same(a, b)
     assert a.model is not None
     assert b.model is not None
@@ -67,12 +67,12 @@ def test_slow_clients_do_not_matter() -> None:
     def slow(client: int, round: int) -> None:
         time.sleep(0.05 * (client == (0, 3)[round % 2]))
 
-    assert_same(train(Script(), Local()), train(Script(slow), Processes(2)))
+    assert_same(train(Script(), InProcess()), train(Script(slow), Processes(2)))
 
 
 def test_resume_in_workers_what_began_in_one_process(tmp_path: Path) -> None:
-    whole = train(Script(), Local(), rounds=4)
-    train(Script(), Local(), rounds=2, checkpoint=tmp_path)
+    whole = train(Script(), InProcess(), rounds=4)
+    train(Script(), InProcess(), rounds=2, checkpoint=tmp_path)
     rest = train(Script(), Processes(2), rounds=4, resume=tmp_path)
     assert_same(whole, rest)
 
@@ -88,7 +88,7 @@ def divide(client: int, round: int) -> None:
 
 def test_the_first_block_that_fails_is_reported_as_in_one_process() -> None:
     found = []
-    for transport in (Local(), Processes(2)):
+    for transport in (InProcess(), Processes(2)):
         with pytest.raises(md.ClientFailed) as e:
             train(Script(divide), transport)
         found.append((e.value.client, e.value.round, e.value.method))
@@ -111,7 +111,7 @@ def test_our_errors_keep_class_and_attributes() -> None:
 def test_divergence_is_a_status() -> None:
     fed = federation()
     fed.pace = md.scenarios.Pace(lr=1e200)
-    a, b = (train(Script(), t, fed, throw=False) for t in (Local(), Processes(2)))
+    a, b = (train(Script(), t, fed, throw=False) for t in (InProcess(), Processes(2)))
     assert a.status == b.status
     assert a.status.outcome == "diverged"
 
@@ -172,7 +172,7 @@ def test_settings_that_make_no_sense() -> None:
 
 @pytest.mark.parametrize("workers", quick(1, [1, 2]))
 def test_a_dead_worker_is_replaced_and_nothing_is_lost(tmp_path: Path, workers: int) -> None:
-    assert_same(train(Script(), Local()), train(Script(Assassin(str(tmp_path), 2)), Processes(workers)))
+    assert_same(train(Script(), InProcess()), train(Script(Assassin(str(tmp_path), 2)), Processes(workers)))
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -193,7 +193,7 @@ def test_workers_killed_while_idle() -> None:
             os.kill(p.pid, signal.SIGKILL)
             killed.append(p.pid)
 
-    assert_same(train(Script(), Local()), train(Script(), Processes(2), on_round=kill))
+    assert_same(train(Script(), InProcess()), train(Script(), Processes(2), on_round=kill))
     assert len(set(killed)) == 5  # after rounds 1, 2 and 3
 
 
@@ -202,7 +202,7 @@ def test_an_exchange_given_up_leaves_nothing_behind() -> None:
     fed = federation()
     sim = fed.draw(0)
     found = []
-    for transport in (Local(), Processes(2)):
+    for transport in (InProcess(), Processes(2)):
         host = ClientHost(Script(), sim.problem, lambda i, t: sim.client(i, t, Seq()), memories=Memories())
         with closing(transport.open(host)) as connection:
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import medley as md
 from medley.contract.errors import RecipeError
-from medley.transports import Local, Ray
+from medley.transports import InProcess, Ray
 from medley.transports.ray import Actors
 from support.scripted import Assassin, Script, assert_same, train
 
@@ -47,7 +47,7 @@ def _cluster() -> Iterator[None]:
 
 @pytest.mark.parametrize("method", [Script(), md.FedNorton()], ids=lambda m: m.name)
 def test_same_bits_as_in_one_process(method: Any) -> None:
-    a = train(method, Local())
+    a = train(method, InProcess())
     assert_same(a, train(method, Ray(2)))
     assert a["loss"][-1] < a["loss"][0]
 
@@ -56,7 +56,7 @@ def test_buffers_and_dropout_have_the_same_bits() -> None:
     net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
     data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
     fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(6))
-    a, b = train(Script(), Local(), fed), train(Script(), Ray(2), fed)
+    a, b = train(Script(), InProcess(), fed), train(Script(), Ray(2), fed)
     assert_same(a, b)
     assert a.buffers is not None
     assert b.buffers is not None
@@ -64,13 +64,13 @@ def test_buffers_and_dropout_have_the_same_bits() -> None:
 
 
 def test_resume_on_ray_what_began_in_one_process(tmp_path: Path) -> None:
-    whole = train(Script(), Local(), rounds=4)
-    train(Script(), Local(), rounds=2, checkpoint=tmp_path)
+    whole = train(Script(), InProcess(), rounds=4)
+    train(Script(), InProcess(), rounds=2, checkpoint=tmp_path)
     assert_same(whole, train(Script(), Ray(2), rounds=4, resume=tmp_path))
 
 
 def test_an_actor_killed_in_the_middle_of_a_round_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
-    assert_same(train(Script(), Local()), train(Script(Assassin(str(tmp_path), 2)), Ray(2)))
+    assert_same(train(Script(), InProcess()), train(Script(Assassin(str(tmp_path), 2)), Ray(2)))
     assert len({int(p.name) for p in tmp_path.iterdir()}) == 2
 
 
@@ -86,7 +86,7 @@ def divide(client: int, round: int) -> None:
 
 
 def test_the_first_block_that_fails_is_reported_as_in_one_process() -> None:
-    for transport in (Local(), Ray(2)):
+    for transport in (InProcess(), Ray(2)):
         with pytest.raises(md.ClientFailed) as e:
             train(Script(divide), transport)
         assert (e.value.client, e.value.round, e.value.method) == (2, 2, "train")

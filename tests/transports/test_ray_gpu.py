@@ -47,7 +47,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", quick(1, [Script(), md.FedNorton(), md.SCAFFOLD()]), ids=lambda m: m.name)
 def test_what_comes_as_bytes_is_put_on_the_device_of_the_run(method: Any, here: Any) -> None:
-    plain = train(method, md.transports.Local())
+    plain = train(method, md.transports.InProcess())
     assert torch.equal(train(method, here).x, plain.x)
     with PretendedGPU() as gpu:
         there = train(method, here, device="cuda")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import medley as md
-from medley.transports import Local, Ray
+from medley.transports import InProcess, Ray
 from support.scripted import Script, assert_same, train
 
 pytestmark = [
@@ -56,11 +56,11 @@ class NodeKiller:
 
 
 def test_several_nodes_have_the_bits_of_one_process_though_one_of_them_dies(nodes: Any, tmp_path: Path) -> None:
-    once = train(Script(), Local())
+    once = train(Script(), InProcess())
     assert_same(once, train(Script(), Ray(3, nodes.address)))
     assert_same(once, train(Script(NodeKiller(str(tmp_path))), Ray(2, nodes.address)))
     died = int((tmp_path / "killed").read_text())
     servers = [node.all_processes["raylet"][0].process for node in nodes.worker_nodes]
     (killed,) = [server for server in servers if server.pid == died]
     assert killed.poll() == -signal.SIGKILL
-    assert_same(train(md.FedNorton(), Local()), train(md.FedNorton(), Ray(2, nodes.address)))
+    assert_same(train(md.FedNorton(), InProcess()), train(md.FedNorton(), Ray(2, nodes.address)))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from medley.contract.errors import WireError
-from medley.transports.local import LocalConnection
+from medley.transports.inprocess import InProcessConnection
 from medley.wire.clip import Clip
 from medley.wire.exchange import Exchange
 from medley.wire.fold import Fold, accumulate, merged, regroup
@@ -52,7 +52,7 @@ def test_a_norm_beyond_double_precision_is_clipped_to_nothing(far: Any):
     assert float(fold.total["a"]) == 0  # type: ignore[arg-type]
 
 
-class Watched(LocalConnection):
+class Watched(InProcessConnection):
     """Counts how many sums of blocks are alive when the next one is made."""
 
     alive = 0

@@ -13,7 +13,7 @@ import medley as md
 from medley.contract.message import Packed, nbytes
 from medley.runtime import streams
 from medley.testing.faults import Rewired, losing, one_by_one, twice
-from medley.transports import Local, Processes
+from medley.transports import InProcess, Processes
 from medley.wire.codec import Codec
 from medley.wire.codecs import Cast, Delta, Plain, Quantise, TopK, TwoWay
 from support.pairs import quick
@@ -149,8 +149,8 @@ def test_state_survives_resume_workers_and_second_requests(codec, tmp_path):
     def go(rounds=3, **options):
         return md.run(md.SCAFFOLD(), fed(), rounds, codec=codec, progress=False, **options)
 
-    uninterrupted = go(transport=Rewired(Local(), one_by_one))
-    others = [go(transport=Rewired(t, d)) for t, d in ((Local(), twice), (Processes(2), one_by_one))]
+    uninterrupted = go(transport=Rewired(InProcess(), one_by_one))
+    others = [go(transport=Rewired(t, d)) for t, d in ((InProcess(), twice), (Processes(2), one_by_one))]
     for other in others:
         assert other.x.equal(uninterrupted.x)
         assert [*other.ledger] == [*uninterrupted.ledger]
@@ -162,7 +162,7 @@ def test_state_survives_resume_workers_and_second_requests(codec, tmp_path):
 @pytest.mark.parametrize("codec", quick(2, CODECS), ids=str)
 def test_a_lost_reply_is_one_never_asked_for(codec):
     lost = {(1, 0, 1), (2, 0, 2), (3, 0, 1)}
-    both = [Rewired(Local(), losing(lost, requests_arrive=arrive)) for arrive in (True, False)]
+    both = [Rewired(InProcess(), losing(lost, requests_arrive=arrive)) for arrive in (True, False)]
     a, b = (md.run(md.SCAFFOLD(), fed(), 5, codec=codec, progress=False, transport=t) for t in both)
     assert a.x.equal(b.x)
 

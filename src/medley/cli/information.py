@@ -83,7 +83,7 @@ def list_all(
         typer.Argument(
             help="methods, problems, models, datasets, partitions, participations, streams, memories, codecs, sinks, "
             "attacks, "
-            "folds, laws or devices, by default all; or a name, for its settings, e.g. fedprox.",
+            "rules, laws or devices, by default all; or a name, for its settings, e.g. fedprox.",
             metavar="[WHAT]",
         ),
     ] = None,
@@ -107,7 +107,7 @@ def list_all(
         "codecs": recipe.KINDS["codec"],
         "sinks": recipe.sink_kinds(),
         "attacks": _attacks(),
-        "folds": recipe.FOLDS,
+        "rules": recipe.RULES,
         "laws": recipe.LAWS,
         "devices": recipe.PRESETS,
     }

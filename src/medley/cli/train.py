@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..federation.federation import Federation
     from ..recipe import Recipe
 
-PLACES = ", ".join(("auto", "local", "lossy", "processes", "ray"))
+PLACES = ", ".join(("auto", "inprocess", "lossy", "processes", "ray"))
 """Names that `--on` accepts."""
 
 SHOWN = 8
@@ -113,8 +113,8 @@ def _transport(on: str, workers: int | None, faults: Any, profile: bool) -> Any:
     from .. import recipe
 
     if profile and on == "auto" and workers is None:
-        on = "local"  # work in other processes would be counted as waiting
-    if on == "local" and workers is None:
+        on = "inprocess"  # work in other processes would be counted as waiting
+    if on == "inprocess" and workers is None:
         return None
     inner = recipe.transport(on, workers)
     return inner if faults is None else replace(faults, inner=inner)

@@ -41,7 +41,8 @@ from .pace import OptimizerFactory, OptimizerState, Pace
 from .personal import OwnState, PartlyShared, Patterns, PersonalModel, PersonalModels
 from .place import Place
 from .problem import Batch, Family, LocalLoss, Objective, Problem, State
-from .sampling import Local, Sampling
+from .public import public
+from .sampling import LocalSampling, Sampling
 from .settings import (
     Checked,
     Settings,
@@ -66,8 +67,8 @@ from .wrapper import Wrapper, WrapperServer
 __all__ = [
     "LIMIT", "Algorithm", "BadData", "Batch", "BoundedSum", "Candidates", "Checked", "Client", "ClientFailed",
     "Cohort", "Data", "Decision", "Descent", "Diverged", "Engine", "Family", "FirstModel", "Gradient", "Index",
-    "Lies", "Line", "Local", "LocalLoss", "LocalUpdate", "Losses", "M", "MedleyError", "Message", "MessageTypes",
-    "Mode", "Model", "ModelAndPull", "ModelAndRate", "Need", "Nothing", "Num", "Objective", "OnLate",
+    "Lies", "Line", "LocalLoss", "LocalSampling", "LocalUpdate", "Losses", "M", "MedleyError", "Message",
+    "MessageTypes", "Mode", "Model", "ModelAndPull", "ModelAndRate", "Need", "Nothing", "Num", "Objective", "OnLate",
     "OptimizerFactory", "OptimizerState", "OwnState", "Pace", "Packed", "PartlyShared", "Patterns", "PersonalModel",
     "PersonalModels", "Place", "Problem", "Recall", "RecipeError", "Replay", "ReplayPolicy", "Replies", "Rows",
     "Sampling", "Settings", "SmoothGradient", "Stalled", "State", "Step", "StepAndVariate", "Task", "TaskView",
@@ -77,3 +78,5 @@ __all__ = [
     "name_clients", "nbytes", "needs_of", "number", "on_client", "positive", "real", "refuse_unknown", "take",
     "with_names",
 ]  # fmt: skip
+
+public(__name__)

@@ -11,7 +11,7 @@ from ..runtime.streams import Secret
 from .client import Client
 from .message import Message, Packed
 from .problem import State
-from .sampling import Local, Sampling
+from .sampling import LocalSampling, Sampling
 from .task import Task
 
 OnLate = Literal["drop", "deliver"]
@@ -117,7 +117,7 @@ class Cohort(Protocol):
     def sampling(self) -> Sampling | None:
         """The distribution that drew these clients; None if privacy accounting does not support it."""
 
-    def local(self, i: int, /) -> Local:
+    def local(self, i: int, /) -> LocalSampling:
         """The distribution of client i's batches in this round, for privacy of its rows."""
 
     @property

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..runtime import renamed
 from .place import Place
 
 
@@ -58,6 +59,8 @@ class RecipeError(MedleyError, ValueError):
             where: the call or table that has the key
         """
         allowed = sorted(allowed)
+        if new := renamed.word(key, allowed):
+            return cls(f"{where} has no {key!r}: it is {new!r} now.", key)
         near = nearest(key, allowed)
         names = "" if near and len(allowed) > MANY else f" It knows: {', '.join(allowed) or 'nothing'}."
         return cls(f"{where} has no {key!r}.{near}{names}", key)

@@ -30,7 +30,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Local:
+class LocalSampling:
     """The distribution of a private client's batches in one round: each row independently with probability ``rate``.
 
     Attributes:
@@ -44,7 +44,7 @@ class Local:
     steps: int
 
     @classmethod
-    def of(cls, pace: Pace, rows: int) -> Local:
+    def of(cls, pace: Pace, rows: int) -> LocalSampling:
         """The distribution for a client with this budget and number of rows. The expected batch size is the pace's."""
         size = rows if pace.batch is None else min(pace.batch, rows)
         batches = rows // size if pace.drop_last else -(-rows // size)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .message import Packed
 from .problem import Objective
-from .sampling import Local, Sampling
+from .sampling import LocalSampling, Sampling
 
 Lies = Callable[[tuple[int, int], Mapping[int, Packed]], dict[int, Packed]]
 """((round, exchange), honest replies by client) -> the replies that the server gets if some clients are Byzantine."""
@@ -151,7 +151,7 @@ class TaskView:
     task: Task
     p: Mapping[int, float]
     sampling: Sampling | None = None
-    local: Callable[[int], Local] = lambda i: Local(1, 1.0, 0)
+    local: Callable[[int], LocalSampling] = lambda i: LocalSampling(1, 1.0, 0)
     lies: Lies | None = None
 
     @property

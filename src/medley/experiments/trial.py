@@ -14,8 +14,8 @@ from ..federation.simulation import Simulation
 from ..runtime.handed import handed
 from ..server.options import RunOptions
 from ..storage.result import Result
-from ..transports import Local
-from ..transports.local import LocalConnection
+from ..transports import InProcess
+from ..transports.inprocess import InProcessConnection
 from ..wire.connection import Host
 from .plan import Method
 
@@ -157,10 +157,10 @@ class Kept:
 
     host: Any = None
 
-    def open(self, host: Host) -> LocalConnection:
+    def open(self, host: Host) -> InProcessConnection:
         """Begin a run with the clients of ``host``."""
         self.host = host
-        return Local().open(host)
+        return InProcess().open(host)
 
 
 def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:

@@ -225,9 +225,9 @@ class Federation(Settings):
             message = "it has no training rows; drop it, set a minimum in its partition, or use fewer clients"
             raise BadData(message, place=Place.of(i))
         if self.attack is not None and self.attack.of_rows:
-            liars = {i: task.parts[i] for i in self.attack.liars(seed, len(task.parts))}
+            attackers = {i: task.parts[i] for i in self.attack.attackers(seed, len(task.parts))}
             data = task.data
-            X, y = self.attack.poison(data.X, data.y, data.classes, liars, seed)
+            X, y = self.attack.poison(data.X, data.y, data.classes, attackers, seed)
             task = task._replace(data=replace(data, X=X, y=y))
         return Simulation(self.scenario, [task], validation, seed, on, dtype, device, rounds)
 

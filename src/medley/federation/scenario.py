@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..contract import Algorithm, BadData, Family, Local, Need, RecipeError, ReplayPolicy
+from ..contract import Algorithm, BadData, Family, LocalSampling, Need, RecipeError, ReplayPolicy
 from ..problems import Network
 from ..scenarios import Attack, Devices, Everyone, Fixed, Members, Membership, Pace, Participation, Stream, Tasks
 from ..scenarios import participation as participation_rule
@@ -156,9 +156,9 @@ class Scenario:
         if isinstance(self.membership, Membership):
             self.membership.check(clients)
 
-    def local(self, seed: int, round: int, sizes: np.ndarray) -> Callable[[int], Local]:
+    def local(self, seed: int, round: int, sizes: np.ndarray) -> Callable[[int], LocalSampling]:
         """The distribution of each client's batches in this round, from the clients' numbers of rows [clients]."""
-        return lambda i: Local.of(self.pace.of(seed, i, round), int(sizes[i]))
+        return lambda i: LocalSampling.of(self.pace.of(seed, i, round), int(sizes[i]))
 
     def members(self, round: int, clients: int) -> tuple[int, ...]:
         """Ids of the members in a round, among ``clients`` clients."""
@@ -226,6 +226,6 @@ class Scenario:
             "validation": validation,
             "f_star": self.f_star,
             **tasks,
-            **({} if self.attack is None else {"attack": repr(self.attack), "liars": self.attack.share}),
+            **({} if self.attack is None else {"attack": repr(self.attack), "attackers": self.attack.share}),
             **({} if self.membership is None else {"membership": repr(self.membership)}),
         }

@@ -37,7 +37,19 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from ..contract import Algorithm, Cohort, Local, Message, Need, Packed, Replies, Sampling, Vec, Wrapper, WrapperServer
+from ..contract import (
+    Algorithm,
+    Cohort,
+    LocalSampling,
+    Message,
+    Need,
+    Packed,
+    Replies,
+    Sampling,
+    Vec,
+    Wrapper,
+    WrapperServer,
+)
 from ..contract.errors import BudgetSpent, RecipeError, Unsupported
 from ..contract.settings import above, at_least, below, positive
 from ..runtime.streams import Secret
@@ -193,14 +205,14 @@ class Private(Wrapper[PrivateServer]):
         assert isinstance(self.clip, int | float)
         return RowNoise(self.method, float(self.clip), self._z_of_rows, self.identity, self.unit)
 
-    def _z_of_rows(self, law: Local) -> float:
+    def _z_of_rows(self, law: LocalSampling) -> float:
         if self.noise is not None:
             return self.noise
         assert self.epsilon is not None
         assert self.rounds is not None
         return noise_of_rows(law, self.epsilon, self.delta, self.rounds)
 
-    def released(self, law: Local) -> Release:
+    def released(self, law: LocalSampling) -> Release:
         """The release of one training on a client's rows, with this sampling of batches."""
         return accountant.release(Sampling("poisson", law.rows, law.rate), self._z_of_rows(law), law.steps)
 

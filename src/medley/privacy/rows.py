@@ -17,7 +17,19 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..contract import Algorithm, Local, LocalLoss, Message, Need, Objective, Pace, PartlyShared, Rows, Sampling, Vec
+from ..contract import (
+    Algorithm,
+    LocalLoss,
+    LocalSampling,
+    Message,
+    Need,
+    Objective,
+    Pace,
+    PartlyShared,
+    Rows,
+    Sampling,
+    Vec,
+)
 from ..contract.client import Client, Descent, LocalUpdate
 from ..contract.cohort import Cohort, OnLate, Replies
 from ..contract.errors import BudgetSpent, MedleyError, Unsupported
@@ -47,7 +59,7 @@ class RowNoise:
 
     method: Algorithm[Any, Any]
     bound: float
-    noise: Callable[[Local], float]
+    noise: Callable[[LocalSampling], float]
     identity: str
     unit: str = "row"
 
@@ -145,7 +157,7 @@ class NoisySteps(Seq):
         if self.ran:
             self.by.refuse("its clients descend twice in one exchange, but the account has one descent")
         self.ran.append(self.exchange)
-        law = Local.of(me.pace, self.of.n)
+        law = LocalSampling.of(me.pace, self.of.n)
         before = self.of.work
         out = super().descend(me, x, how._replace(first=False))
         # The number of drawn rows is not public, and work is reported: in the ledger, and as time on the clock.
@@ -154,7 +166,7 @@ class NoisySteps(Seq):
 
     def batches(self, me: Client[Any], want_names: bool) -> Iterator[tuple[Objective, Rows, Rows]]:
         """A noisy objective and its rows for every step of this round."""
-        law = Local.of(me.pace, self.of.n)
+        law = LocalSampling.of(me.pace, self.of.n)
         stream = me.secret(f"private batches, {self.by.identity}, {self.exchange}")
         noise = me.secret(f"privacy of rows, {self.by.identity}, {self.exchange}")
         people = None if self.people is None else self.people.unique(return_inverse=True)[1]
@@ -185,7 +197,7 @@ class NoisyGradient:
     of: Any
     bound: float
     noise: float
-    law: Local
+    law: LocalSampling
     rng: Secret
     people: Any = None
 
@@ -285,7 +297,7 @@ class RowCohort:
         return releases
 
 
-def noise_of_rows(law: Local, epsilon: float, delta: float, rounds: int) -> float:
+def noise_of_rows(law: LocalSampling, epsilon: float, delta: float, rounds: int) -> float:
     """The z with which ``rounds`` rounds of this sampling spend at most ε; its rate is rounded up to two digits."""
     digits = 10.0 ** (1 - math.floor(math.log10(law.rate)))
     rate = min(1.0, math.ceil(law.rate * digits) / digits)

@@ -9,10 +9,10 @@ from .recipe import Recipe as Recipe
 from .recipe import load as load
 from .recipe import loads as loads
 from .recipe import tuned as tuned
-from .schema import FOLDS as FOLDS
 from .schema import KINDS as KINDS
 from .schema import LAWS as LAWS
 from .schema import PRESETS as PRESETS
+from .schema import RULES as RULES
 from .schema import arguments as arguments
 from .schema import constructors as constructors
 from .schema import methods as methods

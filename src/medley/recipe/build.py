@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import transports
 from ..contract.errors import RecipeError
+from ..runtime import renamed
 from . import toml
 from .bounds import Bounded
 from .schema import LAWS, fits, hints, in_toml, model_functions
@@ -84,6 +85,12 @@ class Builder:
         """The object that "module:name" names; any other value unchanged."""
         if not is_own(value):
             return value
+        new = renamed.current(value.replace(":", "."))
+        if new is not None:
+            module, _, attribute = new.rpartition(".")
+            raise RecipeError(
+                f"{self.source}: {path} = {value!r} is now '{module}:{attribute}'", path.rsplit(".", 1)[-1]
+            )
         if self.code is not None and value not in self.code:
             raise RecipeError(
                 f"{self.source}: {path} = {value!r} is code that this node's owner has not allowed "

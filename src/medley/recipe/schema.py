@@ -64,10 +64,10 @@ def having(module: Any, protocol: Any) -> dict[str, Any]:
 
 LAWS = having(scenarios, scenarios.Law) | having(scenarios, Schedule)
 
-FOLDS = {
+RULES = {
     name: f
     for name, f in sorted(vars(robust).items())
-    if inspect.isclass(f) and issubclass(f, robust.Fold) and not inspect.isabstract(f)
+    if inspect.isclass(f) and issubclass(f, robust.Rule) and not inspect.isabstract(f)
 }
 
 PRESETS = {

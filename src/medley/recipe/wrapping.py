@@ -1,4 +1,4 @@
-"""The tables ``private`` and ``fold`` of a method: reads and writes the wrappers around it."""
+"""The tables ``private`` and ``rule`` of a method: reads and writes the wrappers around it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, cast
 from .. import privacy, robust
 from ..contract import Algorithm, Tuned, Wrapper
 from .build import Builder
-from .schema import FOLDS, methods
+from .schema import RULES, methods
 
-WRAPPING = ("private", "fold")
+WRAPPING = ("private", "rule")
 """Keys of a method's table that wrap it, innermost first."""
 
 
@@ -24,10 +24,10 @@ def wrapped(build: Builder, path: str, table: Mapping[str, Any], method: Algorit
         arguments = {k: build.nested(f"{path}.private.{k}", v, inner) for k, v in settings.items()}
         arguments["method"] = method
         method = cast("Algorithm[Any, Any]", build.call(f"{path}.private", privacy.Private, arguments))
-    if "fold" in table:
-        settings = build.typed(f"{path}.fold", table["fold"], dict)
-        fold = build.kind(f"{path}.fold", settings, FOLDS, inner=FOLDS)
-        method = cast("Algorithm[Any, Any]", build.call(path, robust.Robust, {"method": method, "fold": fold}))
+    if "rule" in table:
+        settings = build.typed(f"{path}.rule", table["rule"], dict)
+        rule = build.kind(f"{path}.rule", settings, RULES, inner=RULES)
+        method = cast("Algorithm[Any, Any]", build.call(path, robust.Robust, {"method": method, "rule": rule}))
     return method
 
 

@@ -1,5 +1,6 @@
 """Aggregation rules that tolerate Byzantine clients, and `Robust`, a wrapper that gives such a rule to a method."""
 
+from ..contract.public import public
 from .centred_clipping import CentredClipping
 from .fltrust import FLTrust
 from .geometric_median import GeometricMedian
@@ -7,10 +8,12 @@ from .krum import Krum, MultiKrum
 from .median import Median
 from .mixed import Mixed
 from .robust import Robust
-from .rule import Fold
+from .rule import Rule
 from .trimmed_mean import TrimmedMean
 
 __all__ = [
-    "CentredClipping", "FLTrust", "Fold", "GeometricMedian", "Krum", "Median", "Mixed", "MultiKrum", "Robust",
+    "CentredClipping", "FLTrust", "GeometricMedian", "Krum", "Median", "Mixed", "MultiKrum", "Robust", "Rule",
     "TrimmedMean",
 ]  # fmt: skip
+
+public(__name__)

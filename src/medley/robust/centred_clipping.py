@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..contract.settings import at_least, positive
-from .rule import NOTHING, Context, Fold, Folded, Rows, distances
+from .rule import NOTHING, Combined, Context, Rows, Rule, distances
 
 
 @dataclass(frozen=True)
-class CentredClipping(Fold):
+class CentredClipping(Rule):
     """The last vector, moved by the mean of the replies' differences from it, each scaled down to a radius.
 
     Attributes:
@@ -30,7 +30,7 @@ class CentredClipping(Fold):
 
     remembers = True
 
-    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Combined:
         """v ← v + (1/a) Σ_i (x_i − v)·min(1, τ/‖x_i − v‖)."""
         before = context.before
         v = rows.new_zeros(rows.shape[1:]) if before is None or before.shape != rows.shape[1:] else before

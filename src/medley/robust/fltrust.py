@@ -16,11 +16,11 @@ from typing import Annotated
 import torch
 
 from ..contract import TooFewReplies, at_least
-from .rule import NOTHING, Context, Fold, Folded, Rows, distances, products
+from .rule import NOTHING, Combined, Context, Rows, Rule, distances, products
 
 
 @dataclass(frozen=True)
-class FLTrust(Fold):
+class FLTrust(Rule):
     """Σ_i TS_i·(‖g₀‖/‖g_i‖)·g_i/Σ_i TS_i over all replies except the root's, with TS_i = max(0, cos(g_i, g₀)).
 
     Attributes:
@@ -34,7 +34,7 @@ class FLTrust(Fold):
         """The client that holds the root set."""
         return self.root
 
-    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Combined:
         """The mean, eq. (4), of replies scaled to the root's norm, eq. (3), weighted by ReLU-clipped cosines, eq.
         (2)."""
         if context.root is None:

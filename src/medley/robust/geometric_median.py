@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..contract.settings import at_least, positive
-from .rule import NOTHING, Context, Fold, Folded, Rows, distances, median
+from .rule import NOTHING, Combined, Context, Rows, Rule, distances, median
 
 
 @dataclass(frozen=True)
-class GeometricMedian(Fold):
+class GeometricMedian(Rule):
     """argmin_v Σ_i ‖x_i − v‖.
 
     Attributes:
@@ -34,7 +34,7 @@ class GeometricMedian(Fold):
     steps: Annotated[int, at_least(1)] = 100
     tolerance: Annotated[float, positive] = 1e-6
 
-    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Combined:
         """v ← v + (1 − η/‖R‖)⁺ (T − v), with T = Σ β_i x_i/Σ β_i, β_i = 1/‖x_i − v‖, R = (T − v) Σ β_i.
 
         The sums leave out the η replies that v is at. In the first step these are all replies within a hundredth of the

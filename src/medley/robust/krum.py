@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..contract import TooFewReplies, at_least
-from .rule import NOTHING, Context, Fold, Folded, Rows, Share, liars_among, squared_distances
+from .rule import NOTHING, Combined, Context, Rows, Rule, Share, byzantine_among, squared_distances
 
 
 def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
@@ -36,41 +36,41 @@ def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
 
 
 @dataclass(frozen=True)
-class Krum(Fold):
+class Krum(Rule):
     """The one reply whose nearest replies are nearest; all others are left out. It costs O(a²d).
 
     Attributes:
-        liars: f/a, the share of Byzantine clients that it tolerates. It needs a ≥ 2f + 3 replies.
+        byzantine: f/a, the share of Byzantine clients that it tolerates. It needs a ≥ 2f + 3 replies.
     """
 
-    liars: Share
+    byzantine: Share
 
     def least(self, a: int) -> int:
         """2f + 3."""
-        return 2 * liars_among(self, a) + 3
+        return 2 * byzantine_among(self, a) + 3
 
-    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Combined:
         """x_i of the smallest s(i)."""
         return rows[int(ranked(rows, self.check(len(rows), context))[0])]
 
 
 @dataclass(frozen=True)
-class MultiKrum(Fold):
+class MultiKrum(Rule):
     """The mean of the m replies with Krum's best scores. It costs O(a²d).
 
     Attributes:
-        liars: f/a, the share of Byzantine clients that it tolerates. It needs a ≥ 2f + 3 replies.
+        byzantine: f/a, the share of Byzantine clients that it tolerates. It needs a ≥ 2f + 3 replies.
         keep: m, the number of replies to average; default None: a − f.
     """
 
-    liars: Share
+    byzantine: Share
     keep: Annotated[int, at_least(1)] | None = None
 
     def least(self, a: int) -> int:
         """2f + 3."""
-        return 2 * liars_among(self, a) + 3
+        return 2 * byzantine_among(self, a) + 3
 
-    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Combined:
         """The mean of x_i over the m smallest s(i)."""
         a = len(rows)
         f = self.check(a, context)

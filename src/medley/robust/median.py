@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .rule import NOTHING, Context, Fold, Folded, Rows, median
+from .rule import NOTHING, Combined, Context, Rows, Rule, median
 
 
 @dataclass(frozen=True)
-class Median(Fold):
+class Median(Rule):
     """The median of each coordinate: within the honest values' range while fewer than half of the replies lie."""
 
-    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Combined:
         """g_k = med(x_1k, ..., x_ak), the mean of the middle two if their number is even."""
         return median(rows)

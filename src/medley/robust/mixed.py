@@ -12,7 +12,7 @@ import torch
 
 from ..contract.errors import RecipeError
 from ..runtime.handed import handed
-from .rule import NOTHING, Context, Fold, Folded, Rows, Share, squared_distances
+from .rule import NOTHING, Combined, Context, Rows, Rule, Share, squared_distances
 
 
 def mix(rows: Rows, f: int) -> Rows:
@@ -25,39 +25,39 @@ def mix(rows: Rows, f: int) -> Rows:
 
 
 @dataclass(frozen=True)
-class Mixed(Fold):
+class Mixed(Rule):
     """Mixes each reply with its nearest neighbours, which brings unequal clients closer; then applies another rule.
 
     Attributes:
-        fold: The rule to apply afterwards.
-        liars: f/a, the share of Byzantine clients that it tolerates.
+        rule: The rule to apply afterwards.
+        byzantine: f/a, the share of Byzantine clients that it tolerates.
     """
 
-    fold: Fold
-    liars: Share
+    rule: Rule
+    byzantine: Share
 
-    remembers, root_client = handed("fold", "remembers", "root_client")
+    remembers, root_client = handed("rule", "remembers", "root_client")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.fold, Mixed):
-            raise RecipeError("Mixed(fold=...): that rule already mixes; pass the inner rule itself", "fold")
+        if isinstance(self.rule, Mixed):
+            raise RecipeError("Mixed(rule=...): that rule already mixes; pass the inner rule itself", "rule")
 
     @property
     def name(self) -> str:
         """ "NNM-" and the rule's name."""
-        return f"NNM-{self.fold.name}"
+        return f"NNM-{self.rule.name}"
 
     def least(self, a: int) -> int:
         """The fewest replies: 2f + 1, or what the inner rule needs if that is more."""
-        return max(super().least(a), self.fold.least(a))
+        return max(super().least(a), self.rule.least(a))
 
-    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Combined:
         """The rule's vector of y_1, ..., y_a. A root's reply is not mixed, and is nobody's neighbour."""
         root = context.root
         if root is None:
-            return self.fold(mix(rows, self.check(len(rows), context)), context)
+            return self.rule(mix(rows, self.check(len(rows), context)), context)
         others = torch.cat([rows[:root], rows[root + 1 :]])
         if len(others):
             others = mix(others, self.check(len(others), context))
-        return self.fold(torch.cat([others[:root], rows[root : root + 1], others[root:]]), context)
+        return self.rule(torch.cat([others[:root], rows[root : root + 1], others[root:]]), context)

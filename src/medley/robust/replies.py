@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..contract import Algorithm, Cohort, Message, OnLate, RecipeError, Replies, TooFewReplies, Unsupported, WireError
 from ..runtime.handed import handed
-from .rule import Context, Fold, liars_among
+from .rule import Context, Rule, byzantine_among
 
 log = logging.getLogger("medley")
 
@@ -56,7 +56,7 @@ class RobustReplies(Generic[U]):
 
     def _read(self) -> dict[int, U]:
         replies = self._replies.each()
-        rule = self._clients.fold
+        rule = self._clients.rule
         where = f"round {self._clients.round}, {self._exchange}"
         if not replies:
             raise TooFewReplies(f"{where}: no client answered, so {rule!r} has nothing to aggregate")
@@ -75,10 +75,10 @@ class RobustReplies(Generic[U]):
         message = object.__new__(self._up)
         packed = {i: up.pack() for i, up in replies.items()}
         for name in next(iter(packed.values())):
-            message.__dict__[name] = self._folded(name, weight, {i: fields[name] for i, fields in packed.items()})
+            message.__dict__[name] = self._combined(name, weight, {i: fields[name] for i, fields in packed.items()})
         return message
 
-    def _folded(self, name: str, weight: float, values: Mapping[int, Any]) -> Tensor | float | None:
+    def _combined(self, name: str, weight: float, values: Mapping[int, Any]) -> Tensor | float | None:
         """``weight`` times the aggregate of one field, in the field's shape."""
         where = f"{name!r} of {self._exchange}"
         if any(v is None for v in values.values()):
@@ -96,8 +96,8 @@ class RobustReplies(Generic[U]):
             )
         dtype = like.dtype if like.is_floating_point() else torch.float64
         rows = torch.stack([t.to(dtype).flatten() for t in tensors])
-        folded = self._clients.folded(f"{self._exchange}.{name}", rows, [*values], self._requested) * weight
-        return folded.reshape(like.shape) if isinstance(first, Tensor) else float(folded)
+        combined = self._clients.combined(f"{self._exchange}.{name}", rows, [*values], self._requested) * weight
+        return combined.reshape(like.shape) if isinstance(first, Tensor) else float(combined)
 
 
 class RobustCohort:
@@ -109,25 +109,26 @@ class RobustCohort:
     A rule with a root client asks that client in every exchange.
     """
 
-    def __init__(self, clients: Cohort, fold: Fold, before: Mapping[str, Tensor], method: Algorithm[Any, Any]) -> None:
+    def __init__(self, clients: Cohort, rule: Rule, before: Mapping[str, Tensor], method: Algorithm[Any, Any]) -> None:
         self._clients = clients
-        self.fold = fold
+        self.rule = rule
         self.before = dict(before)
         self._method = method
         self.p = clients.p
         self.round = clients.round
         if clients.buffers is not None:
             self.refuse("has a model with buffers, such as BatchNorm's, whose mean one Byzantine client can set")
-        root = fold.root_client
+        root = rule.root_client
         if root is not None and root not in clients.p:
-            raise RecipeError(f"{fold!r}: there is no client {root}; there are 0 to {len(clients.p) - 1}", "root")
+            raise RecipeError(f"{rule!r}: there is no client {root}; there are 0 to {len(clients.p) - 1}", "root")
         self.ids = self._with_root(clients.ids)
         count = len(self.ids) - (root is not None)
-        if clients.ids and count < fold.least(count):
+        if clients.ids and count < rule.least(count):
+            f = byzantine_among(rule, count)
             raise RecipeError(
-                f"{fold!r} needs {fold.least(count)} replies to tolerate {liars_among(fold, count)} Byzantine clients "
-                f"of the {count} in round {self.round}: ask more clients, or pass a smaller liars=",
-                "fold",
+                f"{rule!r} needs {rule.least(count)} replies to tolerate {f} Byzantine clients of the {count} in round "
+                f"{self.round}: ask more clients, or pass a smaller byzantine=",
+                "rule",
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -140,19 +141,19 @@ class RobustCohort:
         """Log a warning if a draw such as this cohort may have more Byzantine clients than the rule tolerates."""
         from scipy.stats import hypergeom
 
-        a = len({*self.ids} - {self.fold.root_client})
-        n = len({i for i, p in self.p.items() if p} - {self.fold.root_client})
-        f = liars_among(self.fold, a)
-        all_of_them = liars_among(self.fold, n)
+        a = len({*self.ids} - {self.rule.root_client})
+        n = len({i for i, p in self.p.items() if p} - {self.rule.root_client})
+        f = byzantine_among(self.rule, a)
+        all_of_them = byzantine_among(self.rule, n)
         if a and (more := float(hypergeom.sf(f, n, all_of_them, a))) > 0:
             log.warning(
                 "%r tolerates %d Byzantine clients of the %d drawn in a round; if %d of all %d clients are Byzantine, "
-                "a round has more of them with probability %.2g: raise participation=, or pass a larger liars=",
-                *(self.fold, f, a, all_of_them, n, more),
+                "a round has more of them with probability %.2g: raise participation=, or pass a larger byzantine=",
+                *(self.rule, f, a, all_of_them, n, more),
             )
 
     def _with_root(self, ids: Sequence[int]) -> tuple[int, ...]:
-        root = self.fold.root_client
+        root = self.rule.root_client
         return tuple(ids if root is None else sorted({*ids, root}))
 
     def refuse(self, reason: str) -> NoReturn:
@@ -162,22 +163,22 @@ class RobustCohort:
         remedy = f"; use {other}, whose server reads only sums" if other and "one by one" in reason else ""
         raise Unsupported(f"{method.name} cannot be robust: it {reason}{remedy}", method=method.name, need="sums")
 
-    def folded(self, key: str, rows: Tensor, ids: Sequence[int], requested: int) -> Tensor:
+    def combined(self, key: str, rows: Tensor, ids: Sequence[int], requested: int) -> Tensor:
         """The rule's vector of these rows, one row per client of ``ids``, a part of ``requested`` clients."""
-        root = self.fold.root_client
+        root = self.rule.root_client
         at = None if root is None else ids.index(root)
         context = Context(self.before.get(key), at, requested)
-        vector: Any = self.fold(rows, context)  # a user's own rule may return anything
+        vector: Any = self.rule(rows, context)  # a user's own rule may return anything
         vector = torch.from_numpy(vector) if isinstance(vector, np.ndarray) else vector
         if not isinstance(vector, Tensor) or vector.shape != rows.shape[1:]:
             what = f"a tensor {[*vector.shape]}" if isinstance(vector, Tensor) else f"a {type(vector).__name__}"
             raise RecipeError(
-                f"{self.fold!r} made {what} of the replies {[*rows.shape]} to {key}; return one vector, a tensor "
+                f"{self.rule!r} made {what} of the replies {[*rows.shape]} to {key}; return one vector, a tensor "
                 f"[{rows.shape[1]}], as rows.mean(0) is",
-                "fold",
+                "rule",
             )
         v = vector.to(rows)
-        if self.fold.remembers:
+        if self.rule.remembers:
             self.before = {**self.before, key: v}
         return v
 
@@ -189,5 +190,5 @@ class RobustCohort:
         clients_asked = self._with_root(self.ids if ids is None else ids)
         replies: Replies[Any] = self._clients.ask(method, common, each, ids=clients_asked, late=late)
         # A later exchange may ask only those that replied to an earlier one: all Byzantine clients may be among them.
-        requested = max(len(clients_asked), len(self.ids)) - (self.fold.root_client is not None)
+        requested = max(len(clients_asked), len(self.ids)) - (self.rule.root_client is not None)
         return RobustReplies(replies, up, method.__name__, self, requested)

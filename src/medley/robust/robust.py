@@ -25,7 +25,7 @@ cohort that is drawn may have more Byzantine clients than its share; a warning s
 >>> import medley as md
 >>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10),
 ...                     weights="uniform")
->>> result = md.run(md.Robust(md.FedAvg(), fold=md.robust.TrimmedMean(0.2)), fed, rounds=3, progress=False)
+>>> result = md.run(md.Robust(md.FedAvg(), rule=md.robust.TrimmedMean(0.2)), fed, rounds=3, progress=False)
 >>> result.history[-1]["accuracy"] > 0.8
 True
 """
@@ -40,7 +40,7 @@ from torch import Tensor
 
 from ..contract import Algorithm, Cohort, Need, Unsupported, Vec, Wrapper, WrapperServer
 from .replies import RobustCohort
-from .rule import Fold
+from .rule import Rule
 
 
 @dataclass
@@ -56,11 +56,11 @@ class Robust(Wrapper[RobustServer]):
 
     Attributes:
         method: the method to run. Its server may read means, and sums with equal weights
-        fold: the rule, one of `medley.robust`
+        rule: the rule, one of `medley.robust`
     """
 
     method: Algorithm[Any, Any]
-    fold: Fold
+    rule: Rule
 
     can = "robust"
     prefix = "robust"
@@ -78,7 +78,7 @@ class Robust(Wrapper[RobustServer]):
     @property
     def name(self) -> str:
         """The rule's name and the method's."""
-        return f"{self.fold.name}-{self.method.name}"
+        return f"{self.rule.name}-{self.method.name}"
 
     @property
     def reads(self) -> str:
@@ -95,7 +95,7 @@ class Robust(Wrapper[RobustServer]):
 
     def round(self, s: RobustServer, clients: Cohort) -> None:
         """The method's round on a cohort whose means and sums come from the rule."""
-        cohort = RobustCohort(clients, self.fold, s.before, self.method)
+        cohort = RobustCohort(clients, self.rule, s.before, self.method)
         if clients.round == 1:
             cohort.warn()
         self.method.round(s.inner, cohort)
@@ -103,7 +103,7 @@ class Robust(Wrapper[RobustServer]):
 
     def readmit(self, s: RobustServer, clients: Cohort, who: Sequence[int]) -> None:
         """The method's own `readmit`, with robust sums."""
-        self.method.readmit(s.inner, RobustCohort(clients, self.fold, {}, self.method), who)
+        self.method.readmit(s.inner, RobustCohort(clients, self.rule, {}, self.method), who)
 
     def figures(self, s: RobustServer) -> dict[str, float]:
         """The method's own."""

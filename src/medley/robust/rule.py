@@ -17,7 +17,7 @@ from ..contract import Checked, TooFewReplies, at_least, below
 Rows = Float[Tensor, "a d"]
 """One vector per reply, a reply in each row."""
 
-Folded = Float[Tensor, " d"]
+Combined = Float[Tensor, " d"]
 """The vector that a rule makes of the replies."""
 
 Share = Annotated[float, at_least(0), below(0.5)]
@@ -38,7 +38,7 @@ class Context(NamedTuple):
             Byzantine ones among them may have replied.
     """
 
-    before: Folded | None = None
+    before: Combined | None = None
     root: int | None = None
     requested: int | None = None
 
@@ -47,7 +47,7 @@ NOTHING = Context()
 
 
 @dataclass(frozen=True)
-class Fold(Checked, ABC):
+class Rule(Checked, ABC):
     """Base of every robust rule: it makes one vector of the replies' vectors, each counted once.
 
     ``remembers`` is True for a rule that starts from its vector of the previous round.
@@ -67,29 +67,29 @@ class Fold(Checked, ABC):
 
     def least(self, a: int) -> int:
         """The smallest number of replies that the rule accepts if ``a`` clients were asked: an honest majority."""
-        return 2 * liars_among(self, a) + 1
+        return 2 * byzantine_among(self, a) + 1
 
     def check(self, a: int, context: Context = NOTHING) -> int:
         """f, the number of Byzantine clients among ``a`` replies. Raises TooFewReplies if ``a`` is too small for it."""
         requested = max(a, context.requested or 0)
-        f = liars_among(self, requested)
+        f = byzantine_among(self, requested)
         least = self.least(requested)
         if a < least:
             raise TooFewReplies(
                 f"{self!r} needs {least} replies to tolerate {f} Byzantine clients of the {requested} asked, but got "
-                f"{a}: ask more clients, or pass a smaller liars="
+                f"{a}: ask more clients, or pass a smaller byzantine="
             )
         return f
 
     @abstractmethod
-    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Combined:
         """The rule's vector, a tensor [d] for rows [a, d]. Raises TooFewReplies, as `check` does."""
 
 
-def liars_among(rule: object, a: int) -> int:
-    """f = ⌈liars·a⌉, how many Byzantine clients among ``a`` a rule tolerates; 0 for a rule without ``liars``."""
+def byzantine_among(rule: object, a: int) -> int:
+    """f = ⌈byzantine·a⌉, how many of ``a`` clients a rule lets be Byzantine; 0 for a rule without ``byzantine``."""
     # 0.07·100 is 7.000000000000001.
-    return math.ceil(getattr(rule, "liars", 0.0) * a - 1e-9)
+    return math.ceil(getattr(rule, "byzantine", 0.0) * a - 1e-9)
 
 
 def pieces(rows: Tensor) -> tuple[Tensor, ...]:
@@ -97,7 +97,7 @@ def pieces(rows: Tensor) -> tuple[Tensor, ...]:
     return torch.split(rows, COLUMNS, -1)
 
 
-def trimmed(rows: Rows, f: int) -> Folded:
+def trimmed(rows: Rows, f: int) -> Combined:
     """The mean of each coordinate over the rows, without its ``f`` smallest and ``f`` largest values."""
     a = len(rows)
     if rows.device.type == "cpu":
@@ -109,12 +109,12 @@ def trimmed(rows: Rows, f: int) -> Folded:
     return torch.cat(parts) if parts else rows.new_zeros(rows.shape[1:])
 
 
-def median(rows: Rows) -> Folded:
+def median(rows: Rows) -> Combined:
     """The median of each coordinate; the mean of the middle two if their number is even."""
     return trimmed(rows, (len(rows) - 1) // 2)
 
 
-def distances(rows: Rows, centre: Folded) -> Float[Tensor, " a"]:
+def distances(rows: Rows, centre: Combined) -> Float[Tensor, " a"]:
     """‖x_i − centre‖ of every row, in double precision."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for part, at in zip(pieces(rows), pieces(centre), strict=True):
@@ -122,7 +122,7 @@ def distances(rows: Rows, centre: Folded) -> Float[Tensor, " a"]:
     return total.sqrt()
 
 
-def products(rows: Rows, v: Folded) -> Float[Tensor, " a"]:
+def products(rows: Rows, v: Combined) -> Float[Tensor, " a"]:
     """⟨x_i, v⟩ of every row, in double precision."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for part, at in zip(pieces(rows), pieces(v), strict=True):

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .rule import NOTHING, Context, Fold, Folded, Rows, Share, trimmed
+from .rule import NOTHING, Combined, Context, Rows, Rule, Share, trimmed
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Fold):
+class TrimmedMean(Rule):
     """The mean of each coordinate without its ⌈βa⌉ smallest and ⌈βa⌉ largest values.
 
     Attributes:
-        liars: β, the share of Byzantine clients that it tolerates. It needs a ≥ 2⌈βa⌉ + 1 replies.
+        byzantine: β, the share of Byzantine clients that it tolerates. It needs a ≥ 2⌈βa⌉ + 1 replies.
     """
 
-    liars: Share
+    byzantine: Share
 
-    def __call__(self, rows: Rows, context: Context = NOTHING) -> Folded:
+    def __call__(self, rows: Rows, context: Context = NOTHING) -> Combined:
         """g_k = (1/((1−2β)a)) Σ_{x ∈ U_k} x, where U_k are the values of coordinate k that remain after trimming."""
         return trimmed(rows, self.check(len(rows), context))

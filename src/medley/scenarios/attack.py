@@ -41,7 +41,7 @@ class Attack(Checked):
         strength: s; default 1 for "sign flip", "gaussian" and "backdoor", 1.5 for "alie", 2 for "ipm". "z_max" is the
             largest s of "alie" that the paper expects to stay hidden among the honest replies.
         knows: The replies from which "alie" and "ipm" compute μ and σ: "everyone" (default), the replies of all honest
-            clients; or "liars", the replies that the attackers themselves would honestly send.
+            clients; or "attackers", the replies that the attackers themselves would honestly send.
         honest: Ids of clients that never attack, such as the holder of a root set; default none.
         target: The label that a triggered row should get; default 0.
         patch: Side of the trigger in pixels, in the corner at an image's last row and column; for rows without height
@@ -56,7 +56,7 @@ class Attack(Checked):
     kind: Kind
     share: Annotated[float, at_least(0), below(1)]
     strength: Annotated[float, at_least(0)] | Literal["z_max"] | None = None
-    knows: Literal["everyone", "liars"] = "everyone"
+    knows: Literal["everyone", "attackers"] = "everyone"
     honest: Sequence[int] = ()
     target: Annotated[int, at_least(0)] = 0
     patch: Annotated[int, at_least(1)] = 3
@@ -75,7 +75,7 @@ class Attack(Checked):
                 f"Attack({self.kind!r}, strength='z_max'): only 'alie' has z_max; pass a number", "strength"
             )
 
-    def liars(self, seed: int, clients: int) -> tuple[int, ...]:
+    def attackers(self, seed: int, clients: int) -> tuple[int, ...]:
         """Ids of the Byzantine clients, ascending. Raises RecipeError if a share above 0 rounds down to none."""
         count = most_of(self.share, clients)
         order = [i for i in rng(seed, "attack").permutation(clients).tolist() if i not in self.honest]
@@ -109,7 +109,7 @@ class Attack(Checked):
         """The lies that replace replies under this seed; None if replies are honest ones from changed rows."""
         if not self.share or self.kind == "label flip" or (self.kind == "backdoor" and self.s == 1):
             return None
-        return partial(_lied, self, seed, frozenset(self.liars(seed, clients)))
+        return partial(_lied, self, seed, frozenset(self.attackers(seed, clients)))
 
     def poison(
         self, X: Tensor, y: Tensor, classes: int | None, rows: Mapping[int, np.ndarray], seed: int
@@ -176,16 +176,16 @@ def _lied(
     attack: Attack, seed: int, ids: frozenset[int], tag: tuple[int, int], replies: Mapping[int, Packed]
 ) -> dict[int, Packed]:
     """The replies of an exchange as the server gets them: lies instead of the attackers' own replies."""
-    liars = [i for i in replies if i in ids]
-    visible = [i for i in replies if (i in ids) == (attack.knows == "liars")] or liars
+    attackers = [i for i in replies if i in ids]
+    visible = [i for i in replies if (i in ids) == (attack.knows == "attackers")] or attackers
     out = dict(replies)
-    for i in liars:
+    for i in attackers:
         out[i] = dict(replies[i])
         for name, reply in replies[i].items():
             if isinstance(reply, Tensor) and reply.is_floating_point():
                 visible_rows = partial(_stacked, attack, name, [replies[k][name] for k in visible])
                 draw = lambda i=i, name=name: generator(seed, i, *tag, "attack", name)
-                out[i][name] = _lie(attack, reply, visible_rows, draw, (len(replies), len(liars)))
+                out[i][name] = _lie(attack, reply, visible_rows, draw, (len(replies), len(attackers)))
     return out
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..contract import Lies, Local, MedleyError, Message, MessageTypes, OnLate, Packed, Sampling, Task, nbytes
+from ..contract import Lies, LocalSampling, MedleyError, Message, MessageTypes, OnLate, Packed, Sampling, Task, nbytes
 from ..runtime import streams
 from ..runtime.clock import Device
 from ..runtime.handed import handed
@@ -58,7 +58,7 @@ class LiveCohort:
     reply_policy: ReplyPolicy = field(default_factory=ReplyPolicy)
     observe: Callable[[ExchangeEvent], object] | None = None
     sampling: Sampling | None = None
-    local: Callable[[int], Local] = lambda i: Local(1, 1.0, 0)
+    local: Callable[[int], LocalSampling] = lambda i: LocalSampling(1, 1.0, 0)
     lies: Lies | None = None
     _exchanges: int = 0
     _unread: str | None = None

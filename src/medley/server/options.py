@@ -118,7 +118,7 @@ class RunOptions(Checked):
     dtype: torch.dtype | str | None = None
     device: str | torch.device = "cpu"
     engine: Annotated[str, "'auto'"] = "auto"
-    transport: Annotated[Transport, "transports.Local()"] | None = None
+    transport: Annotated[Transport, "transports.InProcess()"] | None = None
     codec: Annotated[Codec, "wire.codecs.Cast('float16')"] | None = None
     reply_policy: Annotated[ReplyPolicy, "ReplyPolicy(deadline=60)"] | None = None
     secure: Annotated[SecureSum, "SecureSum(bound=10)"] | None = None

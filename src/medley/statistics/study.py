@@ -35,7 +35,7 @@ from ..secure.ring import Ring
 from ..server.bookkeeping import Bookkeeping
 from ..server.cohort import LiveCohort
 from ..storage.events import ExchangeEvent
-from ..transports import Local
+from ..transports import InProcess
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
 from .analysis import Analysis
@@ -186,7 +186,7 @@ class Study:
         host = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites))
         ids = tuple(range(len(self.names)))
         round = max((e.round for e in self.ledger), default=0) + 1
-        with self._naming(), contextlib.closing((self.transport or Local()).open(host)) as connection:
+        with self._naming(), contextlib.closing((self.transport or InProcess()).open(host)) as connection:
             channel: Any = connection if self.secure is None else SecureConnection(self.secure, connection, host)
             shares = dict.fromkeys(ids, 1 / len(ids))
             cohort = LiveCohort(ids, shares, round, channel, self.books, observe=self._refuse_silence)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..transports import Local
+from ..transports import InProcess
 from ..wire.connection import Transport
 from .compare import expect, expect_same
 from .faults import Rewired, backwards, one_by_one
@@ -27,7 +27,7 @@ def same_again(t: Subject) -> None:
 def arrival(t: Subject) -> None:
     """Replies that arrive in another order give the same bits."""
     for place in t.places:
-        other = t.run(place.federation(), transport=Rewired(Local(), backwards))
+        other = t.run(place.federation(), transport=Rewired(InProcess(), backwards))
         expect_same(t.single(place), other, f"{place.name}: clients served from the last to the first")
 
 
@@ -68,7 +68,7 @@ def stacks(t: Subject) -> None:
     """Clients in stacks on the fastest engine, or one by one on the reference: x is the same to 1e-10 (1 + ‖x‖)."""
     for place in t.places:
         exact: dict[str, Any] = {"dtype": "float64"}
-        reference = t.run(place.federation(), engine="seq", transport=Rewired(Local(), one_by_one), **exact).x
+        reference = t.run(place.federation(), engine="seq", transport=Rewired(InProcess(), one_by_one), **exact).x
         distance = float((t.run(place.federation(), **exact).x - reference).norm() / (1 + reference.norm()))
         expect(distance <= 1e-10, f"{place.name}: served in stacks, or by another engine, x is off by {distance:.2g}")
 
@@ -77,7 +77,7 @@ def resume(t: Subject) -> None:
     """A run that is stopped and resumed after each round has the same bits as one that never stopped."""
     options: dict[str, Any] = {}
     uninterrupted = t.plain
-    if not isinstance(t.transport, Local):
+    if not isinstance(t.transport, InProcess):
         options = {"transport": Rewired(t.transport, one_by_one)}
         uninterrupted = t.single
     for place in t.places:

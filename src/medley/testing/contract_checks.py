@@ -17,7 +17,7 @@ from ..secure import SecureSum
 from ..server.bookkeeping import Bookkeeping
 from ..server.cohort import LiveCohort
 from ..storage.result import Result
-from ..transports import Local
+from ..transports import InProcess
 from .compare import equal, expect
 from .method_runs import Subject
 from .toys import PER_TASK, ROUNDS
@@ -52,7 +52,7 @@ def server_by_assignment(t: Subject) -> None:
         host = ClientHost(method, sim.problem, lambda i, r, sim=sim, e=engine: sim.client(i, r, e))  # type: ignore[misc]
         s = method.start(sim.problem.initial(streams.generator(0, "init")))
         b = Bookkeeping()
-        with closing(Local().open(host)) as connection:
+        with closing(InProcess().open(host)) as connection:
             for r in range(1, place.rounds):
                 view = sim.view(r)
                 before = [(name, v, v._version) for name, v in pytree.tensors(s)]

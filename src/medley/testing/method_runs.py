@@ -13,7 +13,7 @@ from ..problems import Network
 from ..problems.network.names import BUT_NORMS
 from ..storage.history import Row
 from ..storage.result import Result
-from ..transports import Local
+from ..transports import InProcess
 from ..wire.connection import Transport
 from .compare import expect
 from .faults import Rewired, one_by_one
@@ -25,7 +25,7 @@ class Subject:
 
     def __init__(self, method: Algorithm[Any, Any], transport: Transport | None = None) -> None:
         self.method = method
-        self.transport = transport or Local()
+        self.transport = transport or InProcess()
         self._plain: dict[str, Result] = {}
         self._single: dict[str, Result] = {}
 
@@ -70,7 +70,7 @@ class Subject:
     def single(self, place: Place) -> Result:
         """Like `plain`, with every client a block of its own, so that sums have another order; computed once."""
         if place.name not in self._single:
-            self._single[place.name] = self.run(place.federation(), transport=Rewired(Local(), one_by_one))
+            self._single[place.name] = self.run(place.federation(), transport=Rewired(InProcess(), one_by_one))
         return self._single[place.name]
 
     @property

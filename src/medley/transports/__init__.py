@@ -1,7 +1,12 @@
 """Ways to reach clients; a method runs unchanged on each of them."""
 
-from .auto import Auto as Auto
-from .local import Local as Local
-from .lossy import Lossy as Lossy
-from .processes import Processes as Processes
-from .ray import Ray as Ray
+from ..contract.public import public
+from .auto import Auto
+from .inprocess import InProcess
+from .lossy import Lossy
+from .processes import Processes
+from .ray import Ray
+
+__all__ = ["Auto", "InProcess", "Lossy", "Processes", "Ray"]
+
+public(__name__)

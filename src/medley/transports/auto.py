@@ -17,7 +17,7 @@ from ..runtime.cores import cores, one_thread
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold
-from .local import Local, LocalConnection
+from .inprocess import InProcess, InProcessConnection
 from .processes import Processes, ProcessesConnection
 
 log = logging.getLogger("medley")
@@ -44,8 +44,8 @@ class Auto(Settings):
     serve the blocks of an exchange if it takes `LEAST` seconds or more. All blocks are computed with one thread
     wherever they are served: the bits are those of `Processes`, on any number of cores.
 
-    With fewer than two workers it behaves like `Local`. So it does on a GPU, on systems that cannot fork safely (all
-    but Linux), in a daemonic process, and outside the main thread. Raises RecipeError, as `Processes` does.
+    With fewer than two workers it behaves like `InProcess`. So it does on a GPU, on systems that cannot fork safely
+    (all but Linux), in a daemonic process, and outside the main thread. Raises RecipeError, as `Processes` does.
     """
 
     workers: int | None = None
@@ -57,7 +57,7 @@ class Auto(Settings):
     def open(self, host: Host) -> Connection:
         """Begin a run with the clients of ``host``. Workers are forked at once, before a run has threads of its own."""
         count = self.workers or min(torch.get_num_threads(), cores())
-        return AutoConnection(host, count) if count > 1 and forks(host.device) else Local().open(host)
+        return AutoConnection(host, count) if count > 1 and forks(host.device) else InProcess().open(host)
 
 
 class AutoConnection(ProcessesConnection):
@@ -112,13 +112,13 @@ def forks(device: str) -> bool:
 class Unchosen:
     """This process, if no transport is given: if a run's clients take long, it logs once that `Auto` exists."""
 
-    def open(self, host: Host) -> LocalConnection:
+    def open(self, host: Host) -> InProcessConnection:
         """Begin a run with the clients of ``host``."""
         count = min(torch.get_num_threads(), cores())
-        return LongConnection(host, count) if count > 1 and forks(host.device) else LocalConnection(host)
+        return LongConnection(host, count) if count > 1 and forks(host.device) else InProcessConnection(host)
 
 
-class LongConnection(LocalConnection):
+class LongConnection(InProcessConnection):
     """Serves requests by calls of the host, and logs when they have taken `LONG` seconds."""
 
     def __init__(self, host: Host, workers: int) -> None:

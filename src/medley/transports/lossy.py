@@ -21,7 +21,7 @@ from ..wire.connection import Host, Transport
 from ..wire.exchange import Exchange, Tag, single_blocks
 from ..wire.fold import Fold, regroup
 from ..wire.framing import from_bytes, seal, to_bytes, unseal
-from .local import Local
+from .inprocess import InProcess
 
 FATES = ("loss", "hang", "crash", "late", "truncate", "corrupt", "nan", "shape", "duplicate")
 
@@ -43,7 +43,7 @@ class Lossy(Settings):
         duplicate: request and reply are delivered twice
         reorder: replies arrive in random order. Default False
         clients: ids of the clients that faults can hit. Default None: all
-        inner: the transport to which the faults are added. Default `Local`
+        inner: the transport to which the faults are added. Default `InProcess`
 
     The shares are in [0, 1], 0 by default. Raises RecipeError for a number outside [0, 1], and for shares that add up
     to more than 1.
@@ -61,7 +61,7 @@ class Lossy(Settings):
     duplicate: float = 0.0
     reorder: bool = False
     clients: Sequence[int] | None = None
-    inner: Transport = field(default_factory=Local)
+    inner: Transport = field(default_factory=InProcess)
 
     def __post_init__(self) -> None:
         take(self, real, *FATES, "delay")
@@ -78,7 +78,7 @@ class Lossy(Settings):
         if ids is not None and (isinstance(ids, str) or not isinstance(ids, Collection)):
             raise RecipeError(f"Lossy(clients={self.clients!r}): give ids of clients, such as [0, 3]", "clients")
         if isinstance(self.inner, type) or not isinstance(self.inner, Transport):
-            raise RecipeError(f"Lossy(inner={self.inner!r}): give a transport, such as Local()", "inner")
+            raise RecipeError(f"Lossy(inner={self.inner!r}): give a transport, such as InProcess()", "inner")
 
     @property
     def faults(self) -> str:

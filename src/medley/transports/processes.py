@@ -30,7 +30,7 @@ from ..wire.exchange import Exchange
 from ..wire.fold import Fold
 from .arena import Arena
 from .failures import ATTEMPTS, describe, revive
-from .local import Local
+from .inprocess import InProcess
 from .memories import MemoriesHere, answer
 
 log = logging.getLogger("medley")
@@ -46,7 +46,7 @@ MOST = 1024
 class Processes(Settings):
     """Forked processes with one thread each; ``workers`` is their number, by default 2.
 
-    A run has the same bits as on `Local` in a process that computes with one thread (``torch.set_num_threads(1)``).
+    A run has the same bits as on `InProcess` in a process that computes with one thread (``torch.set_num_threads(1)``).
     Raises RecipeError for fewer than one worker, and for a device other than the CPU. If processes cannot be forked, as
     on Windows, clients are served in the process of the run.
     """
@@ -68,7 +68,7 @@ class Processes(Settings):
             raise RecipeError(f"Processes: workers use the CPU, but the run is on {host.device}; leave device= out")
         if "fork" not in multiprocessing.get_all_start_methods():
             log.warning("Processes: this system cannot fork; clients are served in this process, with the same bits")
-            return Local().open(host)
+            return InProcess().open(host)
         return ProcessesConnection(host, self.workers)
 
 

@@ -44,7 +44,7 @@ class Ray(Settings):
     Medley must be installed on every machine. Actors take seconds to start: for many runs, ``with Ray(2).held() as
     transport`` keeps them from one run to the next.
 
-    A run on the CPU has the same bits as on `Local` in a process that computes with one thread
+    A run on the CPU has the same bits as on `InProcess` in a process that computes with one thread
     (``torch.set_num_threads(1)``). Each actor sees its own GPU as "cuda:0"; Ray starts it where a GPU is free. Raises
     RecipeError for fewer than one worker, without Ray, for GPUs without ``device="cuda"`` or the reverse, and for more
     GPUs than Ray has.

@@ -1,7 +1,7 @@
 """Protocols of the wire: a transport opens a connection to a host of clients.
 
 Your own transport implements `Transport.open(host)` and returns a `Connection`. The shortest example is
-`medley.transports.local`.
+`medley.transports.inprocess`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ import torch
 from ... import engines
 from ... import recipe as recipes
 from ...clients.host import ClientHost
-from ...contract import BadData, Client, ClientFailed, Local, MedleyError, PersonalModel, RecipeError, WireError, pytree
+from ...contract import BadData, Client, ClientFailed, MedleyError, PersonalModel, RecipeError, WireError, pytree
+from ...contract.sampling import LocalSampling
 from ...contract.surroundings import set_aside
 from ...contract.tuned import split
 from ...privacy.accountant import Release, added, epsilon
@@ -360,10 +361,10 @@ class ClientSide:
             allowed: list[Release] = []
             for t in range(1, (recipe_part.rounds or r.rounds) + 1):
                 for _ in recipe_part.message_types:
-                    allowed = added(allowed, recipe_part.released(Local.of(paces.of(r.seed, me.id, t), n)))
+                    allowed = added(allowed, recipe_part.released(LocalSampling.of(paces.of(r.seed, me.id, t), n)))
             limit = epsilon(allowed, recipe_part.delta)
         total = context.node_config.get("epsilon")
-        release = part.released(Local.of(me.pace, n))
+        release = part.released(LocalSampling.of(me.pace, n))
         self._account(context).train(release, limit, None if total is None else float(str(total)), part.delta)
 
     def secure(self, step: str) -> Handler:

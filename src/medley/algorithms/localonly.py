@@ -1,4 +1,4 @@
-"""Local: the baseline without collaboration: every client trains alone, and the server sends only the first model.
+"""LocalOnly: the baseline without collaboration: every client trains alone, and the server sends only the first model.
 
 **Reference**: the baseline without collaboration, as in Li, Hu, Beirami & Smith, "Ditto: Fair and Robust Federated
 Learning Through Personalization", ICML 2021, Section 4.
@@ -23,7 +23,7 @@ Learning Through Personalization", ICML 2021, Section 4.
 ...     md.problems.Network(md.models.mlp(64, 10, (16,))), data=md.datasets.digits(), own_test=True,
 ...     partition=md.scenarios.Labels(clients=10, per_client=2),
 ... )
->>> md.run(md.Local(), fed, rounds=5, progress=False).summary["personal_accuracy"] > 0.9
+>>> md.run(md.LocalOnly(), fed, rounds=5, progress=False).summary["personal_accuracy"] > 0.9
 True
 """
 
@@ -55,7 +55,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Local(Algorithm[Server, Memory]):
+class LocalOnly(Algorithm[Server, Memory]):
     """Training without collaboration; the server's model stays x₀."""
 
     needs = frozenset({Need.REPLIES})

@@ -13,15 +13,15 @@ from .memories import MemoriesHere
 
 
 @dataclass(frozen=True)
-class Local(Settings):
+class InProcess(Settings):
     """One process, no copies."""
 
-    def open(self, host: Host) -> LocalConnection:
+    def open(self, host: Host) -> InProcessConnection:
         """Begin a run with the clients of ``host``."""
-        return LocalConnection(host)
+        return InProcessConnection(host)
 
 
-class LocalConnection(MemoriesHere):
+class InProcessConnection(MemoriesHere):
     """Serves requests by calls of the host."""
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:

@@ -1,0 +1,97 @@
+"""An earlier name raises one sentence with the name of today, wherever it is met; `dir` shows public names alone."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+import medley as md
+from medley.contract import RecipeError
+from medley.contract.errors import UnknownSetting
+from medley.recipe import loads
+from medley.runtime import renamed
+
+PACKAGES = [md.robust, md.transports, importlib.import_module("medley.contract")]
+
+SHOWN = {package.__name__ for package in [md, *PACKAGES]}
+
+
+def at(name: str) -> Any:
+    """The module, or the attribute of one, with this dotted name."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return getattr(importlib.import_module(module), attribute)
+
+
+@pytest.mark.parametrize(("old", "new"), renamed.NAMES.items())
+def test_an_import_of_an_earlier_name_says_the_name_of_today(old: str, new: str) -> None:
+    assert at(new) is not None
+    module, _, attribute = old.rpartition(".")
+    with pytest.raises(ImportError, match=f"^{old} is now {new}$".replace(".", r"\.")):
+        exec(f"from {module} import {attribute}")
+    with pytest.raises(ImportError, match="is now"):
+        exec(f"import {old}.inner")
+
+
+@pytest.mark.parametrize("old", [name for name in renamed.NAMES if name.rpartition(".")[0] in SHOWN])
+def test_an_attribute_of_an_earlier_name_says_the_name_of_today(old: str) -> None:
+    module, _, attribute = old.rpartition(".")
+    with pytest.raises(AttributeError, match=f"^{old} is now medley".replace(".", r"\.")):
+        getattr(importlib.import_module(module), attribute)
+    assert not hasattr(importlib.import_module(module), attribute)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda m: m.__name__)
+def test_dir_shows_public_names_alone(package: Any) -> None:
+    assert dir(package) == sorted(package.__all__)
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    assert not [name for name in dir(package) if name.startswith("_")]
+
+
+def test_an_unknown_attribute_has_the_nearest_name() -> None:
+    with pytest.raises(AttributeError, match=r"^medley.robust has no 'Kurm'. Did you mean 'Krum'\?$"):
+        md.robust.Kurm  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: md.Robust(md.FedAvg(), fold=md.robust.Median()), "Robust() has no 'fold': it is 'rule' now."),  # type: ignore[call-arg]
+        (lambda: md.robust.Krum(liars=0.1), "Krum() has no 'liars': it is 'byzantine' now."),  # type: ignore[call-arg]
+        (lambda: md.robust.Mixed(fold=md.robust.Median(), byzantine=0.1), "Mixed() has no 'fold': it is 'rule' now."),  # type: ignore[call-arg]
+    ],
+)
+def test_an_earlier_setting_says_the_setting_of_today(call: Any, sentence: str) -> None:
+    with pytest.raises(UnknownSetting) as caught:
+        call()
+    assert str(caught.value) == sentence
+
+
+def test_an_earlier_value_says_the_value_of_today() -> None:
+    with pytest.raises(RecipeError, match=r"^Attack\(knows=...\) has no 'liars': it is 'attackers' now.$"):
+        md.scenarios.Attack("alie", 0.2, knows="liars")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ('kind = "Local"', "recipe: methods.0.kind: this version has no 'Local': it is 'LocalOnly' now."),
+        ('kind = "FedAvg"\nfold = {}', "recipe: methods.0 has no 'fold': it is 'rule' now."),
+        (
+            'kind = "FedAvg"\nrule = {kind = "Krum", liars = 0.1}',
+            "recipe: methods.0.rule has no 'liars': it is 'byzantine' now.",
+        ),
+        (
+            'kind = "medley.algorithms.local:Local"',
+            "recipe: methods.0.kind = 'medley.algorithms.local:Local' is now 'medley.algorithms.localonly:Local'",
+        ),
+    ],
+)
+def test_a_recipe_of_earlier_names_says_the_names_of_today(table: str, sentence: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        loads(f"[[methods]]\n{table}\n").methods()
+    assert str(caught.value) == sentence
