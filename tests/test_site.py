@@ -87,6 +87,19 @@ def test_every_page_is_in_the_navigation():
         assert f"({page.name})" in decisions, page
 
 
+def test_guides_stand_in_groups_that_say_whom_they_are_for_and_readme_has_the_same_groups():
+    nav, readme = (DOCS / "contents.md").read_text(), (DOCS.parent / "README.md").read_text()
+    groups = re.findall(r':caption: "([^"]+): [^"]+"\n\n(.*?)\n```', nav, re.S)
+    assert len(groups) == 5
+    for title, lines in groups:
+        pages = lines.split()
+        assert len(pages) <= 6, title
+        rows = [row for row in readme.splitlines() if row.startswith("| **")]
+        (row,) = [row for row in rows if f"(docs/{pages[-1]}.md)" in row]
+        unlinked = [page for page in pages if f"(docs/{page}.md)" not in row]
+        assert set(unlinked) <= {"howto", "gallery"}, (title, unlinked)  # README names these two in its first rows
+
+
 def test_every_need_is_in_the_reference():
     page = (DOCS / "reference" / "contract.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("| `Need.")] == [
