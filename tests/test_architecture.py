@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -27,6 +28,17 @@ def test_the_table_of_rooms_is_the_linters_list() -> None:
 def test_the_list_of_rooms_in_contributing_is_the_linters_list() -> None:
     (block,) = re.findall(r"```text\n(.*?)```", section(CONTRIBUTING, "Where things go"), re.DOTALL)
     assert [[room.strip() for room in line.split("|")] for line in block.splitlines()] == LAYERS
+
+
+@pytest.mark.parametrize("room", [room for layer in LAYERS for room in layer if room != "_public"])
+def test_every_room_says_on_whose_side_it_runs(room: str) -> None:
+    """`deploy` has parts on both sides, each in a folder that says so in its first line."""
+    place = ROOT / "src/medley" / room
+    parts = [place / part for part in ("node", "protocol", "server")] if room == "deploy" else [place]
+    for part in parts:
+        file = part / "__init__.py" if part.is_dir() else part.with_suffix(".py")
+        doc = ast.get_docstring(ast.parse(file.read_text())) or ""
+        assert re.search(r"\A[^\n]+ machine" if room == "deploy" else r"^Side: \S", doc, re.MULTILINE), file
 
 
 def paths(page: Path) -> set[str]:

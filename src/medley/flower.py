@@ -1,6 +1,8 @@
 """A recipe as a Flower app: ``app = server_app("recipe.toml")``, and ``app = client_app("recipe.toml")``.
 
 ``medley deploy init`` writes a whole app; docs/deploy.md shows how to run it on your own machines.
+
+Side: both. The app of a node's machine uses `client_app`, that of the operator's machine `server_app`.
 """
 
 from .deploy.node.app import client_app as client_app

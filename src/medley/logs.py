@@ -1,6 +1,8 @@
 """Log lines of runs: the logger "medley" gets a line for each round, at level INFO, and warnings.
 
 Python shows no INFO by default. `lines` turns it on, as text for people or as JSON for machines.
+
+Side: the server's. A line has figures of a run and never a row of data.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Each sink is a function of a row, a few lines over the tracker's own client. An 
 ``tensorboard``, ``mlflow`` or ``wandb``. Figures are filed under the round, and in ``md.compare`` below
 their method and seed. Call ``close`` at the end, or use the sink in ``with contextlib.closing(...)``. In a recipe it
 is the table ``[sink]``, such as ``kind = "MLflow"``, which files the recipe's settings too.
+
+Side: the server's. A sink gets the rows of a run's history, that is figures of rounds, and never a row of data.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 ``fit(X, y, sites=...)`` simulates the sites, one client each. ``history_`` and ``bytes_up_`` record the traffic that
 they would have. After ``set_fit_request(sites=True)`` scikit-learn's cross-validation passes ``sites`` on.
 
+Side: in a simulation both: one process holds the rows of all sites.
+
 >>> from medley.sklearn import FederatedRidge
 >>> from sklearn.datasets import load_diabetes
 >>> X, y = load_diabetes(return_X_y=True)

@@ -1,6 +1,9 @@
 """The command line: new, plan, run, compare, tune, watch, status, report, show, list, cite, docs, doctor,
 node, deploy.
 
+Side: the machine of whoever types the command: a researcher, an operator, or with `medley node` a data owner. A
+command writes only where you tell it to.
+
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done; 1 a run diverged (in a
 comparison: every run); 2 a setting, data or a file cannot be used; 130 Ctrl-C, after which finished runs are kept.
 Slow imports, torch above all, happen in the functions that need them, so that help and completion appear at once.

@@ -1,4 +1,7 @@
-"""Types for the author of a method: algorithm, client, cohort, message, problem, pace, task, errors."""
+"""Types for the author of a method: algorithm, client, cohort, message, problem, pace, task, errors.
+
+Side: both. Types and their checks: nothing here reads rows from a file or sends anything.
+"""
 
 from .algorithm import Algorithm, MessageTypes, on_client
 from .annotation import ValueType, in_words, kinds

@@ -1,4 +1,7 @@
-"""Data sets: readers of files, published sets, synthetic families. Partitions belong to `medley.scenarios`."""
+"""Data sets: readers of files, published sets, synthetic families. Partitions belong to `medley.scenarios`.
+
+Side: the client's, where the files are. Readers open the files that you name, and never the network.
+"""
 
 from . import augment as augment
 from . import disk as disk

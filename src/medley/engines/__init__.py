@@ -1,5 +1,7 @@
 """Engines behind `Client.descend`.
 
+Side: the client's. An engine sees rows through the objective, changes no memory, and sends nothing.
+
 `choose` picks one of `NAMES` for a problem and a device; `stack_size` says how many clients it serves in one call.
 """
 

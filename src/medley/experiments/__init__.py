@@ -1,1 +1,5 @@
-"""Many runs: compare methods, tune one, profile one."""
+"""Many runs: compare methods, tune one, profile one.
+
+Side: the server's, in simulations: it starts runs, in processes of their own if you ask for `jobs`, and saves their
+folders.
+"""

@@ -1,4 +1,7 @@
-"""Networks as plain nn.Modules, for `medley.problems.Network` and for any other use."""
+"""Networks as plain nn.Modules, for `medley.problems.Network` and for any other use.
+
+Side: both: the server draws a network's first weights, clients train it. Only `pretrained` opens a file.
+"""
 
 from .generator import generator
 from .resnet import resnet, resnet18, resnet34, resnet50

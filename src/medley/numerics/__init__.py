@@ -1,1 +1,4 @@
-"""Mathematics without clients."""
+"""Mathematics that knows nothing of clients.
+
+Side: both. Numbers in, numbers out: no messages, no files.
+"""

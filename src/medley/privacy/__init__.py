@@ -1,4 +1,7 @@
-"""Differential privacy: a wrapper of methods, its noise, and the accounting of the privacy that a run has spent."""
+"""Differential privacy: a wrapper of methods, its noise, and the accounting of the privacy that a run has spent.
+
+Side: `rows` and `skellam` act at the client, before a reply leaves it; all else is the server's, which sees no rows.
+"""
 
 from .accountant import epsilon, noise_for
 from .mechanisms import Banded

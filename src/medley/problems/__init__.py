@@ -1,4 +1,7 @@
-"""Objectives f_i on a flat vector: generalised linear models, networks, and synthetic federations."""
+"""Objectives f_i on a flat vector: generalised linear models, networks, and synthetic federations.
+
+Side: both: the server knows a problem's shapes and classes; an objective holds one client's rows and stays with them.
+"""
 
 from .language import causal_lm as causal_lm
 from .linear import LeastSquares as LeastSquares

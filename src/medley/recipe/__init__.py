@@ -1,5 +1,8 @@
 """Recipes: a federation, methods and the options of a run, in TOML. Keys are the names of constructor arguments.
 
+Side: both: a node's owner and the operator each have a copy, and the two are compared before a run. It reads TOML,
+and imports the code that a recipe names.
+
 The documentation's page on recipes lists every table and key; `medley new` writes a recipe to start from.
 """
 

@@ -1,4 +1,7 @@
-"""Replay policies choose, by row number, which rows of past tasks a client keeps."""
+"""Replay policies choose, by row number, which rows of past tasks a client keeps.
+
+Side: the client's. A policy sees labels and row numbers, and nothing leaves it.
+"""
 
 from ..numerics.herding import herd
 from .reservoir import Reservoir

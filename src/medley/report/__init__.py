@@ -1,4 +1,7 @@
-"""Results as figures, tables and one HTML page."""
+"""Results as figures, tables and one HTML page.
+
+Side: the server's, or that of whoever reads a result. It reads results and run folders, never rows.
+"""
 
 from .bands import Band, band
 from .figures import Dots, Line, Markup, forest, lines, partition, strip

@@ -1,4 +1,7 @@
-"""Aggregation rules that tolerate Byzantine clients, and `Robust`, a wrapper that gives such a rule to a method."""
+"""Aggregation rules that tolerate Byzantine clients, and `Robust`, a wrapper that gives such a rule to a method.
+
+Side: the server's. A rule sees the single replies of clients, never their rows.
+"""
 
 from ..contract.public import public
 from .centred_clipping import CentredClipping

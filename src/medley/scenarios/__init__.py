@@ -1,4 +1,8 @@
-"""The ways in which clients differ: data, pace, participation, devices, channel, and tasks that arrive over time."""
+"""The ways in which clients differ: data, pace, participation, devices, channel, and tasks that arrive over time.
+
+Side: the server's, which draws who takes part and at which pace. Partitions and streams exist in simulations only,
+and see labels and keys.
+"""
 
 from .attack import Attack
 from .channel import Bandwidth, Rayleigh

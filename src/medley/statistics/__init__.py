@@ -1,4 +1,9 @@
-"""A study across sites: regressions, survival and tables from sums alone; each row stays at its site."""
+"""A study across sites: regressions, survival and tables from sums alone; each row stays at its site.
+
+Side: `site`, `rules`, `register`, `cells`, `rounding` and `events` run at a site, beside its rows; `scoring`, `fit`,
+`tables` and `study` at the server. An analysis, such as `glm`, has a part for each, marked `on_client` as in a
+method.
+"""
 
 from .curves import KaplanMeier as KaplanMeier
 from .describe import Describe as Describe

@@ -1,1 +1,5 @@
-"""A run on disk: checkpoints, run folders, results, and memories too large for RAM."""
+"""A run on disk: checkpoints, run folders, results, and memories too large for RAM.
+
+Side: the server's: model, history and ledger of a run; in a simulation the clients' memories too, never their rows. A
+node uses only `atomic`.
+"""

@@ -1,5 +1,7 @@
 """The conformance battery: the checks that every method must pass, whoever wrote it.
 
+Side: neither: a developer's machine, with small federations of its own.
+
 >>> import medley as md
 >>> from medley.testing import checks, conformance
 >>> conformance(md.FedAvg())

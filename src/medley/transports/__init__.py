@@ -1,4 +1,8 @@
-"""Ways to reach clients; a method runs unchanged on each of them."""
+"""Ways to reach clients; a method runs unchanged on each of them.
+
+Side: the server's, which starts the workers, on this machine or on a Ray cluster. Requests and folds pass through
+here.
+"""
 
 from ..contract.public import public
 from .auto import Auto
