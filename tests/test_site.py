@@ -100,6 +100,14 @@ def test_guides_stand_in_groups_that_say_whom_they_are_for_and_readme_has_the_sa
         assert set(unlinked) <= {"howto", "gallery"}, (title, unlinked)  # README names these two in its first rows
 
 
+def test_no_line_of_a_page_is_too_long_for_an_editor():
+    """Tables, code and lines that are one link or picture stand as they are."""
+    for page in [DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
+        text = re.sub(r"^```.*?^```", lambda m: re.sub(r"[^\n]", "", m[0]), page.read_text(), flags=re.M | re.S)
+        long = [n for n, line in enumerate(text.split("\n"), 1) if len(line) > 130 and line[0] not in "|!"]
+        assert not long, f"{page.name}: break the lines {long} before column 130"
+
+
 def test_every_need_is_in_the_reference():
     page = (DOCS / "reference" / "contract.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("| `Need.")] == [
