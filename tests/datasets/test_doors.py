@@ -1,7 +1,7 @@
 """Every door for data by codings of labels, of values, and kinds of inputs: one table says what all must answer.
 
-The rule is in docs/own.md, "Labels and values". ``LABELS``, ``VALUES`` and ``INPUTS`` have one answer for all doors, and
-an exception only with a sentence that says why the door must differ.
+The rule is in docs/own.md, "Labels and values". ``LABELS``, ``VALUES`` and ``INPUTS`` have one answer for all doors,
+and an exception only with a sentence that says why the door must differ.
 """
 
 from __future__ import annotations
