@@ -428,7 +428,7 @@ CELLS: dict[str, tuple[Callable[[], Any], Any]] = {
     "times of day": (cells_of(lambda x: np.where(x == 1, "10:30", "9:30").tolist()), Says("time of day.*to_timedelta")),
     "complex": (cells_of(lambda x: (x + 1j).tolist()), Says("complex")),
     "periods": (lambda: dict.fromkeys(COLUMN, pd.period_range("2024-01", periods=N, freq="M")), Says("period.*month")),
-    "lists": (cells_of(lambda x: [[1, v] for v in x]), Says(f"row 0.*{B[:-1]}|'a').*is a list")),
+    "lists": (cells_of(lambda x: [[1, v] for v in x]), Says(f"row 0.*{B[:-1]}|'a').*(a|type) list")),
     "too large": (cells_of(lambda x: (x * 1.0).tolist(), "float64", 1e300), Says(f"{AT}.*too large.*unit")),
 }  # fmt: skip
 """Cells that only a frame can have, with the answer of the doors for training."""
@@ -718,3 +718,82 @@ def test_weights_are_refused_alike_in_tuples_and_in_data_sets(weights: Any, says
         md.Federation(md.problems.Logistic(), clients=[(np.eye(3)[KIND], TWO, weights)])
     with pytest.raises(md.BadData, match=rf"^data(, |: ){says}"):
         md.datasets.Dataset(np.eye(3)[KIND], TWO, weights=weights)
+
+
+def only(y: Any) -> Any:
+    """One client with these labels, its columns in a frame."""
+    return [(TABLE[[*COLUMN]], y)]
+
+
+ODD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "a word in a list": (
+        lambda: {"clients": [([[1.0, 2, 3], [1, "a", 3]], [0, 1])]}, r"^client 0, row 1, column 1: 'a' is text",
+    ),
+    "a number as text in a list": (
+        lambda: {"clients": [([[1.0, 2, 3], [1, "4", 3]], [0, 1])]}, r"row 1, column 1: '4' is a number as text",
+    ),
+    "a generator": (lambda: {"clients": only(v for v in KIND)}, "^client 0: y is a generator.* give a list"),
+    "a set": (lambda: {"clients": only({0, 1})}, "^client 0: y is a set.* give a list"),
+    "values of a dict": (
+        lambda: {"clients": [({0: KIND}.values(), KIND)]}, "^client 0: X is a dict_values.* give a list",
+    ),
+    "intervals": (lambda: {"clients": only(pd.cut(KIND, [-1, 0, 1, 2]))}, r"row 0.*type Interval.*y\.astype\(str\)"),
+    "periods": (lambda: {"clients": only(pd.period_range("2024-01", periods=N, freq="M"))}, "row 0.*period.*month"),
+    "True, False beside numbers": (
+        lambda: {"clients": [*only(TWO == 1), *only(TWO)]}, r"^client 1: .*True and False.*y\.astype\(float\)",
+    ),
+    "words beside True, False": (
+        lambda: {"clients": [*only(of("no", "yes")), *only(TWO == 1)]}, "^client 1: .*texts.*one word for each class",
+    ),
+    "columns of one name": (
+        lambda: {"clients": [(TABLE[[*COLUMN]], TWO), (TABLE[["a", "b", "b"]], TWO)]}, "^client 1: .*two columns 'b'",
+    ),
+    "columns of one name in one frame": (
+        lambda: {"clients": pd.concat([TABLE, TABLE[["b"]]], axis=1)},
+        r"^Federation\(clients=frame\): .*two columns 'b'",
+    ),
+    "names of two levels": (
+        lambda: {"clients": [pd.concat({"x": TABLE}, axis=1)]}, "^client 0: .*'x', 'a'.* 2 levels.*join",
+    ),
+    "the client as index": (
+        lambda: {"clients": TABLE.assign(client=Rows({}, TWO).clients).set_index("client")},
+        r"^Federation\(clients=frame\): .*its index 'client', frame\.reset_index\(\)",
+    ),
+    "a word in one frame": (
+        lambda: {"clients": Rows(cells_of(np.ndarray.tolist, odd="hi")(), TWO).frame(client=True)},
+        r"^Federation\(clients=frame\), row 5, column 'b': 'hi' is not a number",
+    ),
+    "a client without rows": (
+        lambda: {"clients": {"Bern": TABLE, "Basel": TABLE[:0]}}, "^client 'Basel': .*leave it out",
+    ),
+    "a very long name": (lambda: {"clients": {"B" * 5000: TABLE[:0]}}, "^client 'B{99}: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ODD)
+def test_odd_values_are_answered_by_place_and_remedy(row: str) -> None:
+    make, pattern = ODD[row]
+    with pytest.raises(MedleyError, match=pattern) as e:
+        md.Federation(md.problems.Softmax(), **make())
+    assert len(str(e.value)) < 1000
+
+
+@pytest.mark.parametrize("door", ["pairs", "npz", "data=pair", "lists"])
+@pytest.mark.parametrize(("y", "answer"), [(of("no", "yes"), ["no", "yes"]), (TWO, [[0], [1]])])
+def test_a_column_of_labels_keeps_its_names(door: str, y: Any, answer: list[Any], tmp_path: Path) -> None:
+    loss = torch.nn.functional.binary_cross_entropy_with_logits
+    family = md.problems.Network(torch.nn.Linear(3, 1), loss=loss)
+    rows = Rows({name: TWO * 2.0 - 1 for name in COLUMN}, np.array(y)[:, None])
+    assert trained(door, family, rows, tmp_path).predict(inputs_for(door, rows)[:2]).tolist() == answer
+
+
+def test_a_loss_of_ones_own_takes_a_data_set_of_0_and_1() -> None:
+    loss = lambda outputs, y: torch.nn.functional.binary_cross_entropy_with_logits(outputs.squeeze(1), y.float())
+    family = md.problems.Network(torch.nn.Linear(3, 1), loss=loss)
+    fed = md.Federation(family, data=md.datasets.Dataset(np.eye(3)[KIND], TWO), partition=md.scenarios.IID(2))
+    assert fed.data.y.tolist() == TWO.tolist()
+
+
+def test_texts_of_one_number_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    md.Federation(md.problems.Softmax(), clients=[*only(of("1", "2")), *only(of("1.0", "2.0"))])
+    assert "the labels '1', '1.0', '2', '2.0' are different classes; if two are spellings" in caplog.text

@@ -28,7 +28,7 @@ class Place:
     def of(cls, client: int, names: Sequence[str] | Mapping[int, str] = (), part: str = "") -> Place:
         """The rows of a client, by its name if it has one."""
         has_name = client in names if isinstance(names, Mapping) else client < len(names)
-        return cls(f"client {names[client]!r}" if has_name else f"client {client}", part, client=client)
+        return cls(f"client {names[client]!r:.100}" if has_name else f"client {client}", part, client=client)
 
     def at(self, row: int | None = None, column: int | str | None = None) -> Place:
         """A row, or a cell, of these rows."""
@@ -40,5 +40,5 @@ class Place:
             task = self.part.startswith("task")
             words.append(f"row {self.row} of {self.part}" if task else f"{self.part} row {self.row}".strip())
         if self.column is not None:
-            words.append(f"column {self.column!r}")
+            words.append(f"column {self.column!r:.100}")
         return ", ".join(filter(None, words))

@@ -148,7 +148,7 @@ class Dataset(Settings):
 
     def _take_arrays(self) -> None:
         """Make tensors of arrays, and number the classes of texts and whole numbers."""
-        named = {part: c for part in ("X", "X_test", "X_validation") if (c := names_of(getattr(self, part)))}
+        named = {part: c for part in ("X", "X_test", "X_validation") if (c := names_of(getattr(self, part), self.name))}
         for part, theirs in named.items():
             if theirs != named.get("X", theirs):
                 raise BadData(

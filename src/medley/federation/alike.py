@@ -39,14 +39,15 @@ def common_features(
     Raises BadData, naming the client, for frames with other columns, and for an array beside frames with names: its
     columns may be in another order.
     """
-    columns = [(place, _names(client, aside)) for place, client in zip(places, clients, strict=True)]
-    tests = [
-        (replace(place, part="test"), names_of(g[2]))
+    columns = [(place, _names(client, place, aside)) for place, client in zip(places, clients, strict=True)]
+    tested = [
+        (replace(place, part="test"), g[2])
         for place, g in zip(places, clients, strict=True)
         if isinstance(g, tuple) and g[3:]
     ]
+    tests = [(place, names_of(X, str(place))) for place, X in tested]
     first = next((names for _, names in columns if names), ())
-    for place, names in [*columns, *tests, (TEST, _names(test, aside))]:
+    for place, names in [*columns, *tests, (TEST, _names(test, TEST, aside))]:
         if names and first and (message := differ(names, first)):
             message = f"the frame {message}, of the columns {', '.join(first)}; give all clients the same columns"
             raise BadData(message, place=place)
@@ -107,5 +108,5 @@ def _inputs(source: Any) -> dict[str, Any]:
     return dict(zip(("X", "X_test"), [*parts[:1], *(parts[2:3] if parts[3:] else [])], strict=False))
 
 
-def _names(source: Any, aside: str | None) -> tuple[str, ...]:
-    return source.features if isinstance(source, Dataset) else features_of(source, aside)
+def _names(source: Any, place: Place, aside: str | None) -> tuple[str, ...]:
+    return source.features if isinstance(source, Dataset) else features_of(source, place, aside)

@@ -18,6 +18,7 @@ from ..privacy.private import private_part
 from ..problems import Logistic, Network, Softmax
 from ..problems.network.own_loss import called
 from ..rows.numbers import MISSING, kind_of_text
+from ..rows.numbers import is_number as is_number_text
 from ..scenarios import ByKey, Partition
 from ..scenarios.laws import is_number
 from ..secure import SecureSum
@@ -120,10 +121,11 @@ def check_labels(problem: Family, data: Dataset, place_of: Callable[[int], Place
 
 
 def _warn_of_spellings(data: Dataset, place_of: Callable[[int], Place]) -> None:
-    """Log a warning for labels that differ in capitals only, or in what nobody sees."""
+    """Log a warning for labels that differ in capitals only, in what nobody sees, or as texts of one number."""
     labels = [label for label in data.labels if isinstance(label, str)]
-    times = Counter(label.casefold() for label in labels)
-    odd = [label for label in labels if times[label.casefold()] > 1][:8]
+    spelt = [float(label) if is_number_text(label) else label.casefold() for label in labels]
+    times = Counter(spelt)
+    odd = [label for label, spelling in zip(labels, spelt, strict=True) if times[spelling] > 1][:8]
     if odd:
         shown = ", ".join(map(repr, odd))
         log.warning("the labels %s are different classes; if two are spellings of one, correct them in the data", shown)

@@ -116,8 +116,8 @@ def _arrays(source: Any, place: Place, aside: str | None, features: Sequence[str
 def _refuse_slips(arrays: Sequence[Any], place: Place) -> None:
     """Raise BadData, with the remedy, for tuples of other things."""
     if len(arrays) == 2 and is_frame(arrays[1]) and (np.ndim(arrays[0]) == 0 or isinstance(arrays[0], tuple)):
-        message = "it is a name and a frame, as groupby makes them; give clients=dict(groups), or one frame of all "
-        raise BadData(f"{message}clients' rows, datasets.frame(frame, target=..., client=...)", place=place)
+        message = "it is a name and a frame, as groupby makes them; give one frame of all clients' rows, "
+        raise BadData(f"{message}clients=datasets.frame(frame, target=..., client=...)", place=place)
     if len(arrays) == 4 and np.ndim(arrays[1]) > 1 and np.ndim(arrays[2]) == 1:
         raise BadData("these look like (X, X_test, y, y_test); give (X, y, X_test, y_test)", place=place)
     if len(arrays) > 3 and (arrays[2] is None) != (arrays[3] is None):

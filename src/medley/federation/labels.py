@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..contract import BadData, Family, Place
 from ..datasets import Dataset
-from ..datasets.ingest.labels import SOME_LABELS, Coded, Label, RawTargets, code, count_kinds, is_plain
+from ..datasets.ingest.labels import SOME_LABELS, Coded, Label, RawTargets, code, count_kinds, is_plain, placed
 from ..problems import LeastSquares, Logistic, Network, Softmax
 from ..problems.network.own_loss import fits_values
 from ..rows.fields import Fields
@@ -75,8 +75,7 @@ def _placed(coded: Coded, named: Sequence[Label]) -> Coded:
     others = [v for v in coded.labels if v not in named]
     if others:
         raise BadData(f"the label {others[0]!r} is not among labels={(*named,)}, as a client's data set names them")
-    places = torch.tensor([named.index(v) for v in coded.labels])
-    return Coded([places[y] for y in coded.parts], len(named), tuple(named))
+    return Coded([placed(y, coded.labels, named) for y in coded.parts], len(named), tuple(named))
 
 
 def stored(

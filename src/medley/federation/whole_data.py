@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..contract import BadData, Family, Place, RecipeError
 from ..datasets import Dataset
-from ..datasets.ingest.labels import RawTargets, code, is_plain, raw
+from ..datasets.ingest.labels import Label, RawTargets, code, is_plain, placed, raw
 from ..datasets.ingest.raw import as_key, features_of, is_items, is_table, target_of
 from ..rows.columns import TARGETS, cells, columns_of, differ
-from ..rows.numbers import refuse_inexact
 from .client_rows import TEST, ClientRows, refuse_by_client
 from .clients_data import pooled
-from .labels import as_values, fits, numbered, refuse_other_number
+from .labels import fits, refuse_other_number, stored
 
 log = logging.getLogger("medley")
 
@@ -59,7 +57,7 @@ def whole_data(problem: Family, data: Any, test: Any, classes: int | None, key: 
         and fits(problem) != "classes"
         and len(fractions(rows.y))
     ):
-        data = _with(data, [torch.from_numpy(v.astype(float)) for v in _targets(data)], None, ())
+        data = recoded(data, Place(data.name), lambda parts: ([p.tensor().double() for p in parts], None, ()))
     return _joined(data, rows, keys, isinstance(test, Dataset) or is_table(test))
 
 
@@ -87,7 +85,7 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, 
             raise BadData(f"the frame has no column called {', '.join(TARGETS)}; rename the target's", place=TEST)
         y = RawTargets.of(cells(test, columns[target]), TEST.at(column=target))
         return ClientRows.of_tests((scaling.of_table(test, columns, str(TEST)), y), like), {}
-    names = features_of(test, key)
+    names = features_of(test, TEST, key)
     has_names = bool(names) and bool(data.features)
     if has_names and (difference := differ(names, data.features)):
         raise BadData(f"the frame {difference}; give the columns of the training rows", place=TEST)
@@ -151,8 +149,7 @@ def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named:
             f"the label is {others[0]!r}, but the training rows have {', '.join(map(repr, labels))}; leave others out"
         )
         raise y.refuse(row, message)
-    places = torch.tensor([labels.index(v) for v in names])
-    return replace(data, X_test=X, y_test=places[y_test], test_keys=keys)
+    return replace(data, X_test=X, y_test=placed(y_test, names, labels), test_keys=keys)
 
 
 def fractions(y: RawTargets) -> np.ndarray:
@@ -169,25 +166,14 @@ def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
     if data.y.ndim != 1:
         return data if classes is None else replace(data, classes=classes)
     names = data.labels
-    kind = fits(problem, len(data.labels))
-    numbers = data.classes is None or not any(isinstance(v, str) for v in names)
-    again = data.inferred and numbers and not is_plain(names)
-    if kind == "values" and data.inferred and numbers and (again or data.classes is not None):
-        for v in _targets(data):
-            refuse_inexact(v, Place(data.name, column="y"))
-        values = [torch.from_numpy(v).to(torch.int64) for v in _targets(data)]
-        return _with(data, as_values(problem, values), None, ())
-    whole_numbers = kind == "classes" and data.classes is None and not bool((data.y != data.y.round()).any())
-    are_codes = classes is not None and data.inferred and numbers
-    if whole_numbers or are_codes or (again and kind == "loss" and data.y.min() >= 0 and float(names[0]) < 0):
-        parts = [
-            RawTargets(v, Place(data.name, part, column="y"))
-            for v, part in zip(_targets(data), _parts(data), strict=True)
-        ]
-        coded = numbered(problem, parts, classes)
-        labels = () if is_plain(coded.labels) else coded.labels
-        counted = coded.classes or (None if kind == "classes" else int(max(int(y.max()) for y in coded.parts)) + 1)
-        return _with(data, coded.parts, counted, labels)
+    kind = fits(problem, len(names))
+    if data.inferred and not any(isinstance(v, str) for v in names):
+        ignored = kind == "loss" and bool(names) and float(names[0]) < 0 and bool(data.y.min() >= 0)
+        reread = kind == "values" or classes is not None or ignored
+    else:
+        reread = kind == "classes" and data.classes is None and not bool((data.y != data.y.round()).any())
+    if reread:
+        return recoded(data, Place(data.name), lambda parts: stored(problem, parts, classes, data.X))
     if classes is not None and names and len(names) == classes:
         return replace(data, inferred=False)
     if data.inferred and kind != "values" and names:
@@ -195,15 +181,18 @@ def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
     return data if classes is None else replace(data, classes=classes)
 
 
-def _parts(data: Dataset) -> list[str]:
-    return [p[2:] for p in ("y", "y_test", "y_validation") if getattr(data, p) is not None]
+def recoded(
+    data: Dataset, place: Place, read: Callable[[list[RawTargets]], tuple[list[Tensor], int | None, Sequence[Label]]]
+) -> Dataset:
+    """A data set whose targets are read again.
 
-
-def _targets(data: Dataset) -> list[np.ndarray]:
-    """The targets of all rows as the user had them."""
-    return [raw(getattr(data, f"y_{p}" if p else "y"), data.labels) for p in _parts(data)]
-
-
-def _with(data: Dataset, ys: Sequence[Tensor], classes: int | None, labels: Sequence[Any]) -> Dataset:
-    new: dict[str, Any] = {f"y_{p}" if p else "y": y for p, y in zip(_parts(data), ys, strict=True)}
-    return replace(data, **new, classes=classes, labels=tuple(labels), inferred=bool(labels))
+    Args:
+        place: whose rows these are
+        read: makes tensors, the number of classes and their names of the training, test and validation rows' targets
+    """
+    parts = [part for part in ("y", "y_test", "y_validation") if getattr(data, part) is not None]
+    raws = [RawTargets(raw(getattr(data, p), data.labels), replace(place, part=p[2:], column="y")) for p in parts]
+    ys, classes, labels = read(raws)
+    new: dict[str, Any] = dict(zip(parts, ys, strict=True))
+    labels = () if is_plain(labels) else tuple(labels)
+    return replace(data, **new, classes=classes, labels=labels, inferred=bool(labels))

@@ -36,11 +36,20 @@ def is_frame(value: object) -> bool:
 
 
 def columns_of(table: Any, call: str = "the frame") -> dict[str, Any]:
-    """The columns of a table by name, without spaces around it. Raises BadData, naming the call, if two have one."""
+    """The columns of a table by name, without spaces around it.
+
+    Raises BadData, naming the call, if two have one name, and for names of several levels.
+    """
     if is_hugging_face(table) and len(table):
         columns = [*table[0]]  # the columns of its format
     else:
         columns = list(getattr(table, "column_names", None) or table.columns)
+    levels = next((c for c in columns if isinstance(c, tuple)), None)
+    if levels is not None:
+        raise BadData(
+            f"{call}: the column {levels} has a name of {len(levels)} levels; give each column one text, "
+            "frame.columns = ['_'.join(map(str, c)) for c in frame.columns]"
+        )
     names = [str(c).strip() for c in columns]
     if len(set(names)) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
@@ -51,9 +60,9 @@ def columns_of(table: Any, call: str = "the frame") -> dict[str, Any]:
     return dict(zip(names, columns, strict=True))
 
 
-def names_of(table: Any) -> tuple[str, ...]:
+def names_of(table: Any, call: str = "the frame") -> tuple[str, ...]:
     """Names of the columns of a frame, or of a Hugging Face data set; none for anything else."""
-    return tuple(columns_of(table)) if is_frame(table) or is_hugging_face(table) else ()
+    return tuple(columns_of(table, call)) if is_frame(table) or is_hugging_face(table) else ()
 
 
 def in_order(table: Any, names: Sequence[str]) -> Any:

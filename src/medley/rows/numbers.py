@@ -118,14 +118,14 @@ def numbers(column: np.ndarray, place: Place, others: Mapping[str, np.ndarray] |
 def refuse_kind(column: np.ndarray, place: Place) -> None:
     """Raise BadData for a column of dates, durations, complex numbers, or cells with fields."""
     if column.dtype.kind == "O":  # pandas gives dates with a time zone, and Python's own, as objects
-        kind = next(filter(None, map(_kind_of_object, column.tolist())), "O")
+        kind = next(filter(None, map(kind_of_object, column.tolist())), "O")
     else:
         kind = column.dtype.kind
     if kind in "cMmPTV":
         raise BadData(f"the column {REMEDIES[kind]}, or leave the column out", place=place)
 
 
-def _kind_of_object(value: Any) -> str:
+def kind_of_object(value: Any) -> str:
     """The key in `REMEDIES` of an object that is never a number; empty for others."""
     if isinstance(value, date | time | timedelta) and not is_missing(value):
         return "m" if isinstance(value, timedelta) else "T" if isinstance(value, time) else "M"
@@ -166,7 +166,7 @@ def no_number(value: Any, place: Place, others: Mapping[str, np.ndarray] | str =
         shown = "it is empty" if isinstance(value, str) or value is None else f"{value} is not a number"
         problem = f"{shown}; {fill}"
     elif not isinstance(value, str | float | np.floating):
-        problem = f"{value!s:.60} is a {type(value).__name__}; give numbers"
+        problem = f"{value!s:.60} is of the type {type(value).__name__}; give numbers"
         if isinstance(value, list | tuple | np.ndarray | Mapping):
             problem += ", a column for each in it, pandas.DataFrame(column.tolist())"
     elif text.lower() in MISSING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set, ValuesView
 from datetime import date, time, timedelta
 from typing import Any
 
@@ -126,10 +126,13 @@ def plain(value: Any, place: Place, what: str) -> np.ndarray:
     if is_frame(value):
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
-            return table({name: cells(value, column) for name, column in columns_of(value).items()}, place)
+            return table({name: cells(value, column) for name, column in columns_of(value, str(place)).items()}, place)
         return array
+    refuse_unordered(value, place, what)
     try:
         array = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+        if array.dtype.kind == "U" and isinstance(value, list | tuple):
+            array = np.array(value, object)  # NumPy makes texts of the numbers beside a text
     except (TypeError, ValueError, RuntimeError) as e:
         raise BadData(f"{what} cannot be made an array of rows: {_ragged(value) or e}", place=place) from None
     if isinstance(array, np.ma.MaskedArray):
@@ -148,6 +151,13 @@ def plain(value: Any, place: Place, what: str) -> np.ndarray:
     if kind == "u" and array.itemsize == 8 and (bad := array > np.iinfo(np.int64).max).any():
         raise _refused(bad, array, place, what, f"is above the largest int64; give floats, {what}.astype(float)")
     return array
+
+
+def refuse_unordered(value: Any, place: Place, what: str) -> None:
+    """Raise BadData for a value that yields rows only once, or in no order."""
+    if isinstance(value, Iterator | Set | ValuesView):
+        kind = type(value).__name__
+        raise BadData(f"{what} is a {kind}, whose rows have no numbers; give a list of them in order", place=place)
 
 
 def _ragged(value: Any) -> str:

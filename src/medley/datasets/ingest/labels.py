@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from ...contract import BadData, Place
 from ...rows.lazy import Lazy, in_memory
-from ...rows.numbers import REMEDIES, inexact, is_missing
-from ...rows.tensors import as_tensor, plain
+from ...rows.numbers import REMEDIES, inexact, is_missing, is_number, kind_of_object
+from ...rows.tensors import as_tensor, plain, refuse_unordered
 
 Label = str | int | float
 """The name of a class, as the user's targets have it; a bool is an int."""
@@ -70,6 +69,7 @@ class RawTargets:
             except (TypeError, ValueError, RuntimeError):  # rows of unequal length, which `plain` names
                 array = plain(y, replace(place, column=None), name)
         if not array.ndim:
+            refuse_unordered(y, replace(place, column=None), name)
             raise BadData(
                 f"{name} is {y!r:.40}; give one target for each row, y[None] and X[None] for one row",
                 place=replace(place, column=None),
@@ -126,9 +126,9 @@ def _typed(array: np.ndarray, place: Place) -> np.ndarray:
     kind: Any = lambda v: str if isinstance(v, str) else bool if isinstance(v, bool) else float
     for k, v in enumerate(values):
         if not isinstance(v, str | int | float):
-            message = f"{v!r:.40} is a {type(v).__name__}, and a label is a whole number, True, False or text"
-            if isinstance(v, date | time | timedelta):
-                message = f"{v} {REMEDIES['m' if isinstance(v, timedelta) else 'M']}"
+            message = f"{v!s:.40} is of the type {type(v).__name__}; give whole numbers, True and False, or text, "
+            special = kind_of_object(v)
+            message = f"{v} {REMEDIES[special]}" if special else f"{message}y.astype(str)"
             raise BadData(message, place=place.at(k // wide))
         if kind(v) is not kind(values[0]):
             text = "the text " if isinstance(values[0], str) else ""
@@ -250,6 +250,12 @@ def raw(y: Tensor, labels: Sequence[Label]) -> np.ndarray:
     return values
 
 
+def placed(y: Tensor, labels: Sequence[Label], names: Sequence[Label]) -> Tensor:
+    """Numbers of the classes ``labels`` as those of ``names``, which has them all; a loss's own numbers stay."""
+    at = torch.tensor([names.index(label) for label in labels])
+    return torch.where((y >= 0) & (y < len(at)), at[y.clamp(0, len(at) - 1)], y)
+
+
 def _refuse_two_kinds(parts: Sequence[RawTargets]) -> None:
     """Raise BadData, naming an owner of the rarest kind, if targets are of two kinds: text, numbers, True and False."""
     kinds: dict[str, list[RawTargets]] = {}
@@ -262,10 +268,12 @@ def _refuse_two_kinds(parts: Sequence[RawTargets]) -> None:
     order = [*kinds]
     few = min(order, key=lambda kind: (len(kinds[kind]), -order.index(kind)))
     many = max(order, key=lambda kind: (len(kinds[kind]), -order.index(kind)))
+    numeric = all(is_number(v) for p in parts for v in {*p.values.ravel().tolist()})
+    remedy = "for example y.astype(float)" if numeric else "with one word for each class"
     raise BadData(
         f"the labels are {few}, such as {kinds[few][0].first!r}, and those of "
         f"{kinds[many][0].place.at(column=None).whose} {many}, such as {kinds[many][0].first!r}; give all the same "
-        "kind, for example y.astype(str)",
+        f"kind, {remedy}",
         place=replace(kinds[few][0].place, column=None),
     )
 

@@ -144,11 +144,11 @@ def is_table(items: Any) -> bool:
     return all(np.isscalar(v) or (isinstance(v, Tensor) and not v.ndim) for v in items[0].values())
 
 
-def features_of(data: Any, aside: str | None = None) -> tuple[str, ...]:
+def features_of(data: Any, place: Place, aside: str | None = None) -> tuple[str, ...]:
     """Names of the inputs of one client's frame, or of the frame X in its pair (X, y, ...); none for other data."""
     if isinstance(data, tuple | list):
-        return names_of(data[0]) if len(data) else ()
-    names = names_of(data) if is_table(data) else ()
+        return names_of(data[0], str(place)) if len(data) else ()
+    names = names_of(data, str(place)) if is_table(data) else ()
     target = next((name for name in TARGETS if name in names), None)
     return tuple(name for name in names if name not in (target, aside))
 
@@ -217,7 +217,7 @@ def column(items: Any, target: str | int, place: Place) -> Any:
 
 def as_key(items: Any, key: str) -> np.ndarray:
     """The column that names each row's client. Raises RecipeError if there is none."""
-    if (is_frame(items) or is_hugging_face(items)) and key not in (names := columns_of(items)):
+    if (is_frame(items) or is_hugging_face(items)) and key not in (names := columns_of(items, "ByKey: the data")):
         raise RecipeError.unknown(key, names, "ByKey: the data")
     return np.asarray(column(items, key, Place("ByKey: the data")))
 
@@ -272,7 +272,7 @@ def inputs_of(value: Any, features: Sequence[str], place: Place) -> Tensor:
     if not by_name:
         raise BadData("the table has no columns for the inputs; add some", place=place)
     if not all(map(len, by_name.values())):
-        raise BadData("the table has no rows", place=place)
+        raise BadData("the table has no rows; leave it out", place=place)
     return torch.from_numpy(kept_apart(table(by_name, place)))
 
 

@@ -65,13 +65,11 @@ class Raw:
         keys = {k: key_column(v, places[0].at(column=k)) for k, v in self.keys.items()}
         same: dict[str, Any] = {"keys": keys, "name": name, "features": self.features, "scaling": scaling}
         coded = None if regression else code(parts, floats="either" if regression is None else "labels")
-        if coded is not None and parts[0].values.ndim > 1:
-            ys = coded.parts
-        elif coded is None or coded.classes is None:
+        if coded is None or (coded.classes is None and parts[0].values.ndim == 1):
             ys = [values_of(p) for p in parts]
         else:
             ys = coded.parts
-            same |= {"classes": coded.classes, "labels": coded.labels, "inferred": True}
+            same |= {"classes": coded.classes, "labels": coded.labels, "inferred": coded.classes is not None}
         tested = {"X_test": Xs[1], "y_test": ys[1]} if self.test is not None else {}
         return Dataset(Xs[0], ys[0], **tested, **same)
 
@@ -191,6 +189,11 @@ class Roles:
             name, regression, self.scaling
         )
 
+    def of_frame(self, table: Any, names: Mapping[str, Any], name: str, regression: bool | None) -> Dataset:
+        """As `dataset`, of these columns of a frame."""
+        inputs = self.inputs([*names])
+        return self.dataset({k: cells(table, names[k]) for k in (*self.named, *inputs)}, inputs, name, regression)
+
     def of_texts(
         self, texts: Mapping[str, Sequence[str]], X: Any, inputs: Sequence[str], name: str, regression: bool | None
     ) -> Dataset:
@@ -247,21 +250,23 @@ def frame(
         missing = [name for name in chosen if name not in names]
         if missing:
             raise RecipeError.unknown(missing[0], names, f"{CALL}: features=: the table")
-        names = {k: v for k, v in names.items() if k in (*roles.named, *chosen)}
-    inputs = roles.inputs([*names]) if features is None else chosen
-    columns = {k: cells(table, names[k]) for k in (*roles.named, *inputs)}
-    return roles.dataset(columns, inputs, name, regression)
+        if len({*chosen}) < len(chosen):
+            raise RecipeError(f"{CALL}: features={chosen}: give each column once", "features")
+        names = {k: names[k] for k in (*chosen, *roles.named) if k in names}
+    return roles.of_frame(table, names, name, regression)
 
 
 def by_client(value: Any) -> Dataset:
     """A frame of all clients' rows as a data set with the key "client". Raises BadData without that column."""
-    columns = columns_of(value)
-    place = Place("Federation(clients=...)")
+    place = Place("Federation(clients=frame)")
+    columns = columns_of(value, str(place))
     target = target_of(columns, place)
     if target is None or "client" not in columns:
+        index = [n for n in getattr(getattr(value, "index", None), "names", ()) if n is not None]
+        remedy = f"make columns of its index {', '.join(map(repr, index))}, frame.reset_index(), and " if index else ""
         raise BadData(
-            f"it is a frame with the columns {', '.join(columns)}: say which are the client's and "
+            f"it is a frame with the columns {', '.join(columns)}: {remedy}say which are the client's and "
             "the target's, clients=datasets.frame(table, target='died', client='hospital')",
             place=place,
         )
-    return frame(value, target, "client")
+    return Roles.of(str(place), target, "client", (), unindexed=DROP).of_frame(value, columns, "frame", None)

@@ -26,7 +26,7 @@ from ...contract import (
 )
 from ...contract.problem import Objective
 from ...datasets import Dataset
-from ...datasets.ingest.labels import RawTargets, code, is_plain, raw
+from ...datasets.ingest.labels import Label, RawTargets, code, is_plain, placed
 from ...datasets.readers.table import values_of
 from ...federation.clients import ClientFactory
 from ...federation.evaluation import Held, held_figures, load, outputs
@@ -34,6 +34,7 @@ from ...federation.people import people_of
 from ...federation.rows import Layout, bound, counting, gathered, held_out, ready, with_targets
 from ...federation.scenario import Scenario
 from ...federation.tasks import TaskPlan
+from ...federation.whole_data import recoded
 from ...problems.network import SharedNetwork
 from ...recipe import Recipe
 from ...runtime import streams
@@ -114,8 +115,10 @@ def _numbered(d: Dataset, names: tuple[Any, ...], place: Place, fit: str) -> Dat
     Raises BadData, naming the client, for a label that the recipe does not name: the client sees only its own rows, so
     it cannot number classes by itself.
     """
-    if d.y.ndim == 1 and (fit == "values" or (fit == "classes" and d.classes is None)):
-        return _of_kind(d, place, fit)
+    if d.y.ndim == 1 and fit == "values":
+        return recoded(d, place, lambda parts: ([*map(values_of, parts)], None, ())) if d.inferred else d
+    if d.y.ndim == 1 and fit == "classes" and d.classes is None:
+        d = replace(recoded(d, place, _whole), inferred=True)
     labels = d.labels or (tuple(range(d.classes or 0)) if d.inferred else ())
     shown = ", ".join(map(repr, labels[:8]))
     if d.inferred and not names and not is_plain(labels) and labels != (False, True):
@@ -132,27 +135,15 @@ def _numbered(d: Dataset, names: tuple[Any, ...], place: Place, fit: str) -> Dat
         places = (d.y == unknown[0]).reshape(len(d.y), -1).any(1).nonzero()
         text = f"the label {labels[unknown[0]]!r} is not among [clients] labels = {[*names]}"
         raise BadData(text, place=place.at(int(places[0]) if len(places) else None))
-    at = torch.tensor([names.index(label) for label in labels])
-    # Ignored targets have a number that is no label's.
-    ys: dict[str, Any] = {part: y for part in ("y", "y_test", "y_validation") if (y := getattr(d, part)) is not None}
-    for part, y in ys.items():
-        ys[part] = torch.where((y >= 0) & (y < len(at)), at[y.clamp(0, len(at) - 1)], y)
-    return replace(d, classes=len(names), labels=names, inferred=False, **ys)
+    ys = {part: y for part in ("y", "y_test", "y_validation") if (y := getattr(d, part)) is not None}
+    new: dict[str, Any] = {part: placed(y, labels, names) for part, y in ys.items()}
+    return replace(d, classes=len(names), labels=names, inferred=False, **new)
 
 
-def _of_kind(d: Dataset, place: Place, fit: str) -> Dataset:
-    """A data set whose targets are values again, or whole numbers in floats as classes."""
-    parts = [part for part in ("y", "y_test", "y_validation") if getattr(d, part) is not None]
-    rows = [RawTargets(raw(getattr(d, p), d.labels), replace(place, part=p[2:], column="y")) for p in parts]
-    if fit == "values":
-        if d.classes is None or not d.inferred:
-            return d
-        values: dict[str, Any] = dict(zip(parts, map(values_of, rows), strict=True))
-        return replace(d, **values, classes=None, labels=(), inferred=False)
-    coded = code(rows, floats="whole")
-    new: dict[str, Any] = dict(zip(parts, coded.parts, strict=True))
-    labels = () if is_plain(coded.labels) else coded.labels
-    return replace(d, **new, classes=coded.classes, labels=labels, inferred=True)
+def _whole(parts: list[RawTargets]) -> tuple[list[Tensor], int | None, Sequence[Label]]:
+    """Whole numbers in floats as classes."""
+    coded = code(parts, floats="whole")
+    return coded.parts, coded.classes, coded.labels
 
 
 def _fit(r: Recipe) -> str:
