@@ -133,8 +133,9 @@ class Analysis(Algorithm[Report]):
         for name in categorical:
             values = np.unique(texts(frame, name, site.name).astype(str))
             if len(values) > 1:
-                for rows in (texts(site.frame, name, site.name) == v for v in values):
-                    site.cell(rows & used, name)
+                categories = texts(site.frame, name, site.name)
+                for v in values:
+                    site.cell((categories == v) & used, name)
             tables.append(sketched(values, f"{site.name}: C({name})"))
         text = [float(is_text(site.frame, c, site.name)) for c in columns]
         rows = np.zeros((request.sites, 3))

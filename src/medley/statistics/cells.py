@@ -51,7 +51,10 @@ def table(data: Any, site: str) -> Any:
     out.columns = [str(c).strip() for c in out.columns]
     if not len(out) or out.columns.has_duplicates:
         raise BadData(f"{site}: the frame has {'no rows' if not len(out) else 'two columns of one name'}")
-    return out.assign(**{c: _plain(out[c]) for c in out.columns if _has_objects(out[c])})
+    columns = {c: out[c] for c in out.columns}
+    plain = {c: _plain(column) for c, column in columns.items() if _has_objects(column)}
+    changed = {c: column for c, column in plain.items() if column is not columns[c]}
+    return out.assign(**changed) if changed else out
 
 
 def _has_objects(column: Any) -> bool:
@@ -66,13 +69,24 @@ def _plain(column: Any) -> Any:
     """
     pandas = needed("pandas")
     objects = column.astype(object).tolist()
-    values = [(text(v) or None) if isinstance(v, str | bytes) else None if cells.is_missing(v) else v for v in objects]
+    names = {v: text(v) or None for v in {v for v in objects if isinstance(v, str | bytes)}}  # each text once
+    values = [names[v] if isinstance(v, str | bytes) else None if cells.is_missing(v) else v for v in objects]
     present = [v for v in values if v is not None]
     if all(isinstance(v, Real | Decimal | np.bool_) and not cells.inexact(v) for v in present):
         bools = present and all(isinstance(v, bool | np.bool_) for v in present)
         return pandas.Series(values, column.index, dtype="boolean" if bools else float)
-    changed = any(a != b for a, b in zip(objects, values, strict=True) if isinstance(a, str | bytes))
+    changed = any(a != b for a, b in names.items())
     return pandas.Series(values, column.index, dtype=object) if changed else column
+
+
+def factorized(column: Any) -> tuple[np.ndarray, Any]:
+    """A number for each cell of a column, -1 where it is missing, and the distinct cells, in the order of numbers."""
+    factorize = needed("pandas").factorize
+    try:
+        codes, kinds = factorize(column)
+    except TypeError:  # lists, for example
+        codes, kinds = factorize(column.astype(str))
+    return np.asarray(codes), kinds
 
 
 def is_numeric(column: Any) -> bool:
@@ -142,9 +156,10 @@ def texts(frame: Any, name: str, site: str) -> np.ndarray:
     """
     column = frame[name]
     place = Place(site, column=name)
-    if column.dtype.kind not in "biu":
+    values = column.tolist()
+    if not {*map(type, values)} <= {str, int, bool}:
         cells.refuse_kind(np.asarray(column), place)
-    values = [None if m else v for m, v in zip(column.isna().to_numpy(), column.tolist(), strict=True)]
+        values = [None if m else v for m, v in zip(column.isna().to_numpy(), values, strict=True)]
     types = {*map(type, values)} - {type(None)}
     numeric = {t for t in types if issubclass(t, Real | Decimal)}
     infinite = [isinstance(v, float | np.floating) and abs(v) == math.inf for v in values] if types & FLOATS else []

@@ -74,8 +74,9 @@ class KaplanMeier(Analysis):
         event = (event > 0) & (time <= self.until * (1 + 1e-9))
         out = list[float]()
         at = np.flatnonzero(used)
+        categories = texts(site.frame[used], self.by, site.name) if self.by else np.full(len(time), "")
         for group in unpacked(got.said):
-            mine = texts(site.frame[used], self.by, site.name) == group if self.by else np.ones(len(time), bool)
+            mine = categories == group
             rows = np.isin(np.arange(site.n), at[mine])
             for c in (self.time, self.event):
                 site.admit(c, [rows], f"the group {group!r}")
@@ -105,13 +106,20 @@ def merged(counts: np.ndarray, times: np.ndarray, least: int, coarse: bool = Fal
     bits = 0.0
     for to, of in zip(out, counts, strict=True):
         places = np.repeat(np.arange(len(of)), of)
-        for step in mergers(places, least):
-            mine = places[step]
-            grid = 2 ** max(int(np.log2(max(mine[-1] - mine[0], 1))) - 1, 0) if coarse else 1
-            k = min(round(float(mine.mean()) / grid) * grid, int(mine[-1]))
-            to[k] += len(mine)
-            moved += float(np.abs(times[mine] - times[k]).sum())
-            bits += float(np.log2(1 + APART * mine.std() / len(mine) ** 0.5 / grid))
+        starts, stops = mergers(places, least)
+        if not len(starts):
+            continue
+        first = places[starts]
+        last = places[stops - 1]
+        size = stops - starts
+        mean = np.add.reduceat(places, starts) / size
+        squares = np.add.reduceat((places - np.repeat(mean, size)) ** 2, starts)
+        width = np.log2(np.maximum(last - first, 1)).astype(int)
+        grid = 2 ** np.maximum(width - 1, 0) if coarse else np.ones(len(size), int)
+        k = np.minimum(np.rint(mean / grid).astype(int) * grid, last)
+        np.add.at(to, k, size)
+        moved += float(np.abs(times[places] - times[np.repeat(k, size)]).sum())
+        bits += float(np.log2(1 + APART * np.sqrt(squares) / size / grid).sum())
     if coarse and moved:
         size = 2.0 ** (np.floor(np.log2(moved)) - 4)
         moved = round(moved / size) * size

@@ -10,7 +10,6 @@ the last bin of each merger: quantiles lie between the two, and the error that i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -387,23 +386,26 @@ def curve_may(site: Site, c: str, here: np.ndarray, grid: str, what: str = "") -
 def ends(x: np.ndarray, grid: Grid, least: int) -> np.ndarray:
     """Rows by the first and by the last bin of mergers of at least ``least`` rows [2, bins]."""
     place = np.clip(np.floor(np.sort(x) / 2.0**grid.power).astype(int) - grid.first, 0, grid.bins - 1)
+    starts, stops = mergers(place, least)
     out = np.zeros((2, grid.bins))
-    for step in mergers(place, least):
-        out[[0, 1], place[step][[0, -1]]] += len(place[step])
+    out[0, place[starts]] = stops - starts
+    out[1, place[stops - 1]] = stops - starts
     return out
 
 
-def mergers(place: np.ndarray, least: int) -> Iterator[slice]:
-    """Groups of successive places (given in ascending order), at least ``least`` each; equal places stay together."""
-    start = 0
+def mergers(place: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """Groups of successive places (given in ascending order), at least ``least`` each: where each group starts, and
+    where the next one does. Equal places stay together.
+    """
     n = len(place)
+    last = np.searchsorted(place, place, side="right").tolist()  # where the next place is
+    starts = list[int]()
+    start = 0
     while start < n:
-        end = start + least
-        while end < n and place[end] == place[end - 1]:
-            end += 1
-        end = n if n - end < least else end
-        yield slice(start, end)
-        start = end
+        starts.append(start)
+        stop = last[min(start + least, n) - 1]
+        start = n if n - stop < least else stop
+    return np.array(starts, int), np.array([*starts[1:], n][: len(starts)], int)
 
 
 def quantile(ends: np.ndarray, grid: Grid, q: float, n: int) -> tuple[float, float]:

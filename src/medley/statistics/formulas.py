@@ -292,7 +292,10 @@ def check_columns(frame: Any, names: Sequence[str], site: str) -> None:
 
 def complete(frame: Any, names: Sequence[str]) -> np.ndarray:
     """The rows in which none of these columns is missing, bool [n]."""
-    return np.asarray(~frame[[*names]].isna().any(axis=1).to_numpy(), dtype=bool)
+    out = np.ones(len(frame), bool)
+    for name in names:
+        out &= frame[name].notna().to_numpy()
+    return out
 
 
 def latex(frame: Any, digits: int) -> str:

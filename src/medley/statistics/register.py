@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import secrets
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from filelock import FileLock
 from ..contract import BadData, MedleyError
 from ..rows.coding import folded
 from ..storage.atomic import append, flush, make_folder, write, writing
-from .cells import needed
+from .cells import factorized
 from .rules import light, recoverable
 
 FORM = 2
@@ -77,10 +76,16 @@ class Register:
         rows = range(len(self.frame)) if self.file is None else range(0)
         self.sets = dict[str, dict[bytes, np.ndarray]]()
         self.notes = dict[str, Any]()
-        self._patient, self._version = list[int](rows), [0 for _ in rows]  # of each of the register's rows
-        self._cells, self._tables = list[dict[str, int]](), list[np.ndarray]()
+        self._patient = list[int](rows)  # of each of the register's rows
+        self._version = [0 for _ in rows]
+        self._cells = list[dict[str, int]]()
+        self._tables = list[np.ndarray]()
         self._at = np.arange(len(rows)) if self.file is None else None  # the frame's rows among the register's
-        self._read, self._lines, self._pending = 0, 0, list[Any]()
+        self._read = 0
+        self._lines = 0
+        self._pending = list[Any]()
+        self._numbers = np.zeros(0, int)  # `_patient` as an array
+        self._safe = dict[str, tuple[int, int, int]]()  # by key, how many sets hide so many patients of so many rows
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -102,18 +107,29 @@ class Register:
     def admit(self, key: str, rows: Sequence[np.ndarray], least: int) -> bool:
         """Whether sums of ``key`` over these rows [n] may leave, given those that have left; if so, it is recorded."""
         with self.reading():
-            if not self._hides([*self.sets.get(key, {}).values(), *map(self.spread, rows)], least):
-                return False
-            self.add(key, rows)
+            sets = self._sets(rows)
+            before = self.sets.get(key, {})
+            if sets.keys() - before.keys() or self._safe.get(key) != (least, len(before), len(self._patient)):
+                if not self._hides([*(before | sets).values()], least):
+                    return False
+                self._record(key, sets)
+                self._safe[key] = least, len(self.sets[key]), len(self._patient)
         return True
 
     def add(self, key: str, rows: Sequence[np.ndarray]) -> None:
         """Record that sums of ``key`` over these rows [n] leave."""
         with self.reading():
-            sets = {_packed(s): s for s in map(self.spread, rows) if s.any()}
-            new = {packed: s for packed, s in sets.items() if packed not in self.sets.get(key, {})}
-            self._write([[key, packed.hex()] for packed in new])
-            self.sets.setdefault(key, {}).update(new)
+            self._record(key, self._sets(rows))
+
+    def _sets(self, rows: Sequence[np.ndarray]) -> dict[bytes, np.ndarray]:
+        """The register's rows of the sets that are not empty, from rows [n] of the frame, each set once."""
+        return {_packed(s): s for s in map(self.spread, rows) if s.any()}
+
+    def _record(self, key: str, sets: Mapping[bytes, np.ndarray]) -> None:
+        before = self.sets.setdefault(key, {})
+        new = {packed: s for packed, s in sets.items() if packed not in before}
+        self._write([[key, packed.hex()] for packed in new])
+        before.update(new)
 
     def note(self, key: str, make: Callable[[], Any]) -> Any:
         """What the register remembers under ``key``: ``make()``, if it remembers nothing yet; a value of JSON."""
@@ -145,7 +161,7 @@ class Register:
             assert self._at is not None
             out = np.zeros(len(self._patient))
             out[self._at] = values + 0.0
-            return np.trim_zeros(out, "b")
+            return out[: np.flatnonzero(out)[-1] + 1] if out.any() else out[:0]
 
     def spread(self, rows: np.ndarray) -> np.ndarray:
         """The register's rows, bool, from rows [n] of the frame."""
@@ -156,8 +172,10 @@ class Register:
 
     def persons(self, rows: np.ndarray) -> np.ndarray:
         """Patients, bool, from the register's rows; earlier sets may be shorter than it is now."""
+        if len(self._numbers) != len(self._patient):
+            self._numbers = np.array(self._patient, int)
         out = np.zeros(len(self._patient), bool)
-        out[np.array(self._patient, int)[np.flatnonzero(rows)]] = True
+        out[self._numbers[np.flatnonzero(rows)]] = True
         return out
 
     def _hides(self, sets: Sequence[np.ndarray], least: int) -> bool:
@@ -169,9 +187,11 @@ class Register:
             return True
         B = np.array(of, float)
         D = np.zeros((len(sets), len(self._patient)))
+        version = np.array(self._version, float)
+        weights = np.sqrt(version * (version + 1.3))  # independent, so that no two versions cancel
         for row, s in zip(D, sets, strict=True):
-            for e in np.flatnonzero(s):  # versions have independent weights, so that no two cancel
-                row[self._patient[e]] += math.sqrt(self._version[e] * (self._version[e] + 1.3))
+            places = np.flatnonzero(s)
+            np.add.at(row, self._numbers[places], weights[places])
         size, u = np.linalg.eigh(B @ B.T)
         both, counts = np.unique(np.vstack([B, D])[:, D.any(0)], axis=1, return_counts=True)
         none = u[:, size <= 1e-9 * max(size[-1], 1e-300)].T  # combinations in which no x is left
@@ -264,10 +284,7 @@ class Register:
         out = np.zeros((len(self.frame), len(names)), np.int64)
         for j, name in enumerate(names):
             column = self.frame[name]
-            try:
-                codes, kinds = needed("pandas").factorize(column)
-            except TypeError:  # lists, for example
-                codes, kinds = needed("pandas").factorize(column.astype(str))
+            codes, kinds = factorized(column)
             texts = [*(plain(v, str(column.dtype)) for v in kinds.tolist()), ""]
             raw = [blake2b(f"{name}\0{v}".encode(), key=key, digest_size=DIGEST).digest() for v in texts]
             out[:, j] = np.array([int.from_bytes(v, "big") for v in raw])[codes]

@@ -65,20 +65,31 @@ def recoverable(sets: Iterable[np.ndarray], least: int) -> bool:
         return False
     if (A.sum(1) < least).any():
         return True
-    bits, counts = np.unique(np.packbits(A, axis=0), axis=1, return_counts=True)
-    return light(np.unpackbits(bits, axis=0, count=len(A)).astype(float), counts, least)
+    first, counts = _alike(A)
+    return light(A[:, first].astype(float), counts, least)
+
+
+def _alike(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of rows that are in the same sets [sets, n]: the first of them, and how many they are."""
+    codes = np.zeros(sets.shape[1], np.int64)
+    for k, eight in enumerate(np.packbits(sets, axis=0)):
+        if k and k % 4 == 0:  # else the numbers become too large
+            codes = np.unique(codes, return_inverse=True)[1]
+        codes = 256 * codes + eight
+    _, first, counts = np.unique(codes, return_index=True, return_counts=True)
+    return first, counts
 
 
 def light(atoms: np.ndarray, counts: np.ndarray, least: int) -> bool:
     """The same for vectors [sets, atoms] of atoms that stand for so many rows each."""
-    s, u = np.linalg.eigh(atoms @ atoms.T)
-    if s[-1] <= 0:
+    few = np.flatnonzero((counts < least) & atoms.any(0))
+    if not len(few):
         return False
+    s, u = np.linalg.eigh(atoms @ atoms.T)
     large = s > 1e-9 * s[-1]
     Q = (u[:, large] / np.sqrt(s[large])).T @ atoms  # an orthonormal basis of the row space
     # A vector of the space on the atoms T alone is there if Q_Tᵀ Q_T has the eigenvalue 1, so its trace is 1 at least.
     share = (Q**2).sum(0)
-    few = np.flatnonzero((counts < least) & atoms.any(0))
     few = few[np.argsort(-share[few])]
     for tried, places in enumerate(c for k in range(1, least) for c in _heavy(share[few].tolist(), k, 1 - 1e-7, 0)):
         T = few[places]

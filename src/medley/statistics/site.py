@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .cells import numbers, table
+from .cells import factorized, numbers, table
 from .formulas import check_columns, chosen, complete
 from .register import Register
 from .rules import Rules, Withheld
@@ -57,15 +58,16 @@ class Site:
         """
         frame = table(data, name)
         check_columns(frame, needs, name)
-        complete_rows = complete(frame, needs) if needs else np.ones(len(frame), bool)
+        complete_rows = complete(frame, needs)
         has_site = "site" in frame.columns
         dropped = int((~complete_rows).sum())
+        if dropped:
+            frame = frame[complete_rows]  # its index has the rows' numbers in the site's own data
         if not rules.id:
-            _warn_of_copies(frame[complete_rows], name)
-        frame = frame[complete_rows]  # its index has the rows' numbers in the site's own data
+            _warn_of_copies(frame, name)
+        history = Register(frame, register, rules.rows, rules.id)
         if not has_site:
             frame = frame.assign(site=name)
-        history = Register(frame if has_site else frame.drop(columns="site"), register, rules.rows, rules.id)
         return cls(name, frame, rules, history, dropped, len(frame), own=has_site)
 
     def rows(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
@@ -290,10 +292,17 @@ class Site:
 
 def _warn_of_copies(frame: Any, name: str) -> None:
     """Log a warning if more rows are alike in all columns than chance explains, because each counts as a patient."""
-    texts = frame.astype(str)
     n = len(frame)
-    copies = int(texts.duplicated().sum())
-    pairs = n * n / 2 * float(np.prod([np.square(texts[c].value_counts(normalize=True)).sum() for c in texts]))
+    kinds = np.zeros(n, int)
+    shares = list[float]()  # of pairs of rows that are alike in a column
+    for column in sorted(frame, key=lambda c: frame[c].dtype.kind != "f"):  # those with the most values first
+        codes = factorized(frame[column])[0] + 1
+        shares.append(float(np.square(np.bincount(codes) / n).sum()))
+        distinct, kinds = np.unique(kinds * (n + 1) + codes, return_inverse=True)
+        copies = n - len(distinct)
+        if copies <= 5:
+            return
+    pairs = n * n / 2 * math.prod(shares)
     if copies > 5 + 3 * pairs:
         log.warning(
             "%s: %d rows are copies of others in all columns, and chance makes about %d. If they are of one patient, "
