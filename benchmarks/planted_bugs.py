@@ -218,18 +218,17 @@ STUDIES = [
           "coarse = site.rules.rounded", "coarse = False",
           [f"{KNAPSACK}::test_a_lattice_finds_each_outcome_from_exact_sums_and_not_from_rounded_ones"]),
     Plant("each earlier sum looked at by itself", "statistics/register.py",
-          "if not self._hides([*self.sets.get(key, {}).values(), *map(self.spread, rows)], least):",
-          "earlier = self.sets.get(key, {}).values()\n"
-          "            if not all(self._hides([s, *map(self.spread, rows)], least) for s in earlier or rows):",
+          "if not self._hides([*(before | sets).values()], least):",
+          "if not all(self._hides([s, *sets.values()], least) for s in before.values() or sets.values()):",
           [DOMINANCE]),
     Plant("a sum that left without a line in the register", "statistics/register.py",
-          "            self._write([[key, packed.hex()] for packed in new])\n", "",
+          "        self._write([[key, packed.hex()] for packed in new])\n", "",
           [f"{REGISTER}::test_two_questions_that_differ_in_one_patient_are_refused_of_any_table"]),
     Plant("a register that remembers before it writes", "statistics/register.py",
-          "            self._write([[key, packed.hex()] for packed in new])\n"
-          "            self.sets.setdefault(key, {}).update(new)\n",
-          "            self.sets.setdefault(key, {}).update(new)\n"
-          "            self._write([[key, packed.hex()] for packed in new])\n",
+          "        self._write([[key, packed.hex()] for packed in new])\n"
+          "        before.update(new)\n",
+          "        before.update(new)\n"
+          "        self._write([[key, packed.hex()] for packed in new])\n",
           [f"{REGISTER}::test_a_sum_that_cannot_be_recorded_does_not_leave"]),
 ]  # fmt: skip
 

@@ -347,6 +347,57 @@ def test_categories_alone_do_not_make_patients_the_same(tmp_path: Path) -> None:
     assert Study(few, registers=tmp_path).describe(["C(sex)"]).cells["sex"][""].n == 120
 
 
+def _hospital(kind: str, n: int, seed: int) -> Any:
+    import pandas as pd
+
+    g = np.random.default_rng(seed)
+    frame = pd.DataFrame({"age": g.normal(60, 10, n).round(1), "sex": g.choice(["F", "M"], n)})
+    if kind == "categories":  # most columns have few values, so that other patients are alike in most
+        return frame.assign(
+            ward=g.choice(["a", "b", "c"], n), stay=g.exponential(5, n).round(1), died=g.integers(0, 2, n)
+        )
+    if kind == "flags":  # columns that depend on each other
+        z = g.normal(size=n)
+        return frame.assign(**{f"f{k}": (1.5 * z + g.normal(size=n) > 0) * 1 for k in range(10)})
+    return frame.assign(**{f"x{k}": g.normal(size=n).round(2) for k in range(4)})
+
+
+@pytest.mark.parametrize("kind", ["categories", "flags", "numbers"])
+def test_hospitals_with_other_patients_share_a_folder(kind: str, tmp_path: Path) -> None:
+    sizes = (120, 120, 30, 300, 4, 1)
+    sites = {f"H{k}": _hospital(kind, n, k) for k, n in enumerate(sizes)}
+    rules = Rules(rows=1, events=1)
+    for _ in range(2):  # the second study has the same registers
+        assert Study(sites, rules=rules, registers=tmp_path).describe(["age"]).cells["age"][""].n == sum(sizes)
+
+
+@pytest.mark.parametrize("kind", ["categories", "flags", "numbers"])
+def test_a_second_register_of_most_of_the_patients_is_refused(kind: str, tmp_path: Path) -> None:
+    import pandas as pd
+
+    rows = _hospital(kind, 120, 1)
+    Study({"Bern": rows}, registers=tmp_path).describe(["age"])
+    for again in (
+        rows.sample(frac=1, random_state=0),
+        rows.iloc[:30],
+        pd.concat([rows, _hospital(kind, 60, 2)]),
+        pd.concat([rows.iloc[:70], _hospital(kind, 50, 2)]),
+        rows.drop(columns="age").assign(bmi=np.arange(120)),
+        rows.assign(age=rows["age"] + (np.arange(120) < 40)),
+    ):
+        with pytest.raises(BadData, match="name the site 'Bern', as then"):
+            Study({"Chur": again}, registers=tmp_path).describe(["sex"])
+
+
+def test_the_remedy_for_ids_that_two_sites_use_is_sufficient(tmp_path: Path) -> None:
+    rules = Rules(id="id")
+    sites = {name: patients(60, seed) for seed, name in enumerate(("Bern", "Chur"))}
+    with pytest.raises(BadData, match="if they are other patients, give them id that no patient of 'Bern' has"):
+        Study(sites, rules=rules, registers=tmp_path / "a").describe(["income"])
+    sites["Chur"] = sites["Chur"].assign(id="Chur " + sites["Chur"]["id"].astype(str))
+    assert Study(sites, rules=rules, registers=tmp_path / "b").describe(["income"]).cells["income"][""].n == 120
+
+
 def test_copies_of_rows_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     import pandas as pd
 

@@ -33,6 +33,7 @@ from ..contract import BadData, MedleyError
 from ..rows.coding import folded
 from ..storage.atomic import append, flush, make_folder, write, writing
 from .cells import factorized
+from .likeness import same_patients
 from .rules import light, recoverable
 
 FORM = 2
@@ -93,15 +94,10 @@ class Register:
         if self.file is None:
             yield
             return
-        folder = make_folder(self.file.parent)
-        lock = self.file.with_suffix(".lock")
-        for path in (self.file, lock, self.file.with_suffix(".key")):
-            if path.is_symlink():
-                raise BadData(f"{path} is a link; put the file itself in {folder}")
-        with writing(lock):
-            lease = FileLock(lock, mode=0o600, is_singleton=True).acquire()
-        with lease:
+        with _locked(self.file):
             self._catch_up(self.file)
+            if self._at is None:
+                self._match()
             yield
 
     def admit(self, key: str, rows: Sequence[np.ndarray], least: int) -> bool:
@@ -220,17 +216,16 @@ class Register:
                     raise
                 self._forget()
                 raise BadData(f"{file}: line {k} is damaged, or of another key: {REMEDY}") from None
-        self._read, self._lines = self._read + end, self._lines + text[:end].count(b"\n")
-        if self._at is None:
-            self._match()
+        self._read += end
+        self._lines += text[:end].count(b"\n")
 
     def _take(self, line: Any, number: int) -> None:
         """Take over one line. Raises ValueError, or another of its kind, for one that is damaged."""
         if number == 1 and (line["register"], line["of"]) != (FORM, self._fingerprint()):
             raise ValueError
         if isinstance(line, list):
-            (key, packed), bits = line, self._unpacked(line[1])
-            self.sets.setdefault("" + key, {})[bytes.fromhex(packed)] = bits
+            key, packed = line
+            self.sets.setdefault("" + key, {})[bytes.fromhex(packed)] = self._unpacked(packed)
         elif "note" in line:
             self.notes[line["note"]] = line["value"]
         elif "table" in line:
@@ -259,7 +254,9 @@ class Register:
             return
         text = "".join(json.dumps(line) + "\n" for line in [*self._pending, *lines]).encode()
         append(self.file, self._read, text)
-        self._read, self._lines, self._pending = self._read + len(text), self._lines + text.count(b"\n"), []
+        self._read += len(text)
+        self._lines += text.count(b"\n")
+        self._pending = []
 
     def _key(self) -> bytes:
         assert self.file is not None
@@ -298,7 +295,7 @@ class Register:
         if of and (of not in names or len({*cells[:, names.index(of)]}) < n or self.frame[of].isna().any()):
             raise BadData(f"Rules(id={of!r}): want a column with another value in each row, and none missing")
         if not self._read:
-            self._refuse_another(cells)
+            self._refuse_another()
         place = np.full(n, -1)
         groups = dict[tuple[str, ...], list[int]]()
         for e, mine in enumerate(self._cells):
@@ -319,22 +316,39 @@ class Register:
                     place[i] = same.pop()
         self._place(names, cells, place)
 
-    def _refuse_another(self, cells: np.ndarray) -> None:
+    def _refuse_another(self) -> None:
         """Raise BadData if the folder has a register of these rows, or of this site's name in another spelling."""
         assert self.file is not None
-        distinct = 2 * len(np.unique(cells, axis=0)) > len(cells)  # else other patients may look the same
         for other in sorted(self.file.parent.glob("*.jsonl")):
             if other == self.file or not other.with_suffix(".key").exists():
                 continue
             same = _spelt(other) == _spelt(self.file)
-            if distinct and not same:
-                with contextlib.suppress(BadData), Register(self.frame, other, 1, self.id).reading():
-                    same = True
+            if not same:
+                with contextlib.suppress(BadData):
+                    same = Register(self.frame, other, 1, self.id)._has_patients()
             if same:
+                site = unquote(other.stem)
+                other_ids = f"; if they are other patients, give them {self.id} that no patient of {site!r} has"
                 raise BadData(
                     f"{other} is the register of these rows, or of this site's name in another spelling: name the site "
-                    f"{unquote(other.stem)!r}, as then. A second register would give the patients away"
+                    f"{site!r}, as then{other_ids if self.id else ''}. A second register would give the patients away"
                 )
+
+    def _has_patients(self) -> bool:
+        """Whether the file is a register of the frame's patients: of its ids, or of rows that are alike to its rows."""
+        assert self.file is not None
+        with _locked(self.file):
+            self._catch_up(self.file)
+            names, cells = self._digests()
+        shared = [c for c in names if any(c in row for row in self._cells)]
+        if not shared:
+            return False
+        mine = cells[:, [names.index(c) for c in shared]]
+        theirs = np.array([[row.get(c, -1) for c in shared] for row in self._cells])
+        if self.id in shared:
+            at = shared.index(self.id)
+            return 2 * len(np.intersect1d(mine[:, at], theirs[:, at])) >= min(len(mine), len(theirs))
+        return same_patients(mine, theirs)
 
     def _place(self, names: list[str], cells: np.ndarray, place: np.ndarray) -> None:
         """Give rows that the register does not know a patient, and compare the table with earlier ones."""
@@ -344,18 +358,24 @@ class Register:
         patient = [*self._patient]
         version = [*self._version]
         at = place.copy()
+        latest = dict[int, int]()  # the version of each patient
+        for p, v in zip(patient, version, strict=True):
+            latest[p] = max(v, latest.get(p, -1))
         fresh = np.flatnonzero(place < 0)
         for i in fresh:
             who = len(patient)
-            at[i], alike = who, before == cells[i]
-            score = alike.mean(1)
-            if self.id:
-                ids = names.index(self.id)
-                score = np.where(before[:, ids] == -1, score, alike[:, ids])
-            if len(rest) and score.max() > 0.5:  # the same patient, with another value
-                who = patient[rest[int(score.argmax())]]
-                before[[patient[e] == who for e in rest]] = -2
-            version.append(1 + max((v for p, v in zip(patient, version, strict=True) if p == who), default=-1))
+            at[i] = who
+            if rest:
+                alike = before == cells[i]
+                score = alike.mean(1)
+                if self.id:
+                    ids = names.index(self.id)
+                    score = np.where(before[:, ids] == -1, score, alike[:, ids])
+                if score.max() > 0.5:  # the same patient, with another value
+                    who = patient[rest[int(score.argmax())]]
+                    before[[patient[e] == who for e in rest]] = -2
+            latest[who] = 1 + latest.get(who, -1)
+            version.append(latest[who])
             patient.append(who)
         self._compare(at, patient)
         lines: list[Any] = [] if self._read else [{"register": FORM, "of": self._fingerprint()}]
@@ -396,6 +416,20 @@ class Register:
                         f"and a difference would be about them; wait until at least {self.least} are {what}, or "
                         "give the table as it was"
                     )
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Nobody else uses the register in this file meanwhile. Raises BadData for links, MedleyError without a lock."""
+    folder = make_folder(file.parent)
+    lock = file.with_suffix(".lock")
+    for path in (file, lock, file.with_suffix(".key")):
+        if path.is_symlink():
+            raise BadData(f"{path} is a link; put the file itself in {folder}")
+    with writing(lock):
+        lease = FileLock(lock, mode=0o600, is_singleton=True).acquire()
+    with lease:
+        yield
 
 
 def _spelt(file: Path) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from .cells import factorized, numbers, table
+from .cells import numbers, table
 from .formulas import check_columns, chosen, complete
+from .likeness import warn_of_copies
 from .register import Register
 from .rules import Rules, Withheld
-
-log = logging.getLogger("medley")
 
 DOMINANT = 0.9
 """The largest share of a column's squared deviations that one row may have."""
@@ -64,7 +61,7 @@ class Site:
         if dropped:
             frame = frame[complete_rows]  # its index has the rows' numbers in the site's own data
         if not rules.id:
-            _warn_of_copies(frame, name)
+            warn_of_copies(frame, name)
         history = Register(frame, register, rules.rows, rules.id)
         if not has_site:
             frame = frame.assign(site=name)
@@ -288,27 +285,6 @@ class Site:
                 "sums; either a column nearly separates the outcomes, or the server asks for coefficients of "
                 "its own"
             )
-
-
-def _warn_of_copies(frame: Any, name: str) -> None:
-    """Log a warning if more rows are alike in all columns than chance explains, because each counts as a patient."""
-    n = len(frame)
-    kinds = np.zeros(n, int)
-    shares = list[float]()  # of pairs of rows that are alike in a column
-    for column in sorted(frame, key=lambda c: frame[c].dtype.kind != "f"):  # those with the most values first
-        codes = factorized(frame[column])[0] + 1
-        shares.append(float(np.square(np.bincount(codes) / n).sum()))
-        distinct, kinds = np.unique(kinds * (n + 1) + codes, return_inverse=True)
-        copies = n - len(distinct)
-        if copies <= 5:
-            return
-    pairs = n * n / 2 * math.prod(shares)
-    if copies > 5 + 3 * pairs:
-        log.warning(
-            "%s: %d rows are copies of others in all columns, and chance makes about %d. If they are of one patient, "
-            "its rules count that patient several times: leave copies out, or name the patients' column, Rules(id=...)",
-            name, copies, pairs,
-        )  # fmt: skip
 
 
 def _within(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
