@@ -91,7 +91,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 row=row,
             )
         if sites.shape != (n,):
-            raise BadData(f"fit(sites=...): has shape {sites.shape}; want the site of each of the {n} rows")
+            raise BadData(f"fit(sites=...): has shape {sites.shape}; give the site of each of the {n} rows")
         keep = w > 0
         return X[keep], y[keep], w[keep], np.unique(sites[keep], return_inverse=True)[1]
 

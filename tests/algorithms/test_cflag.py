@@ -647,7 +647,9 @@ def test_the_last_layers_clip_bounds_its_correction_by_the_steps_gradient_there(
 
 
 def test_the_last_layer_is_refused_where_it_is_not_linear_under_cross_entropy():
-    with pytest.raises(RecipeError, match=r"CFLAG\.joint\(form='iag', correct='head'\): 'head' takes mini-batches"):
+    with pytest.raises(
+        RecipeError, match=r"CFLAG\.joint\(form='iag', correct='head'\): correct='head' needs mini-batches"
+    ):
         md.CFLAG.joint(form="iag", correct="head")
     assert md.CFLAG.joint(correct="head").suited(frozenset({"convex"})).form == "svrg"
     assert md.CFLAG.joint().suited(frozenset({"convex"})).form == "iag"

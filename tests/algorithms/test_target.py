@@ -75,7 +75,7 @@ def test_it_sends_rows_once_a_task_and_needs_the_clients_network() -> None:
     with pytest.raises(RecipeError, match="has 58 parameters, the clients' network 9"):
         md.TARGET(NET, MAKER).start(torch.zeros(9))
     for wrong in (md.TARGET(NET, md.models.generator((5,))), md.TARGET(NET, MAKER, latent=7)):
-        with pytest.raises(RecipeError, match="the network cannot take the rows") as e:
+        with pytest.raises(RecipeError, match="the network cannot read the rows") as e:
             wrong.start(torch.zeros(sum(p.numel() for p in NET.parameters())))
         assert e.value.key == "generator"
     with pytest.raises(Unsupported, match="a Network"):

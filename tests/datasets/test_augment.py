@@ -73,7 +73,7 @@ def test_bad_arguments_are_refused() -> None:
         augment.crop(X.flatten(1), seeded())
     with pytest.raises(RecipeError, match="padding=-1"):
         augment.crop(X, seeded(), padding=-1)
-    with pytest.raises(RecipeError, match=r"padding=5\): images of 5×7 are mirrored over at most 4"):
+    with pytest.raises(RecipeError, match=r"padding=5\): to mirror images of 5×7, use a padding of at most 4"):
         augment.crop(X, seeded(), padding=5, mode="reflect")
     with pytest.raises(RecipeError, match="probability=2"):
         augment.flip(X, seeded(), probability=2.0)

@@ -152,7 +152,7 @@ def test_later_test_rows_are_taken_by_name_and_must_have_the_scale_of_training()
     plain = md.datasets.frame(wards(), target="died", client="hospital")
     swapped = md.Federation(P, clients=plain, test=rows)
     assert torch.equal(swapped.data.X_test[:, 2], rows.X[:, 0])
-    with pytest.raises(md.RecipeError, match="that data set is not standardised itself"):
+    with pytest.raises(md.RecipeError, match="the data set in like= is not standardised"):
         rows.standardise(like=plain)
 
 
@@ -165,7 +165,7 @@ def test_columns_that_differ_are_named_at_every_door() -> None:
         md.Federation(P, **of, test=usual.drop(columns="icu"))
     with pytest.raises(md.BadData, match="adds ward; give the columns"):
         md.Federation(P, **of, test=usual.assign(ward=1))
-    with pytest.raises(md.BadData, match=r"standardise\(like=.*shape \[3\], these \[2\]"):
+    with pytest.raises(md.BadData, match=r"standardise\(like=.*shape \[3\], but rows of frame \[2\]"):
         md.datasets.frame(table.drop(columns="icu"), "died").standardise(like=data)
     with pytest.raises(md.BadData, match="lacks icu and adds ward"):
         md.datasets.frame(table.rename(columns={"icu": "ward"}), "died").standardise(like=data)

@@ -83,10 +83,10 @@ def test_an_idx_file_has_the_size_that_it_announces(tmp_path: Path) -> None:
     file = tmp_path / "idx"
     file.write_bytes(struct.pack(">4B2I", 0, 0, 8, 2, 2, 3) + bytes(range(6)))
     assert read_idx(file, 2, "call").tolist() == [[0, 1, 2], [3, 4, 5]]
-    with pytest.raises(md.BadData, match="no idx file of bytes with 3 dimensions"):
+    with pytest.raises(md.BadData, match="not an idx file of bytes with 3 dimensions"):
         read_idx(file, 3, "call")
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(md.BadData, match="announces 2×3 = 6 bytes after its header and has 5"):
+    with pytest.raises(md.BadData, match="promises 2×3 = 6 bytes, but 5 follow"):
         read_idx(file, 2, "call")
 
 
@@ -95,7 +95,7 @@ def test_records_are_labels_and_pixels(tmp_path: Path) -> None:
     file.write_bytes(bytes([7, 1, 2, 8, 3, 4]))
     labels, pixels = read_records(file, 1, 2, "call")
     assert (labels.tolist(), pixels.tolist()) == ([[7], [8]], [[1, 2], [3, 4]])
-    with pytest.raises(md.BadData, match="6 bytes, no multiple of a record's 4"):
+    with pytest.raises(md.BadData, match="6 bytes, not a multiple of a record's 4"):
         read_records(file, 1, 3, "call")
 
 

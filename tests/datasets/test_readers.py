@@ -86,8 +86,8 @@ def test_folders_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda raw: raw[:-1], "announces 5×28×28 = 3920 bytes after its header and has 3919"),
-        (lambda raw: raw + b"\0", "has 3921"),
+        (lambda raw: raw[:-1], "promises 5×28×28 = 3920 bytes, but 3919 follow"),
+        (lambda raw: raw + b"\0", "but 3921 follow"),
         (lambda raw: b"", "starts with nothing"),
         (lambda raw: b"\0\0\x0d\3" + raw[4:], "00000d03, not with 00000803"),
         (lambda raw: idx(LABELS), "00000801"),
@@ -137,7 +137,7 @@ def test_cifar10_reads_its_binary_version(tmp_path: Path) -> None:
     assert torch.cat([d.y, d.y_test]).tolist() == labels.tolist()
     assert d.labels[9] == "truck"
     (folder / names[3]).write_bytes((folder / names[3]).read_bytes()[:-7])
-    with pytest.raises(BadData, match=r"data_batch_4.bin has 6139 bytes, no multiple of a record's 3073"):
+    with pytest.raises(BadData, match=r"data_batch_4.bin has 6139 bytes, not a multiple of a record's 3073"):
         datasets.cifar10(tmp_path)
 
 
@@ -334,7 +334,7 @@ def test_tiny_imagenet_decodes_its_jpegs(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="image 1 is no readable image"):
         datasets.tiny_imagenet50(tmp_path)
     write_tiny_imagenet(tmp_path, [packed[0], b""])
-    with pytest.raises(BadData, match="offsets do not cut"):
+    with pytest.raises(BadData, match="offsets do not fit"):
         datasets.tiny_imagenet50(tmp_path)
     stream = io.BytesIO()
     Image.new("L", (32, 64)).save(stream, "JPEG")
@@ -372,7 +372,7 @@ def test_sentiment140_weighs_words_and_leaves_neutral_tweets_out(
     assert d.X_test.tolist() == [[0, 0], [0, 1]]
     assert (d.y.tolist(), d.y_test.tolist(), d.keys["user"].tolist()) == ([1, 0, 1], [0, 1], [4, 4, 6])
     np.savez(tmp_path / "sentiment140_subset.npz", **{**arrays, "text_xz": pack_lines("one", "two")})
-    with pytest.raises(BadData, match="2 lines of text for 3 labels"):
+    with pytest.raises(BadData, match="2 lines of text but 3 labels"):
         datasets.sentiment140(folder=tmp_path)
     np.savez(tmp_path / "sentiment140_subset.npz", **{**arrays, "text_xz": arrays["text_xz"][:-20]})
     with pytest.raises(BadData, match="packed text is damaged"):

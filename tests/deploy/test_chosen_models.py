@@ -141,7 +141,7 @@ def test_gradients_do_not_leave_by_default_and_models_are_counted(tmp_path: Path
     for k in range(30):
         site.ask(np.full(FEATURES + 1, k / 10))
     with pytest.raises(
-        md.WireError, match="it has told the loss of its rows for 30 models, as many as its recipe allows"
+        md.WireError, match="it has sent the loss of its rows for 30 models, as many as its recipe allows"
     ):
         site.ask(np.full(FEATURES + 1, 4.0))
     assert site.ask(np.full(FEATURES + 1, 2.9))  # the last model, again

@@ -716,7 +716,7 @@ def test_losses_under_a_secure_sum_are_as_many_as_the_recipe_asks_for(tmp_path: 
     account = Account(tmp_path, 0, "one")
     for digest in ("a", "a", "b"):  # a request that comes again tells nothing more
         account.evaluate(digest, 2)
-    with pytest.raises(md.WireError, match="client 0 refuses: it has told the loss of its rows for 2 models"):
+    with pytest.raises(md.WireError, match="client 0 refuses: it has sent the loss of its rows for 2 models"):
         account.evaluate("a", 2)
 
 

@@ -219,7 +219,7 @@ def test_secure_sums_count_figures_of_own_models_by_themselves(app: Path) -> Non
     for k in range(5):
         assert "own" in json.loads(ask(k))
     assert "own" in json.loads(ask(4))
-    with pytest.raises(md.WireError, match="it has told the loss of its rows for 5 models"):
+    with pytest.raises(md.WireError, match="it has sent the loss of its rows for 5 models"):
         ask(5)
     own = json.dumps({"sample": [0, 200, 2]}).encode()
     with pytest.raises(md.WireError, match=r"its recipe has \[secure\], but the server asks for the loss of some"):

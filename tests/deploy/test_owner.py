@@ -112,7 +112,7 @@ def test_a_restored_file_of_rows_with_another_secret_is_refused(config: dict[str
     claim(config, PATIENTS)  # begins a new secret
     rows.write_bytes(before)
     for node in (config, other):
-        with pytest.raises(md.RecipeError, match=r"rows\.json is not of the secret"):
+        with pytest.raises(md.RecipeError, match=r"rows\.json was made with another secret"):
             claim(node, PATIENTS)
     rows.unlink()  # the remedy
     claim(config, PATIENTS)
@@ -135,11 +135,11 @@ def test_two_keys_do_not_claim_one_table_before_a_limit(tmp_path: Path) -> None:
 def test_a_signed_approval_that_is_none_and_a_line_of_rubbish_get_sentences(config: dict[str, Any]) -> None:
     record = record_of(config, APPROVALS)
     record.add(recipe="b" * 32, until="2999-99-99")
-    with pytest.raises(md.RecipeError, match="line 2: an approval names a recipe, and a day"):
+    with pytest.raises(md.RecipeError, match="line 2: this approval lacks a recipe, or its day"):
         refuse_unapproved(record, "b" * 32, 0, {})
     with record.path.open("ab") as file:
         file.write(b"rubbish\n")
-    with pytest.raises(md.WireError, match=r"its last line is not one of a record.* approved or closed again"):
+    with pytest.raises(md.WireError, match=r"its last line is damaged.* approved or closed again"):
         record.add(recipe="c" * 32, until=None)
 
 

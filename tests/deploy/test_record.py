@@ -391,7 +391,7 @@ def test_ledgers_of_earlier_versions_are_read_if_it_is_clear_whose_they_are(tmp_
     Record(memory / "client1" / APPROVALS, key).add(recipe=digest(path), until=None)
     with pytest.raises(md.WireError, match="its record cannot be written"):
         Node(path, memory, key, 0).ask()
-    with pytest.raises(md.RecipeError, match=r"client0, .*client1: ledgers of an earlier version, .* move"):
+    with pytest.raises(md.RecipeError, match=r"client0, .*client1: an earlier version wrote these ledgers, .* move"):
         ledgers({"memory": str(memory), "partition-id": 0, "key": str(key)})
     (memory / "client0").rename(tmp_path / "old")  # the remedy
     with pytest.raises(md.RecipeError, match="its owner closed this study"):

@@ -521,10 +521,10 @@ def test_test_losses_count_as_losses_of_the_rows(stream: str, app: Path, tmp_pat
         return side.evaluate(letter, Context(1, 1, node, RecordDict(), asks.config))
 
     assert "test_loss" in json.loads(ask(1))["tests"][0]
-    with pytest.raises(md.WireError, match=f"it has told the loss of its rows for {3 * tasks + 1} models"):
+    with pytest.raises(md.WireError, match=f"it has sent the loss of its rows for {3 * tasks + 1} models"):
         [ask(k) for k in range(2, 6)]
     node["memory"] = str(tmp_path / "memory" / "other")  # a model's own part, in "known", is a part of the model
-    with pytest.raises(md.WireError, match=f"it has told the loss of its rows for {3 * tasks + 1} models"):
+    with pytest.raises(md.WireError, match=f"it has sent the loss of its rows for {3 * tasks + 1} models"):
         [ask(k, known=True) for k in range(9)]
 
 

@@ -219,7 +219,7 @@ def test_two_named_classes_are_probabilities_and_three_are_none() -> None:
     network = md.problems.Network(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), loss=nn.BCEWithLogitsLoss())
     md.Federation(network, data=numbers_of_classes(("no", "yes")), partition=md.scenarios.IID(2)).draw(0)
     three = md.Federation(network, data=numbers_of_classes(("a", "b", "c")), partition=md.scenarios.IID(2))
-    with pytest.raises(md.BadData, match=r"BCEWithLogitsLoss\) needs targets from 0 to 1; it has 2"):
+    with pytest.raises(md.BadData, match=r"BCEWithLogitsLoss\) needs targets from 0 to 1, but this one is 2"):
         three.draw(0)
 
 

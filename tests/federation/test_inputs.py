@@ -175,7 +175,7 @@ def test_data_sets_of_pytorch_with_several_inputs_are_read_once_a_batch(form: st
                 md.Federation(md.problems.Logistic(), clients=[(named(p), Y[p]) for p in PARTS]),
                 1,
             ),
-            "Logistic wants X as .rows, features., this one has several inputs a row",
+            "Logistic needs X as .rows, features., but this X has several inputs per row",
         ),
         (lambda: federation(lambda p: {"words": WORDS[p], "ages": AGES[:4]}), "90 rows of 'words', 4 rows of 'ages'"),
         (

@@ -339,7 +339,9 @@ def test_classes_that_data_sets_of_clients_name_stay(caplog: pytest.LogCaptureFi
 def test_fractions_of_test_rows_are_no_classes_and_make_values_of_whole_numbers(named: dict[str, Any]) -> None:
     X, y = torch.randn(12, 2), np.arange(12) % 2
     deal = {"data": md.datasets.Dataset(X, y, **named), "partition": md.scenarios.IID(2)}
-    with pytest.raises(md.BadData, match=r"^Federation\(test=...\), row 0, column 'y': 0.5 is no class, and the train"):
+    with pytest.raises(
+        md.BadData, match=r"^Federation\(test=...\), row 0, column 'y': 0.5 is not one of the classes of the train"
+    ):
         md.Federation(md.problems.Logistic(), **deal, test=(X, y + 0.5))
     if not named:
         data = md.Federation(md.problems.LeastSquares(), **deal, test=(X, y + 0.5)).data

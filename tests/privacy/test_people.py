@@ -240,7 +240,7 @@ def test_a_column_that_is_not_there() -> None:
         ({"unit": "client"}, "by= needs unit='person'"),
         ({"by": 3}, "by"),
         ({"clip": md.privacy.Quantile()}, r"Private\(unit='person', clip=.*give one number"),
-        ({"exchanges": 2}, r"unit='person', exchanges=...\): noise belongs to local steps"),
+        ({"exchanges": 2}, r"unit='person', exchanges=...\): here clients add noise in every local step"),
         ({"noise_at": "clients"}, "clients add the noise to their steps already"),
     ],
 )

@@ -407,7 +407,7 @@ def test_networks_that_mix_rows(module: nn.Module, reason: str) -> None:
         ({"clip": 0.0}, r"Private\(clip=0.0\)"),
         ({"clip": md.privacy.Quantile()}, "give one number as clip"),
         ({"mechanism": md.privacy.Banded(2)}, "give one number as clip=, and no mechanism="),
-        ({"exchanges": 2}, "noise belongs to local steps"),
+        ({"exchanges": 2}, "here clients add noise in every local step"),
     ],
 )
 def test_bad_settings(given: dict[str, Any], message: str) -> None:

@@ -273,15 +273,15 @@ def test_a_ridge_that_makes_no_sense(mu: float):
 
 
 def test_bad_labels_name_their_row():
-    with pytest.raises(BadData, match=r"row 2: .* labels in \{0, 1\} or \{-1, 1\}; it has 3") as caught:
+    with pytest.raises(BadData, match=r"row 2: .* labels 0 and 1, or -1 and 1, but this label is 3") as caught:
         Logistic().targets(torch.tensor([0, 1, 3, 5]), None)
     assert caught.value.row == 2
-    with pytest.raises(BadData, match=r"row 1: .* it has -1") as caught:
+    with pytest.raises(BadData, match=r"row 1: .* this one is -1") as caught:
         Softmax().targets(torch.tensor([0, -1]), 2)
     assert caught.value.row == 1
-    with pytest.raises(BadData, match=r"labels 0\.\.1; it has 2\. Give classes="):
+    with pytest.raises(BadData, match=r"labels 0\.\.1, but this one is 2\. Give classes="):
         Softmax().targets(torch.tensor([0, 1, 2]), 2)
-    with pytest.raises(BadData, match=r"row 0: .* it has 0\.5"):
+    with pytest.raises(BadData, match=r"row 0: .* this one is 0\.5"):
         Softmax().targets(torch.tensor([0.5, 1.0]), 2)
     with pytest.raises(RecipeError, match="how many classes"):
         Softmax().ready(torch.zeros(2, 2), torch.zeros(2), None, None, "cpu")
@@ -290,11 +290,11 @@ def test_bad_labels_name_their_row():
 def test_targets_in_a_column_are_refused_since_they_would_broadcast():
     X = torch.ones(4, 2)
     for family in (LeastSquares(), Logistic()):
-        with pytest.raises(BadData, match=r"wants y as \[rows\], this one is \[4, 1\]"):
+        with pytest.raises(BadData, match=r"needs y as \[rows\], but this y is \[4, 1\]"):
             family.ready(X, torch.ones(4, 1), None, None, "cpu")
     with pytest.raises(
-        BadData, match=r"Softmax wants y as \[rows\], .*; it is one-hot, so give the labels, y\.argmax\(1\)"
+        BadData, match=r"Softmax needs y as \[rows\], .*; it is one-hot, so give the labels, y\.argmax\(1\)"
     ):
         Softmax().ready(X, torch.eye(4), None, None, "cpu")
-    with pytest.raises(BadData, match=r"wants X as \[rows, features\], this one is \[4, 2, 2\]; flatten it first"):
+    with pytest.raises(BadData, match=r"needs X as \[rows, features\], but this X is \[4, 2, 2\]; flatten it first"):
         LeastSquares().ready(torch.ones(4, 2, 2), torch.ones(4), None, None, "cpu")

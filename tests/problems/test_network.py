@@ -398,7 +398,7 @@ def test_what_does_not_fit_is_refused_before_round_1():
             Network(mlp()).ready(X, hot, classes, None, "cpu")
     with pytest.raises(RecipeError, match="no trainable parameters"):
         Network(nn.ReLU())
-    with pytest.raises(BadData, match=r"row 1: Network wants labels 0\.\.2; it has 3"):
+    with pytest.raises(BadData, match=r"row 1: Network needs labels 0\.\.2, but this one is 3"):
         Network(mlp()).targets(torch.tensor([0, 3]), 3)
 
 

@@ -185,7 +185,7 @@ def test_class_weights_of_the_users_own_are_no_reason():
     ids=["by row", "mean", "sum", "expanded"],
 )
 def test_all_pairs_do_not_escape_by_a_mean_over_one_dimension(loss: Any):
-    with pytest.raises(md.BadData, match=r"all pairs of rows; take outputs.squeeze\(1\)"):
+    with pytest.raises(md.BadData, match=r"the targets of all rows; take outputs.squeeze\(1\)"):
         md.problems.Network(nn.Linear(3, 1), loss=loss).ready(
             torch.zeros(4, 3), torch.arange(4.0) / 4, None, None, "cpu"
         )

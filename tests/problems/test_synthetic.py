@@ -38,7 +38,7 @@ def test_eigenvalues_of_quadratics_are_in_their_range():
 
 @pytest.mark.parametrize("rows", [(5, 3), (3, 5)])
 def test_rows_of_quadratics_that_no_client_can_have_are_refused(rows: tuple[int, int]):
-    with pytest.raises(md.RecipeError, match="the most rows must be at least the fewest, and d"):
+    with pytest.raises(md.RecipeError, match="the second number must be at least the first, and at least d"):
         quadratics(6, 8, rows=rows)
 
 

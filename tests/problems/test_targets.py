@@ -102,8 +102,8 @@ def test_dense_maps_are_learned() -> None:
     ("y", "said"),
     [
         (torch.full((40, 3), 2), "widen its last layer"),
-        (torch.zeros(40, 3, dtype=torch.int64), "the classes first, as torch's cross_entropy does"),
-        (torch.full((40, 2), -7), "row 0.* it has -7"),
+        (torch.zeros(40, 3, dtype=torch.int64), "the classes first, as for torch's cross_entropy"),
+        (torch.full((40, 2), -7), "row 0.* this one is -7"),
     ],
 )
 def test_labels_that_do_not_fit_the_outputs_are_refused(y: Tensor, said: str) -> None:

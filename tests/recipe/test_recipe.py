@@ -433,7 +433,7 @@ def test_a_network_that_no_message_carries_is_refused_before_it_is_made(sizes: s
     begun = time.process_time()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
-        md.RecipeError, match=r"recipe: problem: the network would have a part of .*choose smaller sizes"
+        md.RecipeError, match=r"recipe: problem: this network is too large to send: .*Choose smaller sizes"
     ):
         recipe.loads(f'{text}[partition]\nkind = "IID"\nclients = 2\n').federation()
     assert time.process_time() - begun < 30

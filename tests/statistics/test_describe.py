@@ -134,7 +134,7 @@ def test_columns_by_default_are_all_but_the_sites() -> None:
     assert "site" not in Study(sites(patients()[["age", "ward"]])).describe().cells
     with pytest.raises(md.BadData, match="Bern has no column 'agee'"):
         Study(sites(patients())).describe(["agee"])
-    with pytest.raises(md.RecipeError, match="want numbers between 0 and 1"):
+    with pytest.raises(md.RecipeError, match="give numbers between 0 and 1"):
         Study(sites(patients())).describe(["age"], quantiles=[50.0])
 
 

@@ -363,7 +363,7 @@ def test_free_text_is_said_to_have_no_categories() -> None:
     table = study(d.assign(smoker=rare), Rules()).describe(["smoker"])
     assert table.cells["smoker"][""].unnamed == (~rare.isin(["yes", "no"])).sum() == 5
     assert table.frame().loc["  (not named), n (%)"].iloc[0] == "5 (2.1)"
-    with pytest.raises(md.RecipeError, match=r"age is there as numbers and in C\(\); give one of both"):
+    with pytest.raises(md.RecipeError, match=r"you named age both as numbers and in C\(\); name it once"):
         study(d, Rules()).describe(["age", "C(age)"])
 
 

@@ -138,7 +138,7 @@ def test_the_likelihood_ratio_test(reference: Any) -> None:
         ({"family": "negative_binomial", "alpha": 1.0}, "they differ in family, alpha; give"),
         ({"formula": "falls ~ age"}, "they differ in outcome; give"),
         ({"formula": "visits ~ bmi"}, "they differ in rows; give"),  # 1 row lacks the age, another the bmi
-        ({"formula": "visits ~ sqrt(years)"}, "'visits ~ sqrt.years.' explains more than 'visits ~ age"),
+        ({"formula": "visits ~ sqrt(years)"}, "'visits ~ sqrt.years.' fits better than 'visits ~ age"),
         (
             {"data": lambda frame: frame.assign(visits=frame["visits"] + (frame["age"] > 60))},
             "differ in the data; give",

@@ -121,7 +121,7 @@ def test_tables_that_differ_in_few_rows_are_refused(name: str, id: str, tmp_path
             total(other, tmp_path, rules=Rules(id=id))
         return
     if id and "column less" in name:
-        said = "want a column with another value in each row"
+        said = "name a column that has a different value in every row"
     with pytest.raises(BadData, match=said):
         total(change(rows), tmp_path, rules=Rules(id=id))
     assert np.isfinite(total(rows, tmp_path, rules=Rules(id=id)))
@@ -166,7 +166,7 @@ def test_rows_that_are_alike_are_counted(tmp_path: Path) -> None:
 
 def test_ids_are_one_a_row(tmp_path: Path) -> None:
     for wrong in ([1] * 100, [np.nan, *range(99)]):
-        with pytest.raises(BadData, match=r"Rules\(id='id'\): want a column with another value in each row"):
+        with pytest.raises(BadData, match=r"Rules\(id='id'\): name a column that has a different value in every row"):
             total(patients().assign(id=wrong), tmp_path, rules=Rules(id="id"))
 
 

@@ -193,7 +193,9 @@ def test_coefficients_that_go_too_far_are_no_numbers_that_are_not_finite() -> No
 
 
 def test_events_and_times_that_are_none_are_refused() -> None:
-    with pytest.raises(md.BadData, match="Bern: want times months of at least 0, and events visits of 0 and 1"):
+    with pytest.raises(
+        md.BadData, match="Bern: times in months must be at least 0, and events in visits must be 0 or 1"
+    ):
         Study(sites(patients())).cox("months ~ age", "visits")
     with pytest.raises(
         md.BadData, match="Bern, column 'sex': it is not a number; recode it there as numbers, an event as 0 and 1"

@@ -166,10 +166,14 @@ class FedNL(Algorithm[Server, Memory]):
         """Check also that ``speculative`` comes with a line search, and ``all_first`` with "pp"."""
         super().__post_init__()
         if self.speculative and self.mode != "ls":
-            raise RecipeError(f"FedNL(speculative=True, mode={self.mode!r}): there is no line search", "speculative")
+            raise RecipeError(
+                f"FedNL(speculative=True, mode={self.mode!r}): only mode='ls' has the line search that it speeds up; "
+                "pass mode='ls', or leave speculative= out",
+                "speculative",
+            )
         if self.all_first and self.mode != "pp":
             raise RecipeError(
-                f"FedNL(all_first=True, mode={self.mode!r}): it is for mode='pp'; leave it out", "all_first"
+                f"FedNL(all_first=True, mode={self.mode!r}): all_first= is for mode='pp'; leave it out", "all_first"
             )
 
     def requires(self) -> frozenset[str]:

@@ -124,7 +124,11 @@ class ICaRL(Algorithm[Server, Memory]):
         """Check the settings: the means need exemplars."""
         super().__post_init__()
         if self.capacity == 0 and self.predict == "means":
-            raise RecipeError("ICaRL(capacity=0, predict='means'): give at least 1, or take predict='head'", "capacity")
+            raise RecipeError(
+                "ICaRL(capacity=0, predict='means'): the means are of stored rows; pass capacity= of at least 1, or "
+                "predict='head'",
+                "capacity",
+            )
 
     def requires(self) -> frozenset[str]:
         """A replay memory, if ``capacity`` comes from there."""
@@ -184,8 +188,8 @@ class ICaRL(Algorithm[Server, Memory]):
         m = self.budget(me) // max(1, classes)
         if classes and not m and self.predict == "means":
             raise RecipeError(
-                f"ICaRL: client {me.id} may keep {self.budget(me)} exemplars and has {classes} classes, and none has a "
-                "mean; give a larger capacity, or predict='head'",
+                f"ICaRL: client {me.id} may keep {self.budget(me)} exemplars, too few for one of each of its {classes} "
+                "classes, and a class without exemplars has no mean; pass a larger capacity=, or predict='head'",
                 "capacity",
             )
         for c in new:

@@ -154,7 +154,8 @@ class TARGET(Algorithm[Server, Memory]):
             network(maker(torch.zeros(2, self.latent).to(x)))
         except (RuntimeError, ValueError, IndexError) as e:
             raise RecipeError(
-                f"TARGET(generator=...): the network cannot take the rows that it makes of [b, {self.latent}]: {e}",
+                f"TARGET(generator=...): the network cannot read the rows that this generator makes from noise "
+                f"[b, {self.latent}]: {e}",
                 "generator",
             ) from None
         return Server(x)

@@ -287,7 +287,7 @@ def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | Non
 
     if key is None:
         raise _missing(
-            {"key": key}, "the owner signs an approval, and nodes with this key heed it, whatever their number"
+            {"key": key}, "you sign the approval with your node's key, and every node with this key then follows it"
         )
     today = datetime.datetime.now(datetime.UTC).date()
     day = None

@@ -33,10 +33,11 @@ def crop(
         raise RecipeError.unknown(str(mode), ("constant", "reflect"), "augment.crop(mode=...)")
     b, _, h, w = X.shape
     if padding < 0:
-        raise RecipeError(f"augment.crop(padding={padding}): at least 0 is needed.", "padding")
+        raise RecipeError(f"augment.crop(padding={padding}): padding must be at least 0.", "padding")
     if mode == "reflect" and padding >= min(h, w):
         raise RecipeError(
-            f"augment.crop(padding={padding}): images of {h}×{w} are mirrored over at most {min(h, w) - 1}.", "padding"
+            f"augment.crop(padding={padding}): to mirror images of {h}×{w}, use a padding of at most {min(h, w) - 1}.",
+            "padding",
         )
     top, left = torch.randint(0, 2 * padding + 1, (2, b), generator=generator).to(X.device)
     padded = torch.nn.functional.pad(X, (padding,) * 4, mode)
@@ -59,7 +60,7 @@ def flip(X: Tensor, generator: torch.Generator, probability: float = 0.5) -> Ten
     """
     _images("flip", X)
     if not 0 <= probability <= 1:
-        raise RecipeError(f"augment.flip(probability={probability}): it lies in [0, 1].", "probability")
+        raise RecipeError(f"augment.flip(probability={probability}): must be from 0 to 1.", "probability")
     mirrored = (torch.rand(len(X), generator=generator) < probability).to(X.device)
     return torch.where(mirrored[:, None, None, None], X.flip(3), X)
 
@@ -79,7 +80,7 @@ def cutout(X: Tensor, generator: torch.Generator, size: int = 16) -> Tensor:
     """
     _images("cutout", X)
     if size < 1:
-        raise RecipeError(f"augment.cutout(size={size}): at least 1 is needed.", "size")
+        raise RecipeError(f"augment.cutout(size={size}): size must be at least 1.", "size")
     inside = []
     for length in X.shape[2:]:
         begin = torch.randint(0, length, (len(X), 1), generator=generator) - size // 2

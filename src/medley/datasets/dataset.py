@@ -112,7 +112,10 @@ class Dataset(Settings):
         check_rows(self.X, self.y, Place(self.name))
         check_targets(self.y, self.classes, Place(self.name))
         if self.features and layout(self.X) != (len(self.features),):
-            raise BadData(f"{self.name}: {len(self.features)} features are named, a row has shape {described(self.X)}.")
+            raise BadData(
+                f"{self.name}: features= has {len(self.features)} names, but a row has shape {described(self.X)}; "
+                "give one name for each column"
+            )
         check_keys(self)
         for X, y, part in ((self.X_test, self.y_test, "test"), (self.X_validation, self.y_validation, "validation")):
             if X is not None and y is not None:
@@ -125,7 +128,9 @@ class Dataset(Settings):
         if self.weights is not None:
             object.__setattr__(self, "weights", weights_of(self.weights, len(self.X), Place(self.name)))
         if self.labels and len(self.labels) != self.classes:
-            raise BadData(f"{self.name}: {len(self.labels)} labels for {self.classes} classes.")
+            raise BadData(
+                f"{self.name}: labels= has {len(self.labels)} names for {self.classes} classes; give one for each class"
+            )
 
     def __repr__(self) -> str:
         """Name, rows, classes and keys, in one line."""
@@ -238,7 +243,10 @@ class Dataset(Settings):
             out = replace(out._rows(rest), X_test=part.X, y_test=part.y, test_keys=part.keys)
         if validation:
             if self.X_validation is not None:
-                raise RecipeError(f"{self.name}.split(validation={validation}): it has a validation set already.")
+                raise RecipeError(
+                    f"{self.name}.split(validation={validation}): the data set has a validation set already; leave "
+                    "validation= out"
+                )
             rest, taken = carved(len(out.X), validation, seed, "validation", self.name, *columns(out))
             out = replace(out._rows(rest), X_validation=out.X[taken], y_validation=out.y[taken])
         return out
@@ -365,9 +373,14 @@ class Dataset(Settings):
         if like is None:
             scaling = Scaling.of(self.X)
         elif like.scaling is None:
-            raise RecipeError(f"{call}: that data set is not standardised itself", "like")
+            raise RecipeError(
+                f"{call}: the data set in like= is not standardised; call its standardise() first, and pass the result",
+                "like",
+            )
         elif layout(like.X) != layout(self.X):
-            raise BadData(f"{call}: its rows have shape {described(like.X)}, these {described(self.X)}")
+            raise BadData(
+                f"{call}: rows of like= have shape {described(like.X)}, but rows of {self.name} {described(self.X)}"
+            )
         else:
             scaling = replace(like.scaling, shared=True)
             out = self.ordered(like.features, call)

@@ -59,14 +59,14 @@ def read_idx(path: Path, dims: int, call: str) -> np.ndarray:
     if len(raw) < head or raw[:4] != bytes((0, 0, 8, dims)):
         raise BadData(
             f"{call}: {path} starts with {raw[:4].hex() or 'nothing'}, not with {bytes((0, 0, 8, dims)).hex()}: "
-            f"it is no idx file of bytes with {dims} dimensions."
+            f"it is not an idx file of bytes with {dims} dimensions. Fetch the file again."
         )
     shape = struct.unpack(f">{dims}I", raw[4:head])
     size = int(np.prod(shape, dtype=object))
     if len(raw) - head != size:
         raise BadData(
-            f"{call}: {path} announces {'×'.join(map(str, shape))} = {size} bytes after its header "
-            f"and has {len(raw) - head}: truncated, or not what it says. Fetch it again."
+            f"{call}: the header of {path} promises {'×'.join(map(str, shape))} = {size} bytes, but {len(raw) - head} "
+            "follow: the file is truncated or damaged. Fetch it again."
         )
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
@@ -84,8 +84,8 @@ def read_records(path: Path, labels: int, pixels: int, call: str) -> tuple[np.nd
     size = labels + pixels
     if not raw or len(raw) % size:
         raise BadData(
-            f"{call}: {path} has {len(raw)} bytes, no multiple of a record's {size}: truncated, or another format. "
-            "The binary version of the data set is needed."
+            f"{call}: {path} has {len(raw)} bytes, not a multiple of a record's {size}: it is truncated, or in another "
+            "format. Fetch the binary version of the data set."
         )
     rows = np.frombuffer(raw, np.uint8).reshape(-1, size)
     return rows[:, :labels], rows[:, labels:]
@@ -100,7 +100,9 @@ def read_npz(path: Path, names: Sequence[str], call: str) -> dict[str, np.ndarra
         with path.open("rb") as stream:
             archive = np.load(stream, allow_pickle=False)
             if isinstance(archive, np.ndarray):
-                raise BadData(f"{call}: {path} is a single array; an .npz archive of named arrays is needed.")
+                raise BadData(
+                    f"{call}: {path} is a single array; write an archive of named arrays, np.savez(path, X=X, y=y)"
+                )
             for name in names:
                 if name not in archive.files:
                     raise RecipeError.unknown(name, archive.files, f"{call}: {path}")

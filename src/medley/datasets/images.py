@@ -168,7 +168,11 @@ def tiny_imagenet(folder: Place | None = None, normalise: bool = False, classes:
     root = notes.parent.parent
     wnids = sorted(path.name for path in root.glob("train/*/") if path.is_dir())
     if not 1 <= classes <= len(wnids):
-        raise RecipeError(f"{call}: {root}/train has {len(wnids)} classes, classes={classes} are wanted.", "classes")
+        raise RecipeError(
+            f"{call}: {root}/train has {len(wnids)} class folders, but you passed classes={classes}; pass 1 to "
+            f"{len(wnids)}",
+            "classes",
+        )
     labels = {wnid: k for k, wnid in enumerate(wnids[:classes])}
     train = list[tuple[Path, int]]()
     for wnid, k in labels.items():
@@ -219,9 +223,7 @@ def tiny_imagenet50(folder: Place | None = None, normalise: bool = False) -> Dat
 def _jpegs(blob: np.ndarray, offset: np.ndarray, call: str) -> Tensor:
     raw = blob.tobytes()
     if len(offset) < 2 or offset[0] != 0 or offset[-1] != len(raw) or (np.diff(offset) <= 0).any():
-        raise BadData(
-            f"{call}: the offsets do not cut the {len(raw)} bytes of JPEGs into images; fetch the file again."
-        )
+        raise BadData(f"{call}: the file's offsets do not fit its {len(raw)} bytes of JPEGs; fetch the file again.")
     return decoded([(f"image {k}", raw[a:b]) for k, (a, b) in enumerate(pairwise(offset))], call, wanted=64)
 
 

@@ -17,7 +17,7 @@ from ..runtime import streams
 def drawn(m: int, n: int, seed: int, part: str, name: str) -> Tensor:
     """m of n row numbers, drawn for ``Dataset.take``, in order. Raises RecipeError for more than there are."""
     if not 0 < m <= n:
-        raise RecipeError(f"{name}.take(n_{part}={m}): it has {n} {part} rows.", f"n_{part}")
+        raise RecipeError(f"{name}.take(n_{part}={m}): the data set has {n} {part} rows; take 1 to {n}", f"n_{part}")
     return torch.from_numpy(np.sort(streams.rng(seed, "take", part).permutation(n)[:m]))
 
 
@@ -131,7 +131,7 @@ def in_time(values: np.ndarray, name: str, trained: int) -> np.ndarray:
             times.append(datetime.fromisoformat(f"{text}-01" if re.fullmatch(r"\d{4}-\d\d", text) else text))
         except ValueError:
             remedy = "write days as 2024-05-31 and times as 2024-05-31T09:30, or give numbers"
-            raise refused(row, f"{text!r}, whose place in time a text does not tell; {remedy}") from None
+            raise refused(row, f"{text!r}, which is not a date that can be sorted; {remedy}") from None
         if (times[-1].tzinfo is None) != (times[0].tzinfo is None):
             raise refused(row, f"{text!r} beside {entries[0]!r}: give all of them an offset from UTC, or none")
     return np.array(times, object)

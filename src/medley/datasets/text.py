@@ -99,5 +99,5 @@ def _lines(packed: np.ndarray, n: int, call: str) -> list[str]:
     except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
         raise BadData(f"{call}: the packed text is damaged ({error}). Fetch the file again.") from None
     if len(lines) != n:
-        raise BadData(f"{call}: {len(lines)} lines of text for {n} labels.")
+        raise BadData(f"{call}: the file has {len(lines)} lines of text but {n} labels. Fetch the file again.")
     return lines

@@ -42,7 +42,7 @@ class Vocabulary:
         Give the training rows only. Raises RecipeError for a size below 3.
         """
         if size < 3:
-            raise RecipeError(f"Vocabulary.of(size={size}): two ids are special, so at least 3 are needed.", "size")
+            raise RecipeError(f"Vocabulary.of(size={size}): must be at least 3, since two ids are special.", "size")
         counts = Counter(word for line in lines for word in split(line))
         return cls(tuple(sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]))
 
@@ -60,7 +60,7 @@ class Vocabulary:
         A line without words is one `UNKNOWN`. Raises RecipeError for a length below 1.
         """
         if length < 1:
-            raise RecipeError(f"Vocabulary.encode(length={length}): at least 1 is needed.", "length")
+            raise RecipeError(f"Vocabulary.encode(length={length}): must be at least 1.", "length")
         out = torch.zeros(len(lines), length, dtype=torch.int64)
         for row, line in enumerate(lines):
             ids = [self.ids.get(word, UNKNOWN) for word in split(line)[:length]] or [UNKNOWN]

@@ -164,7 +164,7 @@ def _best(algorithm: Algorithm[Any, Any], results: list[Result], record: list[Po
             raise RecipeError.unknown(metric, available, UNKNOWN)
         if any(map(usable, results)):
             raise RecipeError(
-                f"tune(metric={metric!r}): it is nan at the end of every run that ended well, so it cannot "
+                f"tune(metric={metric!r}): it is nan at the end of every run that finished, so it cannot "
                 "choose between points; choose a metric that has a value on these rows",
                 "metric",
             )

@@ -135,8 +135,9 @@ def _load_buffers(problem: Problem, floats: Tensor, ints: Tensor) -> None:
     sizes = [0, 0] if mine is None else [len(t) for t in mine]
     if [len(floats), len(ints)] != sizes:
         raise RecipeError(
-            f"run(init=...): the result has buffers of {len(floats)} and {len(ints)} numbers, but the problem has "
-            f"{sizes[0]} and {sizes[1]}: it is another network; init=result.x uses only its parameters",
+            f"run(init=...): the result comes from another network: its buffers hold {len(floats)} floats and "
+            f"{len(ints)} integers, yours {sizes[0]} and {sizes[1]}. To start from its parameters alone, pass "
+            "init=result.x",
             "init",
         )
     if mine is not None:

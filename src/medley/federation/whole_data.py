@@ -123,7 +123,7 @@ def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named:
     odd = fractions(y)
     if len(odd) and not any(isinstance(v, float) for v in labels):
         shown = ", ".join(map(repr, labels[:8]))
-        raise y.refuse(int(odd[0]), f"{y.values.flat[odd[0]]} is no class, and the training rows have {shown}")
+        raise y.refuse(int(odd[0]), f"{y.values.flat[odd[0]]} is not one of the classes of the training rows, {shown}")
     text = isinstance(labels[0], str)
     coded = labels != tuple(range(len(labels)))
     values = {*y.values.ravel().tolist()} if coded and not text and not data.inferred else set()

@@ -29,7 +29,8 @@ def generator(
     widths = [latent, *hidden, prod(shape)]
     if min(widths) < 1 or not shape:
         raise RecipeError(
-            f"models.generator(shape={tuple(shape)}, latent={latent}, hidden={tuple(hidden)}): sizes are at least 1.",
+            f"models.generator(shape={tuple(shape)}, latent={latent}, hidden={tuple(hidden)}): sizes must be at least "
+            "1.",
             "shape",
         )
     if not low < high:

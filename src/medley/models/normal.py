@@ -32,4 +32,4 @@ def positive(call: str, **sizes: int) -> None:
     """Raise RecipeError, naming ``call`` and the key, for the first size below 1."""
     for key, size in sizes.items():
         if size < 1:
-            raise RecipeError(f"{call}({key}={size}): sizes are at least 1.", key)
+            raise RecipeError(f"{call}({key}={size}): must be at least 1.", key)

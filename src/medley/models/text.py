@@ -100,7 +100,7 @@ def text_cnn(
         channels=channels,
     )
     if not 0 <= dropout < 1:
-        raise RecipeError(f"models.text_cnn(dropout={dropout}): a probability in [0, 1) is needed.", "dropout")
+        raise RecipeError(f"models.text_cnn(dropout={dropout}): must be at least 0 and below 1.", "dropout")
     return TextCNN(vocabulary, classes, embedding, kernels=kernels, channels=channels, dropout=dropout)
 
 

@@ -56,7 +56,7 @@ def vgg11(
     if norm not in (None, "group", "batch"):
         raise RecipeError.unknown(str(norm), ("group", "batch", "None"), "models.vgg11(norm=...)")
     if not 0 <= dropout < 1:
-        raise RecipeError(f"models.vgg11(dropout={dropout}): a probability in [0, 1) is needed.", "dropout")
+        raise RecipeError(f"models.vgg11(dropout={dropout}): must be at least 0 and below 1.", "dropout")
     layers: list[nn.Module] = []
     for times in PLAN:
         if not times:

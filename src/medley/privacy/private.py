@@ -180,7 +180,9 @@ class Private(Wrapper[PrivateServer]):
                 )
         if self.exchanges != 1:
             raise RecipeError(
-                f"Private(unit={self.unit!r}, exchanges=...): noise belongs to local steps; leave it out", "exchanges"
+                f"Private(unit={self.unit!r}, exchanges=...): here clients add noise in every local step, however many "
+                "exchanges there are; leave exchanges= out",
+                "exchanges",
             )
 
     def client_method(self, name: str) -> Any:

@@ -69,7 +69,9 @@ def class_labels(y: Data, classes: int | None, where: str, ignored: int | None =
             remedy = "If they are values, use LeastSquares, or Network(loss='mse')"
         elif y.ndim > 1 and ignored is not None:
             remedy += f", or say ignore_index={y[at].item():g} if it is padding"
-        raise BadData(f"{where} wants labels {expected}; it has {y[at].item():g}. {remedy}", place=Place(row=row))
+        raise BadData(
+            f"{where} needs labels {expected}, but this one is {y[at].item():g}. {remedy}", place=Place(row=row)
+        )
     return labels
 
 
@@ -83,5 +85,5 @@ def binary_targets(y: Data, where: str) -> Data:
     bad = (y < 0) | (y > 1)
     if bad.any():
         at = tuple(bad.nonzero()[0].tolist())
-        raise BadData(f"{where} needs targets from 0 to 1; it has {y[at].item():g}", place=Place(row=at[0]))
+        raise BadData(f"{where} needs targets from 0 to 1, but this one is {y[at].item():g}", place=Place(row=at[0]))
     return y if y.is_floating_point() else y.float()

@@ -62,7 +62,11 @@ def quadratics(
     rng = streams.rng(seed, "quadratics")
     fewest, most = rows or (2 * d, 6 * d)
     if most < max(fewest, d):
-        raise RecipeError(f"quadratics(rows={rows}, d={d}): the most rows must be at least the fewest, and d", "rows")
+        raise RecipeError(
+            f"quadratics(rows={rows}, d={d}): rows= is the fewest and the most rows of a client; the second number "
+            "must be at least the first, and at least d",
+            "rows",
+        )
     pairs = []
     H = np.zeros((d, d))
     b = np.zeros(d)

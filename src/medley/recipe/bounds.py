@@ -30,8 +30,7 @@ class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tensors += 1
             if self.numbers > NUMBERS or self.tensors > TENSORS:
                 raise RecipeError(
-                    f"the network would have a part of {'×'.join(map(str, shape))} numbers: this makes more "
-                    f"than {NUMBERS} numbers, or {TENSORS} tensors, which no message can carry; choose smaller "
-                    "sizes"
+                    f"this network is too large to send: with a tensor of shape {'×'.join(map(str, shape))} it passes "
+                    f"the limit of {NUMBERS} numbers in {TENSORS} tensors. Choose smaller sizes"
                 )
         return func(*args, **(kwargs or {}))

@@ -60,7 +60,10 @@ def describe(parts: Sequence[Rows], y: Column | None) -> Description:
     if y is None:
         return Description(sizes, np.empty(0), np.zeros((len(parts), 0), dtype=np.int64), 0.0)
     if len(y) < n:
-        raise BadData(f"describe: the partition holds row {n - 1}, and there are {len(y)} labels.", row=n - 1)
+        raise BadData(
+            f"describe: the partition has row {n - 1}, but there are {len(y)} labels; pass the labels of the same data",
+            row=n - 1,
+        )
     labels, label = np.unique(np.asarray(y), return_inverse=True)
     owner = np.repeat(np.arange(len(parts)), sizes)
     cell = owner * len(labels) + label[np.concatenate([*parts, np.empty(0, np.int64)])]

@@ -148,8 +148,8 @@ class Ring:
             return LEVELS_OF_NOISE / (bound * (max(map(abs, self.weights.values()), default=0.0) or 1.0))
         if room < LEVELS * n:
             raise RecipeError(
-                f"SecureSum(bits={self.bits}): in a sum of {n} clients each has {max(room, 0) // n} levels, but "
-                f"with fewer than {LEVELS} rounding is noise; set bits={2 * self.bits}",
+                f"SecureSum(bits={self.bits}): a sum of {n} clients leaves each {max(room, 0) // n} levels to round "
+                f"to, and fewer than {LEVELS} are too coarse; set bits={2 * self.bits}",
                 "bits",
             )
         return 2.0 ** math.floor(math.log2(room / (bound * (total or 1.0))) - 1e-9)

@@ -204,7 +204,7 @@ class RunOptions(Checked):
         figures = ("accuracy", "test_loss", *(self.metrics or {}))
         if self.best == "loss":
             raise RecipeError(
-                "run(best='loss'): this is the loss of training rows; best='test_loss' is the loss of held-out rows",
+                "run(best='loss') would choose by the training rows; to choose by held-out rows, pass best='test_loss'",
                 "best",
             )
         if self.best not in figures:

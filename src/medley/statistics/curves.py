@@ -186,4 +186,4 @@ class Curves:
 def check_times(site: Site, name: str, time: np.ndarray, column: str, event: np.ndarray) -> None:
     """Raise BadData, naming site and column, for times below 0 and events that are neither 0 nor 1."""
     if (time < 0).any() or not np.isin(event, (0, 1)).all():
-        raise BadData(f"{site.name}: want times {name} of at least 0, and events {column} of 0 and 1")
+        raise BadData(f"{site.name}: times in {name} must be at least 0, and events in {column} must be 0 or 1")

@@ -109,10 +109,10 @@ class Describe(Analysis):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not all(0 < q < 1 for q in self.quantiles):
-            raise RecipeError(f"describe(quantiles={self.quantiles}): want numbers between 0 and 1", "quantiles")
+            raise RecipeError(f"describe(quantiles={self.quantiles}): give numbers between 0 and 1", "quantiles")
         twice = [name for name in self.named if {name, f"C({name})"} <= {*self.columns}]
         if twice:
-            raise RecipeError(f"describe: {twice[0]} is there as numbers and in C(); give one of both", "columns")
+            raise RecipeError(f"describe: you named {twice[0]} both as numbers and in C(); name it once", "columns")
 
     @property
     def named(self) -> dict[str, bool]:

@@ -209,8 +209,8 @@ class GLMFit(Coefficients):
         grid = 2e-3 * (max(self._coarse, smaller._coarse) / self.nobs) ** 0.5  # of the likelihoods, if sites round
         if statistic < -(1e-7 + grid) * (1 + abs(self.llf)):
             raise RecipeError(
-                f"lr_test: {smaller.glm.formula!r} explains more than {self.glm.formula!r}, so that it is no special "
-                "case of it; compare fits of which one has all columns of the other"
+                f"lr_test: {smaller.glm.formula!r} fits better than {self.glm.formula!r}, so it cannot be a special "
+                "case of it; compare a fit with one that has all its columns and more"
             )
         statistic = max(statistic, 0.0)
         return Test(statistic, df, float(chi2.sf(statistic, df)))

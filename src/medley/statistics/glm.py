@@ -167,7 +167,7 @@ class GLM(Analysis):
         if not names:
             raise RecipeError(f"formula {self.formula!r} has no columns on its right", "formula")
         if len(names) >= n:
-            raise Unfit(f"{len(names)} parameters of {n} rows: leave out columns or merge categories")
+            raise Unfit(f"{len(names)} parameters are too many for {n} rows: leave out columns or merge categories")
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "basis": tensor([])}
         T = Basis(names)
         at = np.triu_indices(len(names))

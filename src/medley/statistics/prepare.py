@@ -79,7 +79,7 @@ def plans(columns: tuple[str, ...]) -> dict[str, Plan]:
             if not all(map(math.isfinite, bounds)) or ("clip" in plan and bounds[0] >= bounds[1]):
                 raise ValueError
         except ValueError:
-            raise RecipeError(f"prepare({text!r}): want numbers, the least before the largest", "columns") from None
+            raise RecipeError(f"prepare({text!r}): give numbers, the smaller bound first", "columns") from None
         out[name] = plan
     return out
 

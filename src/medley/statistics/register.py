@@ -293,7 +293,7 @@ class Register:
         n = len(cells)
         of = self.id
         if of and (of not in names or len({*cells[:, names.index(of)]}) < n or self.frame[of].isna().any()):
-            raise BadData(f"Rules(id={of!r}): want a column with another value in each row, and none missing")
+            raise BadData(f"Rules(id={of!r}): name a column that has a different value in every row, and none missing")
         if not self._read:
             self._refuse_another()
         place = np.full(n, -1)

@@ -97,7 +97,9 @@ class Joint(Algorithm[Server, Memory]):
         super().__post_init__()
         if self.form == "iag" and self.correct == "head":
             raise RecipeError(
-                f"{self.name}(form='iag', correct='head'): 'head' takes mini-batches; leave form= out", "correct"
+                f"{self.name}(form='iag', correct='head'): correct='head' needs mini-batches, and form='iag' has none; "
+                "leave form= out",
+                "correct",
             )
 
     def __repr__(self) -> str:

@@ -137,7 +137,10 @@ class SHED(Algorithm[Server, Memory]):
         if isinstance(self.pairs, Sequence):
             object.__setattr__(self, "pairs", tuple(self.pairs))
         if self.above and (self.bits is None or self.difference or self.rho not in ("auto", "lambda")):
-            raise RecipeError('SHED(above=True): wants bits=8, rho="lambda" and no difference', "above")
+            raise RecipeError(
+                'SHED(above=True) needs bits=8, rho="lambda" and difference=False; set them, or leave above= out',
+                "above",
+            )
 
     @classmethod
     def fast(cls, pairs: int | Sequence[int] | None = 4) -> SHED:

@@ -170,7 +170,7 @@ def only_key(keys: Mapping[str, Any], what: str) -> str:
     if len(keys) == 1:
         return next(iter(keys))
     raise RecipeError(
-        f"Federation(clients={what}): it has {len(keys)} keys and one must name the clients; give data= and "
-        "partition=scenarios.ByKey(...)",
+        f"Federation(clients={what}): the data set has {len(keys)} keys, and Medley cannot choose which one names the "
+        "clients; pass data= and partition=scenarios.ByKey(...)",
         "clients",
     )

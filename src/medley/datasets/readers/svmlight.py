@@ -62,7 +62,8 @@ def svmlight(
         if odd.any():
             place = DataPlace(call, row=int(odd.argmax()), column="y")
             raise BadData(
-                f"{y[odd][0]:.0f} has too many digits for the reader's floats; number such labels", place=place
+                f"{y[odd][0]:.0f} has more digits than the reader's floats hold; replace such labels by small numbers",
+                place=place,
             )
     parts = [(X if sparse else X.toarray(), y) for X, y in zip(Xs, out[1::2], strict=True)]
     return Raw(call, *parts[0], test=parts[1] if parts[1:] else None).dataset(train.name, regression)

@@ -96,7 +96,7 @@ class Account:
             return
         if count >= most:
             raise WireError(
-                f"client {self.client} refuses: it has told the loss of its rows for {count} models, as many as "
+                f"client {self.client} refuses: it has sent the loss of its rows for {count} models, as many as "
                 "its recipe allows. From the losses of many models the server could compute a client's "
                 "gradient or find out who is among its rows. For another run, give a new recipe that the owner "
                 "agrees to"

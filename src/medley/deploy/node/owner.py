@@ -157,9 +157,10 @@ def _adopt(config: Mapping[str, Any], key: Path, folder: Path) -> None:
     if unclear or len(mine) > 1:
         names = ", ".join(map(str, [*mine, *unclear]))
         raise RecipeError(
-            f"{names}: ledgers of an earlier version, of which not all are of the key {key}, or which are several. "
-            "Ledgers are now kept by key. Leave the folder that counts what your rows have spent where it is, and move "
-            "the others elsewhere. If it is of an earlier key: medley node --renew OLDKEY --key NEWKEY",
+            f"{names}: an earlier version wrote these ledgers, and Medley cannot tell which of them belong to the key "
+            f"{key}. Each key has one folder of ledgers now. Leave the folder that counts what your rows have spent "
+            "where it is, and move the others elsewhere. If it belongs to an earlier key: medley node --renew OLDKEY "
+            "--key NEWKEY",
             "memory",
         )
     private(folder)
@@ -254,7 +255,7 @@ def _read(file: Path, empty: Any) -> Any:
             return value
     except (ValueError, RecursionError):
         pass
-    raise RecipeError(f"{file} is damaged: put back a copy of it, for it says what limits these rows", "memory")
+    raise RecipeError(f"{file} is damaged, and it holds the limits of these rows: put back a copy of it", "memory")
 
 
 def _noted_rows(folder: Path, of: str) -> set[str]:
@@ -262,7 +263,8 @@ def _noted_rows(folder: Path, of: str) -> set[str]:
     first, *digests = _read(folder / ROWS, []) or [of]
     if len(first) > 16 and first != of:
         raise RecipeError(
-            f"{folder / ROWS} is not of the secret {folder.parent / SECRET}: put back copies of both of the same day. "
+            f"{folder / ROWS} was made with another secret than {folder.parent / SECRET}: put back copies of both from "
+            "the same day. "
             f"If they are lost, delete {folder / ROWS}, and start the node of these ledgers with its key before any "
             "other: that notes its rows anew",
             "memory",

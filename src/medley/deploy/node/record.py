@@ -78,8 +78,8 @@ class Record:
             return int(json.loads(last)["n"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise WireError(
-                f"{self.path}: its last line is not one of a record, so that none can follow. Put back a copy of the "
-                "file. If there is none, stop the node, move the file elsewhere, and keep it: the next line begins "
+                f"{self.path}: its last line is damaged, so no line can follow it. Put back a copy of the file. If you "
+                "have none, stop the node, move the file elsewhere, and keep it: the next line begins "
                 + (
                     "another, in which each recipe has to be approved or closed again before the node starts"
                     if self.path.name == APPROVALS
@@ -179,9 +179,9 @@ def approvals(record: Record) -> list[dict[str, Any]]:
             (line["recipe"] + "", line["until"] is None or datetime.date.fromisoformat(line["until"]))
         except (KeyError, TypeError, ValueError):
             raise RecipeError(
-                f"{record.path}, line {line['n'] + 1}: an approval names a recipe, and a day (YYYY-MM-DD) or none. It "
-                f"is signed, so that it cannot be corrected: move the file elsewhere, and approve or close each recipe "
-                "again with medley node",
+                f"{record.path}, line {line['n'] + 1}: this approval lacks a recipe, or its day is not YYYY-MM-DD. You "
+                "cannot correct a signed line: move the file elsewhere, and approve or close each recipe again with "
+                "medley node",
                 "until",
             ) from None
     return lines

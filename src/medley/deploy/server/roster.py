@@ -139,8 +139,8 @@ class Roster:
         strange = {k for task, labels in tasks for k in task.labels if k not in labels}
         if (report.classes or 0) > (census.known.classes or 0) or strange:
             raise WireError(
-                f"client {report.client} has classes that the run did not start with: {report.classes} in all, "
-                f"{sorted(strange)} new in their task; the run has {census.known.classes}"
+                f"client {report.client} has {report.classes} classes, of which {sorted(strange)} are new in their "
+                f"task, but the run started with {census.known.classes} classes; start a new run with all of them"
             )
         reports = [report if i == report.client else r for i, r in enumerate(census.reports)]
         self.census = replace(census, reports=reports)

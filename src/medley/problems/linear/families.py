@@ -42,12 +42,12 @@ class Linear(LinearLoss):
         """
         if isinstance(X, Fields):
             raise BadData(
-                f"{type(self).__name__} wants X as [rows, features], this one has several inputs a row "
-                f"({described(X)}); join them to one table, or give a Network whose module takes them"
+                f"{type(self).__name__} needs X as [rows, features], but this X has several inputs per row "
+                f"({described(X)}); join them to one table, or use a Network whose module takes them"
             )
         if X.ndim != 2:
             raise BadData(
-                f"{type(self).__name__} wants X as [rows, features], this one is {list(X.shape)}; flatten it first "
+                f"{type(self).__name__} needs X as [rows, features], but this X is {list(X.shape)}; flatten it first "
                 "(Dataset.flatten())"
             )
         if y.ndim != 1:
@@ -56,7 +56,7 @@ class Linear(LinearLoss):
             hot = f"it is one-hot, so give the labels, y.argmax(1){to}"
             column = "flatten it first, y.reshape(-1)" if y.shape[1:].numel() == 1 else "give one target for each row"
             remedy = hot if is_one_hot(y) else column
-            raise BadData(f"{type(self).__name__} wants y as [rows], this one is {list(y.shape)}; {remedy}")
+            raise BadData(f"{type(self).__name__} needs y as [rows], but this y is {list(y.shape)}; {remedy}")
         return LinearProblem(self, X.shape[1] + self.intercept, self.width(classes), dtype or torch.float64, device)
 
     def width(self, classes: int | None) -> int:
@@ -98,7 +98,7 @@ class Logistic(Linear):
         if bad.any():
             row = int(bad.nonzero()[0])
             raise BadData(
-                f"Logistic wants labels in {{0, 1}} or {{-1, 1}}; it has {y[row].item():g}", place=Place(row=row)
+                f"Logistic needs labels 0 and 1, or -1 and 1, but this label is {y[row].item():g}", place=Place(row=row)
             )
         return 2 * y - 1 if zero_one else y
 

@@ -211,8 +211,8 @@ class Network(NetworkSpec):
         if self.loss == "mse" and out.shape[1:] != y.shape[1:]:
             narrow = list(out.shape[1:]) == [1] and y.ndim == 1
             raise BadData(
-                f"the network's outputs are {list(out.shape[1:])} a row and the targets {list(y.shape[1:])}: the mean "
-                "squared error of the two would be of all pairs; "
+                f"the network's outputs are {list(out.shape[1:])} a row and the targets {list(y.shape[1:])}, so torch "
+                "would compare each output with the targets of all rows; "
                 f"{'end the network with nn.Flatten(0), or return outputs.squeeze(1)' if narrow else 'reshape y'}"
             )
         p.noisy = p.noisy and p.draws_random_numbers(rows, training=False)
@@ -308,8 +308,8 @@ class Network(NetworkSpec):
             raise BadData("the labels are a column, [n, 1]; give [n], y[:, 0]")
         if out.shape[2:] != y.shape[1:]:
             raise BadData(
-                f"the labels are {list(y.shape[1:])} a row and the network's outputs {list(out.shape[1:])}; want "
-                f"{[classes, *y.shape[1:]]}, the classes first, as torch's cross_entropy does"
+                f"the labels are {list(y.shape[1:])} a row and the network's outputs {list(out.shape[1:])}; the "
+                f"outputs must be {[classes, *y.shape[1:]]}, the classes first, as for torch's cross_entropy"
             )
         if self.class_weights is not None and len(self.class_weights) not in (classes, out.shape[1]):
             raise BadData(f"Network(class_weights=...): {len(self.class_weights)} weights for {classes} classes")

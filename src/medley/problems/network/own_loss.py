@@ -289,7 +289,7 @@ def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
         if all(exchangeable for exchangeable, _ in tried) and any(other for _, other in tried):
             raise BadData(
                 f"{called(loss)}: the network's outputs are {list(shape)} a row and the targets {list(y.shape[1:])}, "
-                f"of which it makes all pairs of rows; take {remedy} in the loss"
+                f"so it compares each output with the targets of all rows; take {remedy} in the loss"
             )
         return
 
