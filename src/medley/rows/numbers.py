@@ -74,10 +74,6 @@ REMEDIES = {
 """Kinds of NumPy arrays that are not numbers, with the end of a sentence about each."""
 
 
-PLAIN = {str, float, int, bool, type(None)}
-"""Types of cells that are no dates."""
-
-
 def is_missing(value: Any) -> bool:
     """Whether a cell has no value: None, NaN, NaT, pandas.NA, or a text of spaces."""
     if isinstance(value, str | bytes):
@@ -122,10 +118,8 @@ def numbers(column: np.ndarray, place: Place, others: Mapping[str, np.ndarray] |
 def refuse_kind(column: np.ndarray, place: Place) -> None:
     """Raise BadData for a column of dates, durations, complex numbers, or cells with fields."""
     kind: str = column.dtype.kind
-    if kind == "O":  # pandas gives dates with a time zone, and Python's own, as objects
-        values = column.tolist()
-        if {*map(type, values)} - PLAIN:
-            kind = next(filter(None, map(kind_of_object, values)), "O")
+    if kind == "O":  # pandas gives dates with a time zone, and Python's own, as objects; one of each type tells
+        kind = next(filter(None, map(kind_of_object, {type(v): v for v in column.tolist()}.values())), "O")
     if kind in "cMmPTV":
         raise BadData(f"the column {REMEDIES[kind]}, or leave the column out", place=place)
 
