@@ -179,6 +179,16 @@ def text(value: Any) -> str:
     return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
 
 
+def are_trimmed(texts: np.ndarray) -> bool:
+    """Whether no text of an array [n] is empty or has a space at an end, seen without a Python object for each."""
+    length = np.char.str_len(texts)
+    if not length.all() or not len(texts):
+        return False
+    codes = np.ascontiguousarray(texts, texts.dtype.newbyteorder("=")).view(np.uint32).reshape(len(texts), -1)
+    ends = np.concatenate([codes[:, 0], codes[np.arange(len(texts)), length - 1]])
+    return not any(chr(c).isspace() for c in np.unique(ends[(ends <= 32) | (ends > 126)]).tolist())
+
+
 def folded(category: str) -> str:
     """What two spellings of one category have in common: all but case and spaces."""
     return "".join(category.split()).casefold()

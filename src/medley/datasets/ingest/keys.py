@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...contract import BadData, Place, RecipeError
+from ...rows.coding import are_trimmed
 from ...rows.numbers import is_missing
 from ...rows.tensors import plain
 
@@ -67,15 +68,15 @@ def key_column(cells: np.ndarray | Sequence[Any], place: Place) -> np.ndarray:
     """A column of clients or other keys, text without spaces around it. Raises BadData for a row that has none."""
     if np.ndim(cells) != 1:
         raise BadData(f"it has the shape {[*np.shape(cells)]}; give one name a row", place=place)
+    if isinstance(cells, np.ndarray) and cells.dtype.kind == "U" and are_trimmed(cells):
+        return cells
     values = cells.tolist() if isinstance(cells, np.ndarray) else [*cells]
     kinds = {*values}
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biufM":
         out = cells
     else:
         spelt = {v: v.strip() if isinstance(v, str) else decoded(v, place) for v in kinds}
-        if isinstance(cells, np.ndarray) and cells.dtype.kind == "U" and all(v == text for v, text in spelt.items()):
-            out = cells
-        elif all(isinstance(v, str) and v for v in spelt.values()):
+        if all(isinstance(v, str) and v for v in spelt.values()):
             out = np.array([spelt[v] for v in values])
         else:
             out = np.empty(len(values), object)
