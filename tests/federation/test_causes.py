@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import medley as md
+from medley.federation.run import PreparedRun
+from medley.server.options import RunOptions
 
 X = np.random.default_rng(0).normal(size=(8, 3))
 Y = np.array([0, 1] * 4)
@@ -77,11 +79,31 @@ def test_a_loss_that_is_nan_before_any_step_is_not_laid_to_the_lr() -> None:
     assert e.value.result.status.outcome == "diverged"
 
 
-def test_a_client_that_sends_what_is_not_finite_has_its_name() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("engine", ["seq", "stacked", "fused"])
+def test_a_client_that_sends_what_is_not_finite_has_its_name(engine: Any, workers: int) -> None:
     pace = md.scenarios.Pace(lr=1e200, epochs=3)
     fed = md.Federation(SQUARES, clients={"Bern": (X, Y * 1.0), "Lyon": (X, Y * 1.0)}, pace=pace)
+    transport = md.transports.Processes(workers) if workers > 1 else md.transports.InProcess()
     with pytest.raises(md.Diverged, match=r"^client 'Bern' sent numbers that are not finite .*; try a smaller lr"):
-        md.run(md.FedAvg(), fed, 3)
+        md.run(md.FedAvg(), fed, 3, engine=engine, transport=transport)
+
+
+def test_a_host_elsewhere_has_the_names_and_a_run_inside_a_run_its_own() -> None:
+    pace = md.scenarios.Pace(lr=1e200, epochs=3)
+    named = md.Federation(SQUARES, clients={"Bern": (X, Y * 1.0)}, pace=pace)
+    prepared = PreparedRun.of(md.FedAvg(), named, RunOptions(rounds=1))
+    assert prepared.host(1).names == ("Bern",)
+    nameless = md.Federation(SQUARES, clients=[(X, Y * 1.0)], pace=pace)
+    errors = []
+
+    def inside(_: Any) -> None:
+        with pytest.raises(md.Diverged) as e:
+            md.run(md.FedAvg(), nameless, 3)
+        errors.append(str(e.value))
+
+    md.run(md.FedAvg(), md.Federation(SQUARES, clients={"Bern": (X, Y * 1.0)}), 1, on_round=inside)
+    assert {e.partition(" sent")[0] for e in errors} == {"client 0"}
 
 
 def test_a_budget_that_makes_no_sense_has_the_clients_name() -> None:

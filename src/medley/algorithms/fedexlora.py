@@ -72,6 +72,7 @@ from torch.nn.functional import pad
 
 from ..contract import Algorithm, Client, Cohort, Message, Need, Recall, Vec, WireError, at_least, on_client
 from ..contract.adapters import Adapter
+from ..contract.place import name_of
 
 
 class Update(Message):
@@ -140,7 +141,8 @@ class FedExLoRA(Algorithm[Server, Memory]):
             raise misfit(i, s.x)
         for i, reply in up.items():
             if not torch.equal(reply.layers, first.layers) or not torch.equal(reply.scale, first.scale):
-                raise WireError(f"client {i} has other adapters than client {next(iter(up))}: give all the same model")
+                other = name_of(next(iter(up)))
+                raise WireError(f"{name_of(i)} has other adapters than {other}: give all the same model")
         s.layers = first.layers
         s.have = s.have | dict.fromkeys(up, s.moves)
         total = sum(clients.p[i] for i in up)
@@ -197,7 +199,7 @@ class FedExLoRA(Algorithm[Server, Memory]):
         if x is None:
             x = me.memory.x
             if x is None or not fits(layers, x, request):
-                why = f"client {me.id}: the server's update does not fit its model"
+                why = f"{name_of(me.id)}: the server's update does not fit its model"
                 raise WireError(f"{why}; resume with readmit {me.id} to let it start again")
             assert request.trained is not None
             x = x.masked_scatter(trained(layers, x), request.trained)
@@ -241,7 +243,7 @@ def fits(layers: Int[Tensor, "l 7"], x: Vec, update: Update) -> bool:
 
 def misfit(i: int, x: Vec) -> WireError:
     """The error to raise if client i's reply belongs to another model than x."""
-    return WireError(f"client {i}'s adapters do not fit a model of {len(x)} numbers: give all the same model")
+    return WireError(f"{name_of(i)}'s adapters do not fit a model of {len(x)} numbers: give all the same model")
 
 
 def disjoint(layers: Int[Tensor, "l 7"], d: int) -> bool:

@@ -54,6 +54,7 @@ from torch.nn import functional as F
 
 from ..contract import Algorithm, Batch, Client, Cohort, Message, Need, RecipeError, Vec, at_least, on_client, positive
 from ..contract.messages import Model, Step, TaughtModel
+from ..contract.place import name_of
 from ..numerics.distillation import distillation
 from ..numerics.herding import herd
 
@@ -188,7 +189,7 @@ class ICaRL(Algorithm[Server, Memory]):
         m = self.budget(me) // max(1, classes)
         if classes and not m and self.predict == "means":
             raise RecipeError(
-                f"ICaRL: client {me.id} may keep {self.budget(me)} exemplars, too few for one of each of its {classes} "
+                f"ICaRL: {name_of(me.id)} may keep {self.budget(me)} exemplars, too few for one of each of its {classes} "
                 "classes, and a class without exemplars has no mean; pass a larger capacity=, or predict='head'",
                 "capacity",
             )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Client, Diverged, MedleyError, Message, is_finite, pytree
+from ..contract.place import name_of
 from ..runtime import deferred
 from .request import Request
 
@@ -58,7 +59,7 @@ def check_unchanged(request: Request, i: int, tensors: Iterable[WatchedTensor]) 
     for name, t, version in tensors:
         if t._version != version:
             raise MedleyError(
-                f"{request.method} changed {name} in place (client {i}, round {request.exchange.round}); a "
+                f"{request.method} changed {name} in place ({name_of(i)}, round {request.exchange.round}); a "
                 "client's messages and memory change only by assignment: write m.c = m.c + step"
             )
 
@@ -80,7 +81,7 @@ def check_finite(request: Request, ids: tuple[int, ...], reply: Message) -> None
 
 def _refuse(request: Request, ids: tuple[int, ...], name: str, row: int) -> NoReturn:
     raise Diverged(
-        f"client {ids[row]} sent numbers that are not finite ({name!r} of {request.method}, round "
+        f"{name_of(ids[row])} sent numbers that are not finite ({name!r} of {request.method}, round "
         f"{request.exchange.round}): the run diverges",
         unexplained=True,
     )

@@ -10,6 +10,7 @@ import torch
 
 from ..contract import Algorithm, Client, Need, Nothing, OptimizerState, OwnState, Packed, PartlyShared, Problem, nbytes
 from ..contract.errors import ClientFailed, Diverged, MedleyError, WireError
+from ..contract.place import ClientNames, name_of, naming
 from ..runtime import deferred, stopwatch, streams
 from ..wire.codec import Codec, CodecState, Plain, downlink
 from ..wire.exchange import Exchange
@@ -54,6 +55,7 @@ class ClientHost:
         codec: the codec of the run; default `Plain`
         stack_size: upper bound on the clients in one call; by default practically none
         keeps_optimizers: whether the state of each client's optimizer is kept between rounds; default False
+        names: the clients' names in messages; default those that hold where the host is called
     """
 
     algorithm: Algorithm[Any, Any]
@@ -65,6 +67,7 @@ class ClientHost:
     device: str = "cpu"
     stack_size: int = 1 << 30
     keeps_optimizers: bool = False
+    names: ClientNames | None = None
 
     @property
     def remembers(self) -> bool:
@@ -95,12 +98,16 @@ class ClientHost:
 
         Raises ClientFailed, Diverged or WireError for a client that fails, unless the exchange is tolerant.
         """
+        with naming(self.names):
+            return self._served(exchange, block, memories)
+
+    def _served(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[Fold, dict[int, Any]]:
         if exchange.aside:
             return personal_models(self, exchange, block, memories), {}
         if exchange.tolerant:
             try:
                 with deferred.at_once():
-                    return self.serve_block(replace(exchange, tolerant=False), block, memories)
+                    return self._served(replace(exchange, tolerant=False), block, memories)
             except (ClientFailed, Diverged, WireError) as e:
                 return Fold(block, failed=dict.fromkeys(exchange.blocks[block], str(e))), {}
         request = self._decoded(exchange, exchange.blocks[block], memories)
@@ -114,7 +121,7 @@ class ClientHost:
 
     def check(self, exchange: Exchange, i: int, packed: Packed, finite: bool = True) -> None:
         """Raise WireError unless client i's reply has the type that its method declares; see `Host.check`."""
-        where = f"client {i}'s answer to {self.algorithm.name}.{exchange.method}, round {exchange.round}"
+        where = f"{name_of(i)}'s answer to {self.algorithm.name}.{exchange.method}, round {exchange.round}"
         self.algorithm.message_types[exchange.method].up.check(packed, self.problem.d, where, finite)
 
     def _decoded(self, exchange: Exchange, ids: tuple[int, ...], memories: Mapping[int, Any]) -> Request:
@@ -130,7 +137,7 @@ class ClientHost:
         each = {}
         if types.each is not None:
             decoded = {i: codec.decode(exchange.each[i], {}, dtype) for i in ids}
-            each = {i: types.each.unpack(m, d, f"client {i}, {where}", finite) for i, m in decoded.items()}
+            each = {i: types.each.unpack(m, d, f"{name_of(i)}, {where}", finite) for i, m in decoded.items()}
         return Request(exchange, self.algorithm, ids, common, each, *self.parts({i: memories.get(i) for i in ids}))
 
     def parts(self, saved: Mapping[int, Any]) -> MemoryParts:

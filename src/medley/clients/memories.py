@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..contract.errors import WireError
+from ..contract.place import name_of
 from ..storage.spill import LazyMapping, Spill
 from ..wire.exchange import Tag
 
@@ -39,7 +40,7 @@ class Memories:
         acknowledged = [v for v in versions if v[0] <= acked]
         if not acknowledged or acknowledged[-1][0] != acked:
             raise WireError(
-                f"client {client}: the server expects this client's memory of (round, exchange) = {acked}, but "
+                f"{name_of(client)}: the server expects this client's memory of (round, exchange) = {acked}, but "
                 f"the client holds {[tag for tag, _ in versions] or 'nothing'}; was it restarted without its "
                 f"memory, or is the checkpoint another run's? Resume with readmit {client} to let it start without "
                 "memory"

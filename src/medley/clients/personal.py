@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from ..contract import Algorithm, Client, ClientFailed, Diverged, MedleyError, Packed, PartlyShared, Problem, pytree
+from ..contract.place import name_of
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
 from .answer import name_draws
@@ -62,7 +63,7 @@ def _personal(host: PersonalHost, exchange: Exchange, i: int, memory: Any) -> Pa
     if isinstance(problem, PartlyShared):
         problem.load_own(parts.owns[i])
     tensors = [("x", x, x._version), *watched(parts.memories[i])]
-    where = f"{algorithm.name}.personal (client {i}, round {exchange.round})"
+    where = f"{algorithm.name}.personal ({name_of(i)}, round {exchange.round})"
     try:
         name_draws(me, exchange, host.device)
         model = algorithm.personal(me, x)

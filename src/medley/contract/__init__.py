@@ -17,8 +17,6 @@ from .errors import (
     TooFewReplies,
     Unsupported,
     WireError,
-    name_clients,
-    with_names,
 )
 from .message import LIMIT, Message, Packed, is_finite, nbytes
 from .messages import (
@@ -78,8 +76,7 @@ __all__ = [
     "TaughtModel", "TimedStep", "TooFewReplies", "Tuned", "Unsupported", "ValueType", "Vec", "Weights", "WireError",
     "Wrapper", "WrapperServer", "above", "at_least", "at_most", "below", "called_with", "check_flag", "check_flags",
     "checked", "column", "describe", "entries", "in_range", "in_words", "integer", "is_finite", "kinds", "losses_along",
-    "name_clients", "nbytes", "needs_of", "number", "on_client", "positive", "real", "refuse_unknown", "take",
-    "with_names",
+    "nbytes", "needs_of", "number", "on_client", "positive", "real", "refuse_unknown", "take",
 ]  # fmt: skip
 
 public(__name__)

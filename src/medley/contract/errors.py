@@ -18,13 +18,11 @@ All of them are in `medley`.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..runtime import renamed
-from .place import Place
+from .place import Place, name_of
 
 
 class MedleyError(Exception):
@@ -151,7 +149,7 @@ class ClientFailed(MedleyError):
     def __init__(self, *, client: int, round: int, method: str, traceback: str) -> None:
         last = traceback.strip().splitlines()[-1] if traceback.strip() else "no traceback"
         super().__init__(
-            f"client {client} failed in round {round} in {method}(): {last}\n"
+            f"{name_of(client)} failed in round {round} in {method}(): {last}\n"
             f"--- traceback at the client ---\n{traceback}"
         )
         self.client = client
@@ -228,19 +226,3 @@ def named(ids: Sequence[int], names: Mapping[int, str]) -> str:
     if not ids or len(present) < len(ids):
         return f"clients {[*ids]}"
     return " and ".join([", ".join(present[:-1]), present[-1]] if len(present) > 1 else present)
-
-
-def name_clients(e: MedleyError, names: Sequence[str] | Mapping[int, str]) -> None:
-    """Put the clients' names into an error instead of their numbers."""
-    if not isinstance(e, BadData) or e.stands is None:
-        e.args = (with_names(str(e), names), *e.args[1:])
-    elif e.stands[0].client is not None:
-        place = replace(e.stands[0], whose=Place.of(e.stands[0].client, names).whose)
-        e.stands, e.args = (place, e.stands[1]), (f"{place}: {e.stands[1]}",)
-
-
-def with_names(message: str, names: Sequence[str] | Mapping[int, str]) -> str:
-    """The message with clients' names instead of their numbers, if they have names."""
-    by_id = names if isinstance(names, Mapping) else dict(enumerate(names))
-    name = lambda m: f"client {by_id[int(m[1])]!r}" if int(m[1]) in by_id else m[0]
-    return re.sub(r"\bclient (\d+)\b", name, message)

@@ -2,8 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from numbers import Integral
+
+ClientNames = Sequence[str] | Mapping[int, str]
+"""Clients' names by id; some or all clients may have none."""
+
+_names: ContextVar[ClientNames] = ContextVar("names of clients", default=())
+
+
+@contextmanager
+def naming(names: ClientNames | None) -> Iterator[None]:
+    """A context in which messages have these names of clients, None for those from around it.
+
+    A generator must not enter it, since its caller's messages would have these names, too.
+    """
+    before = _names.set(_names.get() if names is None else names)
+    try:
+        yield
+    finally:
+        _names.reset(before)
+
+
+def name_of(client: object) -> str:
+    """A client in a message: "client 'Bern'" if it has a name, else "client 3". No other code writes this."""
+    names = _names.get()
+    has_name = client in names if isinstance(names, Mapping) else isinstance(client, Integral) and client < len(names)
+    return f"client {names[client]!r:.100}" if has_name else f"client {client}"  # type: ignore[call-overload, index]
 
 
 @dataclass(frozen=True)
@@ -25,10 +53,9 @@ class Place:
     client: int | None = None
 
     @classmethod
-    def of(cls, client: int, names: Sequence[str] | Mapping[int, str] = (), part: str = "") -> Place:
-        """The rows of a client, by its name if it has one."""
-        has_name = client in names if isinstance(names, Mapping) else client < len(names)
-        return cls(f"client {names[client]!r:.100}" if has_name else f"client {client}", part, client=client)
+    def of(cls, client: int, part: str = "") -> Place:
+        """The rows of a client."""
+        return cls(name_of(client), part, client=client)
 
     def at(self, row: int | None = None, column: int | str | None = None) -> Place:
         """A row, or a cell, of these rows."""

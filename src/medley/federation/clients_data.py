@@ -23,7 +23,6 @@ def pooled(
     clients: Iterable[Any],
     test: Any,
     classes: int | None,
-    names: Sequence[str] = (),
     whole: tuple[str, str | None] | None = None,
 ) -> tuple[Dataset, list[int]]:
     """One data set of the clients' rows in order, and the number of rows of each.
@@ -32,14 +31,13 @@ def pooled(
         problem: the model, for the labels that it accepts
         clients: each client's rows, in one of the forms of `ClientRows.of`
         classes: the number of classes; None counts the labels that occur
-        names: the clients' names, in errors
         whole: if these are rows to divide: what errors call them, and a column that is not an input, or None
 
     ``test_keys["client"]`` has the client's id for each test row that belongs to a client. Raises BadData, naming
     client, row and column, for data that cannot be used.
     """
     listed = _listed(clients)
-    places = [Place.of(i, names) if whole is None else Place(whole[0]) for i in range(len(listed))]
+    places = [Place.of(i) if whole is None else Place(whole[0]) for i in range(len(listed))]
     aside = None if whole is None else whole[1]
     refuse_by_client(test)
     check_bytes(listed, test, places)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract import Algorithm, BadData, Family, Place, RecipeError, ReplayPolicy, Settings, Tuned, name_clients
+from ..contract import Algorithm, BadData, Family, Place, RecipeError, ReplayPolicy, Settings, Tuned
+from ..contract.place import naming
 from ..contract.surroundings import set_aside
 from ..datasets import Dataset
 from ..datasets.facts import recorded
@@ -124,7 +125,8 @@ class Federation(Settings):
         if clients is not None:
             if isinstance(clients, Mapping):
                 self._names, clients = client_names(clients, "Federation(clients=...)"), clients.values()
-            data, self.sizes = pooled(problem, clients, test, classes, self._names)
+            with naming(self._names):
+                data, self.sizes = pooled(problem, clients, test, classes)
         assert data is not None
         self.data = suited(problem, data, classes)
         if isinstance(problem, Network) and problem.start == "module" and classes is None:
@@ -158,9 +160,11 @@ class Federation(Settings):
         if self.sizes is not None:
             ends = np.cumsum(self.sizes)
             i = int(np.searchsorted(ends, row, side="right"))
-            return Place.of(i, self._names).at(row - int(ends[i]) + self.sizes[i])
+            with naming(self._names):
+                return Place.of(i).at(row - int(ends[i]) + self.sizes[i])
         if isinstance(self.partition, ByKey) and self.partition.key in self.data.keys:
-            return replace(Place.of(0, [str(self.data.keys[self.partition.key][row])]), client=None)
+            with naming([str(self.data.keys[self.partition.key][row])]):
+                return replace(Place.of(0), client=None)
         return Place(self.data.name, row=row)
 
     def within(self, scenario: Scenario) -> Federation:
@@ -170,7 +174,7 @@ class Federation(Settings):
         out.people = scenario.people
         return out
 
-    @property
+    @cached_property
     def client_names(self) -> tuple[str, ...]:
         """The clients' names by id, if ``clients`` has names or `scenarios.ByKey` divides the rows; otherwise empty."""
         rule = self.partition
@@ -209,11 +213,8 @@ class Federation(Settings):
 
         Raises BadData for a client without training rows, and what `Simulation` raises.
         """
-        try:
+        with naming(self.client_names):
             return self._draw(seed, on, dtype, device, rounds)
-        except BadData as e:
-            name_clients(e, self.client_names)
-            raise
 
     def _draw(self, seed: int, on: HeldOut, dtype: torch.dtype | None, device: str, rounds: int) -> Simulation:
         if self.stream is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..contract import BadData, Index, RecipeError
+from ..contract.place import name_of
 from ..rows.coding import folded
 from .rows import Layout, Picked
 
@@ -56,7 +57,7 @@ def people_of(by: str, picked: Sequence[Picked], layout: Layout) -> Index | None
     if len(shared):
         k = int(shared[0])
         raise BadData(
-            f"Private(by={by!r}): {str(names[k])!r} has rows at client {first[k]} and at client {last[k]}, as "
+            f"Private(by={by!r}): {str(names[k])!r} has rows at {name_of(first[k])} and at {name_of(last[k])}, as "
             f"{len(shared)} of {len(names)} people have at several, and their ε would be the sum of those clients'. "
             f"Give each person's rows to one client, as partition=scenarios.ByKey({by!r}) does. If these are different "
             "people, give them different names, for example the client's name before the number",

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from ..contract.place import ClientNames
 from ..server.options import HeldOut, Metric
 from ..server.protocols import ClientSource, Evaluator
 from .scenario import Scenario
@@ -46,6 +47,10 @@ class Population(Protocol):
     @property
     def scenario(self) -> Scenario:
         """Problem, pace, participation, devices, weights, stream and replay."""
+
+    @property
+    def client_names(self) -> ClientNames:
+        """The clients' names by id; empty if they have none."""
 
     def settings(self) -> dict[str, Any]:
         """A record of everything that defines it, in plain values."""

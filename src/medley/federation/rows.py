@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..contract import BadData, Family, Index, Need, Objective, Place, Problem, Unsupported, Weights
+from ..contract.place import name_of
 from ..problems.network import Network
 from ..rows.fields import Fields, tensors
 from ..rows.lazy import Held, Lazy, blocks, joined
@@ -112,7 +113,7 @@ class Layout:
         firsts = self.firsts[:, k]
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < firsts[s + 1]:
             raise BadData(
-                f"client {i} in its task {s}: it has met rows 0..{firsts[s + 1] - 1} so far, not row "
+                f"{name_of(i)} in its task {s}: it has met rows 0..{firsts[s + 1] - 1} so far, not row "
                 f"{numbers.min() if numbers.min() < 0 else numbers.max()}",
                 client=i,
             )

@@ -19,6 +19,7 @@ from ..contract import Algorithm, Decision, Engine, Need, Problem, Settings, Sta
 from ..contract import pytree as tree
 from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError, Stalled, Unsupported
 from ..contract.personal import PartlyShared, PersonalModel
+from ..contract.place import naming
 from ..contract.surroundings import set_aside
 from ..contract.tuned import split
 from ..privacy.private import private_part
@@ -188,7 +189,7 @@ class PreparedRun:
         memories = Memories(Spill(tree.dataclasses_in(self.algorithm.memory), device=o.device_name))
         keeps = self.fed.scenario.pace.optimizer_state == "kept"
         about = o.seed, o.encoding, memories, o.device_name
-        return ClientHost(self.algorithm, draw.problem, client, *about, stack_size, keeps)
+        return ClientHost(self.algorithm, draw.problem, client, *about, stack_size, keeps, self.fed.client_names)
 
     def _evaluator(self) -> Evaluator:
         """The evaluator of the run's figures."""
@@ -214,6 +215,7 @@ class PreparedRun:
         settings = self.settings | ({} if o.folder is None else self.identity())
         host = self.host(stack_size)
         with (
+            naming(host.names),
             contextlib.closing((o.transport or Unchosen()).open(host)) as connection,
             progress_bar(o.progress, self.algorithm.name, o.rounds * draw.task_count) as bar,
         ):

@@ -33,6 +33,7 @@ from ..contract import (
 from ..contract.client import Client, Descent, LocalUpdate
 from ..contract.cohort import Cohort, OnLate, Replies
 from ..contract.errors import BudgetSpent, MedleyError, Unsupported
+from ..contract.place import name_of
 from ..engines.seq import Seq
 from ..numerics.sums import shortening
 from ..runtime.handed import handed
@@ -290,7 +291,7 @@ class RowCohort:
                 spent, after = (accountant.epsilon(r, delta) for r in (self.spent.get(i, []), releases))
                 if after > epsilon * (1 + 1e-9):
                     raise BudgetSpent(
-                        f"DP-{self._by.method.name}: client {i} has spent ε = {spent:.4g} of {epsilon:g} for "
+                        f"DP-{self._by.method.name}: {name_of(i)} has spent ε = {spent:.4g} of {epsilon:g} for "
                         f"its rows (δ = {delta:g}); round {self._clients.round} would make it {after:.4g}. The "
                         "result has the model of the rounds before; for more rounds use more noise"
                     )

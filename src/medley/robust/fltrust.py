@@ -16,6 +16,7 @@ from typing import Annotated
 import torch
 
 from ..contract import TooFewReplies, at_least
+from ..contract.place import name_of
 from .rule import NOTHING, Combined, Context, Rows, Rule, distances, products
 
 
@@ -38,7 +39,7 @@ class FLTrust(Rule):
         """The mean, eq. (4), of replies scaled to the root's norm, eq. (3), weighted by ReLU-clipped cosines, eq.
         (2)."""
         if context.root is None:
-            raise TooFewReplies(f"{self!r}: client {self.root}, which holds the root set, did not reply")
+            raise TooFewReplies(f"{self!r}: {name_of(self.root)}, which holds the root set, did not reply")
         g0 = rows[context.root]
         others = torch.cat([rows[: context.root], rows[context.root + 1 :]])
         norms = distances(others, torch.zeros_like(g0))

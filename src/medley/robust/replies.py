@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Algorithm, Cohort, Message, OnLate, RecipeError, Replies, TooFewReplies, Unsupported, WireError
+from ..contract.place import name_of
 from ..runtime.handed import handed
 from .rule import Context, Rule, byzantine_among
 
@@ -62,7 +63,7 @@ class RobustReplies(Generic[U]):
             raise TooFewReplies(f"{where}: no client answered, so {rule!r} has nothing to aggregate")
         if rule.root_client is not None and rule.root_client not in replies:
             raise TooFewReplies(
-                f"{where}: client {rule.root_client}, which holds the root set of {rule!r}, did not answer"
+                f"{where}: {name_of(rule.root_client)}, which holds the root set of {rule!r}, did not answer"
             )
         others = len(replies) - (rule.root_client is not None)
         try:

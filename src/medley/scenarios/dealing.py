@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 
 from ..contract import BadData, Place, RecipeError
+from ..contract.place import name_of
 from .laws import Number, is_number
 
 Rows = Int64[np.ndarray, "_"]
@@ -43,7 +44,7 @@ class Parts(Sequence[Rows]):
         for i, rows in enumerate(each):
             if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
                 raise BadData(
-                    f"the partition gives client {i} {rows.dtype} {list(rows.shape)}; give the numbers of its rows; "
+                    f"the partition gives {name_of(i)} {rows.dtype} {list(rows.shape)}; give the numbers of its rows; "
                     "np.flatnonzero(mask) makes them from a mask",
                     client=i,
                 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..contract import RecipeError, Settings
+from ..contract.place import name_of
 from ..runtime.clock import Device
 from ..runtime.streams import rng
 from .laws import LogUniform, Spread, check_lengths, is_law, is_number, of_client, plain
@@ -39,7 +40,7 @@ class Devices(Settings):
             object.__setattr__(self, key, value)
             if isinstance(value, tuple):
                 for client, entry in enumerate(value):
-                    _checked(key, entry, f"client {client}")
+                    _checked(key, entry, name_of(client))
             elif not is_law(value):
                 _checked(key, value, "every client")
 
@@ -53,7 +54,7 @@ class Devices(Settings):
 
     def _value(self, key: str, seed: int, client: int) -> float:
         value = of_client(getattr(self, key), key, client, lambda: rng(seed, "device", client, key))
-        return _checked(key, value, f"client {client}")
+        return _checked(key, value, name_of(client))
 
 
 def _checked(key: str, value: Any, whose: str) -> float:

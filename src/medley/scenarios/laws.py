@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 
 from ..contract import RecipeError, Settings
+from ..contract.place import name_of
 
 Number = float | int
 
@@ -60,7 +61,7 @@ def of_client(
         return value
     if isinstance(value, Sequence):
         if not 0 <= client < len(value):
-            raise RecipeError(f"{key} lists {len(value)} values, client {client} has none: give one per client.", key)
+            raise RecipeError(f"{key} lists {len(value)} values, {name_of(client)} has none: give one per client.", key)
         return value[client]
     return value.draw(stream())
 

@@ -11,6 +11,7 @@ import torch
 
 from ..contract import RecipeError, Settings, check_flags
 from ..contract import pace as contract
+from ..contract.place import name_of
 from ..runtime.streams import rng
 from .laws import Number, Spread, check_lengths, is_law, is_number, of_client, plain
 
@@ -118,7 +119,7 @@ class Pace(Settings):
                 )
             if isinstance(value, tuple):
                 for client, entry in enumerate(value):
-                    _checked(key, entry, f"client {client}")
+                    _checked(key, entry, name_of(client))
             elif not is_law(value) and not callable(value):
                 _checked(key, value, "every client")
         for key, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf)):
@@ -196,7 +197,8 @@ class Pace(Settings):
                 raise RecipeError(
                     f"Pace(schedule=...) gives {factor!r} in round {round}: it must be a finite number.", "schedule"
                 )
-            lr = _checked("lr", lr * factor, f"client {client} in round {round} (the schedule's factor is {factor!r})")
+            where = f"{name_of(client)} in round {round} (the schedule's factor is {factor!r})"
+            lr = _checked("lr", lr * factor, where)
         return contract.Pace(
             lr=lr,
             epochs=epochs,
@@ -218,7 +220,7 @@ class Pace(Settings):
         if value is not None and not isinstance(value, str):
             name = (client, key, round) if self.redraw else (client, key)
             value = of_client(value, key, client, lambda: rng(seed, "pace", *name))
-        return _checked(key, value, f"client {client} in round {round}")
+        return _checked(key, value, f"{name_of(client)} in round {round}")
 
 
 def _tried(make: contract.OptimizerFactory) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..contract import BadData, RecipeError, Settings, WireError
+from ..contract.place import name_of
 from ..storage import atomic
 from .dealing import Column, Parts, Rows
 
@@ -127,11 +128,11 @@ class Saved(Settings):
             raise BadData(f"{self!r} was made for data of {made_for} rows, but this has {n}; make one for this data.")
         for client, rows in enumerate(parts):
             if not len(rows):
-                raise BadData(f"{self!r}: client {client} holds no rows.", client=client)
+                raise BadData(f"{self!r}: {name_of(client)} holds no rows.", client=client)
             for row in rows[[0, -1]]:
                 if not 0 <= row < n:
                     raise BadData(
-                        f"{self!r}: client {client} holds row {row}, but the data has rows 0 to {n - 1}: "
+                        f"{self!r}: {name_of(client)} holds row {row}, but the data has rows 0 to {n - 1}: "
                         "was this partition made for other data?",
                         client=client,
                         row=int(row),

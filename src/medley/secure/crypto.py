@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ..contract.errors import WireError
+from ..contract.place import name_of
 
 SECRET = 16
 """Bytes of a shared secret, as Shamir's scheme over GF(2¹²⁸) needs."""
@@ -74,7 +75,7 @@ def unsealed(key: bytes, sender: int, raw: bytes, purpose: bytes) -> bytes:
     try:
         return bytes(AESGCM(key).decrypt(sender.to_bytes(12, "big"), raw, purpose))
     except InvalidTag:
-        raise WireError(f"the shares that client {sender} sealed do not open: they were changed on the way") from None
+        raise WireError(f"the shares that {name_of(sender)} sealed do not open: they were changed on the way") from None
 
 
 def split(value: bytes, threshold: int, count: int) -> list[bytes]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..contract.errors import MedleyError, TooFewReplies, WireError
+from ..contract.place import name_of
 from .crypto import KEY, SECRET, agreed, combined, key_pair, sealed, secret, split, stream, unsealed
 from .tables import Opening
 
@@ -80,12 +81,12 @@ class Party:
         """
         roster = {j: keys for j, keys in sorted(roster.items()) if j != self.i}
         if any(len(keys) != 2 * KEY for keys in roster.values()) or len({*roster.values(), self.keys}) <= len(roster):
-            raise WireError(f"client {self.i} received wrong or repeated public keys")
+            raise WireError(f"{name_of(self.i)} received wrong or repeated public keys")
         members = [*sorted([*roster, self.i])]
         if threshold < self.least or 2 * threshold <= len(members) or threshold > len(members):
             raise WireError(
-                f"client {self.i} was asked to share its secrets among {len(members)} with a threshold of {threshold}: "
-                f"it accepts only a majority, and at least {self.least}"
+                f"{name_of(self.i)} was asked to share its secrets among {len(members)} with a threshold of {threshold}"
+                f": it accepts only a majority, and at least {self.least}"
             )
         self._roster = roster
         self._threshold = threshold
@@ -115,15 +116,16 @@ class Party:
         """
         if len(sealed_shares) + 1 < self._threshold:
             raise TooFewReplies(
-                f"client {self.i}: {len(sealed_shares)} of its {len(self._roster)} neighbours take part in the "
+                f"{name_of(self.i)}: {len(sealed_shares)} of its {len(self._roster)} neighbours take part in the "
                 f"secure sum, but {self._threshold} must, including itself"
             )
         for j, raw in sealed_shares.items():
             if j not in self._roster:
-                raise WireError(f"client {self.i} received shares of client {j}, which is not a neighbour")
+                raise WireError(f"{name_of(self.i)} received shares of {name_of(j)}, which is not a neighbour")
             text = unsealed(self._channel_to(j), j, raw, self._purpose(j, self.i))
             if len(text) != 2 * SECRET:
-                raise WireError(f"client {self.i}: the shares of client {j} have {len(text)} bytes, not {2 * SECRET}")
+                message = f"the shares of {name_of(j)} have {len(text)} bytes, not {2 * SECRET}"
+                raise WireError(f"{name_of(self.i)}: {message}")
             self._stored[j] = text
         np.add(values, stream(self._seed, len(values), values.dtype), out=values)
         for j in sealed_shares:
@@ -139,15 +141,15 @@ class Party:
         for kind, ids in (("seed", alive), ("key", dropped)):
             for j in ids:
                 if j not in self._stored:
-                    raise WireError(f"client {self.i} holds no shares of client {j}")
+                    raise WireError(f"{name_of(self.i)} holds no shares of {name_of(j)}")
                 if self._released.setdefault(j, kind) != kind or (kind == "key" and j == self.i):
                     raise WireError(
-                        f"client {self.i} refuses: the server asks for both kinds of shares of client {j}, with which "
-                        "it could read that client's reply"
+                        f"{name_of(self.i)} refuses: the server asks for both kinds of shares of {name_of(j)}, with "
+                        "which it could read that client's reply"
                     )
         if len(set(alive)) < self._threshold:
             raise TooFewReplies(
-                f"client {self.i} refuses to open a sum with {len(set(alive))} clients of its "
+                f"{name_of(self.i)} refuses to open a sum with {len(set(alive))} clients of its "
                 f"neighbourhood, because it must have {self._threshold}"
             )
         return Opening(
@@ -206,6 +208,6 @@ def unmask_pairs(
     """
     own_keys = key_pair(combined(shares))
     if own_keys.public != keys[i][KEY:]:
-        raise MedleyError(f"the shares of client {i}'s key give another key: a client sent a wrong share")
+        raise MedleyError(f"the shares of {name_of(i)}'s key give another key: a client sent a wrong share")
     for j in among:
         add_mask(total, j, i, agreed(own_keys.private, keys[j][KEY:], pair(session, i, j)), sign=-1)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..contract import MedleyError, Packed, RecipeError, WireError
+from ..contract.place import name_of
 from ..wire.clip import LEVELS as LEVELS_OF_NOISE
 from ..wire.clip import Clip
 
@@ -87,7 +88,7 @@ class Rounding:
             return
         top = float(np.abs(v).max())
         effect = (
-            f"client {i}: rounding changes {field.name!r} by {min(100 * share, 100):.3g} % of its norm: its largest "
+            f"{name_of(i)}: rounding changes {field.name!r} by {min(100 * share, 100):.3g} % of its norm: its largest "
             f"entry is {top:.3g}, only {float(np.abs(steps).max()):.2g} steps of the fixed-point numbers that "
             f"SecureSum has for entries up to {field.bound:g}"
         )
@@ -193,7 +194,7 @@ class Ring:
         empty, see `Rounding.judge`; WireError for another layout.
         """
         if self.layout(packed) != layout:
-            raise WireError(f"client {i}'s reply has other fields or shapes than the other clients' replies")
+            raise WireError(f"{name_of(i)}'s reply has other fields or shapes than the other clients' replies")
         weight = self.weights[i]
         parts = list[np.ndarray]()
         if self.clip is not None:
@@ -211,8 +212,8 @@ class Ring:
             top = float(np.abs(flat).max(initial=0.0))
             if not top <= f.bound and self.clip is None:
                 raise MedleyError(
-                    f"client {i}: {f.name!r} has an entry of magnitude {top:.6g}, beyond SecureSum(bound={f.bound:g}): "
-                    f"the sum would not fit into the ring; set bound={{{f.name!r}: ...}} or one number, large enough "
+                    f"{name_of(i)}: {f.name!r} has an entry of magnitude {top:.6g}, beyond SecureSum(bound={f.bound:g})"
+                    f": the sum would not fit into the ring; set bound={{{f.name!r}: ...}} or one number, large enough "
                     "for every round"
                 )
             steps = flat * (f.scale * (1.0 if f.name == WITHIN else weight))

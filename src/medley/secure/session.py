@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from ..contract.errors import TooFewReplies
+from ..contract.place import name_of
 from ..wire.fold import Phase
 from .party import unmask_own, unmask_pairs
 from .settings import SecureSum
@@ -135,7 +136,7 @@ class Session:
         for i, count in counts.items():
             if count < least[i]:
                 raise TooFewReplies(
-                    f"{count} of the neighbourhood of client {i} are left, but it needs {least[i]}: the sum "
+                    f"{count} of the neighbourhood of {name_of(i)} are left, but it needs {least[i]}: the sum "
                     "stays closed; use a larger SecureSum(neighbours=...), or a lower threshold"
                 )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ..contract import Checked, RecipeError, WireError, at_least, in_range, positive
+from ..contract.place import name_of
 from ..numerics.shares import least_of
 from ..runtime.versions import install
 
@@ -97,14 +98,14 @@ class SecureSum(Checked):
         if not all(0 < w < math.inf for w in weights.values()):
             j, w = next((j, w) for j, w in weights.items() if not 0 < w < math.inf)
             raise WireError(
-                f"client {i} refuses: in the server's {name} client {j} has {w:g}, but each must be above 0"
+                f"{name_of(i)} refuses: in the server's {name} {name_of(j)} has {w:g}, but each must be above 0"
             )
         top = max(weights, key=lambda j: weights[j])
         others = math.fsum(sorted(w for j, w in weights.items() if j != top)[: least - 1])
         share = weights[top] / (weights[top] + others)
         if share > self.share:
             raise WireError(
-                f"client {i} refuses: with the server's {name} client {top} may have a share of {share:.4g} in a "
+                f"{name_of(i)} refuses: with the server's {name} {name_of(top)} may have a share of {share:.4g} in a "
                 f"sum of {least} clients, so the sum is nearly its reply; [secure] has share = {self.share:g}: "
                 "set a larger one on all sides, or weights = 'uniform' under [federation], or leave that client "
                 "out"

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ..contract import Algorithm, MedleyError, PartlyShared, PersonalModel, Problem
+from ..contract.place import name_of
 from ..storage.history import Row
 from ..wire.connection import Connection
 from ..wire.exchange import Exchange, Tag, in_blocks
@@ -137,7 +138,7 @@ class Clientwise:
             for i, packed in fold.replies.items():
                 out[i] = model_of(packed)
         for i, why in sorted(failed.items()):
-            log.warning("round %d: client %d's own model is not measured: %s", state.round, i, why)
+            log.warning("round %d: %s's own model is not measured: %s", state.round, name_of(i), why)
         missing = sorted(set(ids) - out.keys() - failed.keys())
         if missing:
             raise MedleyError(f"round {state.round}: clients {missing} gave no model of their own")

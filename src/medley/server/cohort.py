@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..contract import Lies, LocalSampling, MedleyError, Message, MessageTypes, OnLate, Packed, Sampling, Task, nbytes
+from ..contract.place import name_of
 from ..runtime import streams
 from ..runtime.clock import Device
 from ..runtime.handed import handed
@@ -220,7 +221,7 @@ def checked(
         raise MedleyError(f"ask({name}): mark it with @on_client and call it as clients.ask(self.{name}, ...)")
     messages = [("the message to all", common, types.common)]
     messages += [
-        (f"the message of client {i}", m, types.each) for i, m in (each or {}).items() if types.each is not None
+        (f"the message of {name_of(i)}", m, types.each) for i, m in (each or {}).items() if types.each is not None
     ]
     for what, message, message_class in messages:
         if type(message) is not message_class:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..contract import Algorithm, State, Vec, pytree
-from ..contract.errors import BadData, BudgetSpent, Diverged, MedleyError, RecipeError, name_clients, with_names
+from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError
 from ..runtime import deferred, stopwatch, streams, turns
 from ..runtime.clock import Device
 from ..storage import run_folder
@@ -168,7 +168,6 @@ class Loop:
             result = self._run(state, folder)
         except Exception as e:
             text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
-            text = with_names(text, self.settings.get("client_names", ()))
             self._events.add("end", outcome="failed", message=text[:2000])
             raise
         self._events.add("end", outcome=result.status.outcome, message=result.status.message)
@@ -205,8 +204,6 @@ class Loop:
                 with contextlib.suppress(MedleyError):
                     self._save(state, folder)
             if isinstance(e, MedleyError):
-                if isinstance(e, BadData | RecipeError):
-                    name_clients(e, self.settings.get("client_names", ()))
                 e.result = self._result(state, Status("failed", str(e)))
             raise
         return self._result(state, status)
@@ -409,7 +406,7 @@ class Loop:
             state.history,
             state.summary(self.clients.first_steps) | summary(client_rows),
             state.bookkeeping.ledger,
-            status.naming(self.settings.get("client_names", ())),
+            status,
             self.settings
             | {"clients": clients_ever(self.clients, state)}
             | ({"engine": " and ".join(sorted(engines))} if engines else {})

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ..contract import OnLate, TooFewReplies
+from ..contract.place import name_of
 from ..runtime.clock import Device
 from ..wire.arrival import Arrival
 from ..wire.connection import Connection
@@ -223,7 +224,7 @@ def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
             break
     for i in asking.missing:
         because = f": {asking.failed[i]:.500}" if i in asking.failed else ""
-        log.warning("round %d, %s: no answer of client %d%s", exchange.round, exchange.method, i, because)
+        log.warning("round %d, %s: no answer of %s%s", exchange.round, exchange.method, name_of(i), because)
     return asking
 
 

@@ -19,15 +19,14 @@ from ..contract import (
     BadData,
     Client,
     Diverged,
-    MedleyError,
     Need,
     Pace,
     RecipeError,
     State,
     TooFewReplies,
-    name_clients,
 )
 from ..contract.errors import named
+from ..contract.place import naming
 from ..contract.surroundings import set_aside
 from ..secure import SecureSum
 from ..secure.connection import SecureConnection
@@ -183,7 +182,7 @@ class Study:
             raise RecipeError(analysis.alone, "secure")
         if self.secure is not None:
             check_ring(self.secure, len(self.names))
-        host = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites))
+        host = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites), names=self.names)
         ids = tuple(range(len(self.names)))
         round = max((e.round for e in self.ledger), default=0) + 1
         with self._naming(), contextlib.closing((self.transport or InProcess()).open(host)) as connection:
@@ -216,11 +215,11 @@ class Study:
     def _naming(self) -> Iterator[None]:
         """A context in which errors name sites instead of giving the numbers of clients."""
         try:
-            yield
-        except MedleyError as e:
-            rest = "; scale the columns" if isinstance(e, Diverged) and e.unexplained else ""
-            name_clients(e, self.names)
-            e.args = (str(e) + rest, *e.args[1:])
+            with naming(self.names):
+                yield
+        except Diverged as e:
+            if e.unexplained:
+                e.args = (f"{e}; scale the columns", *e.args[1:])
             raise
 
     def _refuse_silence(self, e: ExchangeEvent) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..contract import MedleyError, RecipeError, State, WireError, with_names
+from ..contract import MedleyError, RecipeError, State, WireError
 from ..contract.surroundings import set_aside
 from ..runtime.frames import framed
 from ..runtime.versions import version
@@ -65,12 +65,6 @@ class Status:
 
     outcome: Outcome
     message: str = ""
-
-    def naming(self, names: Sequence[str]) -> Status:
-        """The same with clients' names instead of their numbers, if clients diverged or an error was raised."""
-        if self.outcome in ("diverged", "stalled", "failed"):
-            return Status(self.outcome, with_names(self.message, names))
-        return self
 
     @property
     def ok(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..contract.errors import MedleyError, WireError, named, with_names
+from ..contract.errors import MedleyError, WireError, named
 from . import events
 from .as_json import shown_seed
 from .history import Row, history_of
@@ -159,7 +159,6 @@ def _view(folder: Path, at: float) -> RunView:
         c.name = str(name)
     names = {k: str(name) for k, name in enumerate(settings.get("client_names", ()))}
     v.log = [line(e, names) for e in records[-400:] if is_logged(e)][-40:]
-    v.message = with_names(v.message, [*names.values()])
     return v
 
 
@@ -298,10 +297,6 @@ def is_logged(e: Mapping[str, Any]) -> bool:
 
 def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
     """An event as a line of the log, with clients' names if they have some."""
-    return with_names(_line(e, names or {}), [*(names or {}).values()])
-
-
-def _line(e: Mapping[str, Any], names: Mapping[int, str]) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(e["at"]))
     match e.get("event"):
         case "round":
@@ -314,7 +309,8 @@ def _line(e: Mapping[str, Any], names: Mapping[int, str]) -> str:
         case "end":
             return f"{at} {e.get('outcome')}{': ' + e['message'] if e.get('message') else ''}"
         case "awaited":
-            return f"{at} waits for {named(e['clients'], names)}, for {e['waited']} s so far and {e['most']} s at most"
+            whom = named(e["clients"], names or {})
+            return f"{at} waits for {whom}, for {e['waited']} s so far and {e['most']} s at most"
         case "refused":
             return f"{at} refused: {'; '.join(map(str, e.get('clients', {}).values()))}"
     return f"{at} {e.get('level', e.get('event'))}: {e.get('message', '')}"

@@ -65,6 +65,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from ...contract import Algorithm, Client, Cohort, Model, Need, RecipeError, Step, Vec, WireError, on_client, positive
+from ...contract.place import name_of
 from ...numerics.sums import weighted
 from . import head
 from .head import HeadCorrection, block
@@ -193,7 +194,7 @@ def head_of(snapshots: Mapping[int, Snapshot], new: Mapping[int, float], old: Ma
     odd = next((i for i, k in lengths.items() if k != usual), None)
     if odd is not None:
         raise WireError(
-            f"CFLAG.joint(correct='head'): client {odd} sent {lengths[odd]} entries of the last layer, and others "
+            f"CFLAG.joint(correct='head'): {name_of(odd)} sent {lengths[odd]} entries of the last layer, and others "
             f"{usual}; give all clients the same network"
         )
     return weighted([(a, v) for _, a, v in terms])

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from ...contract import Client, Cohort, Line, Losses, MedleyError, Objective, TooFewReplies, Vec
+from ...contract.place import name_of
 from ...numerics.curvature import Factor, Values, Vectors, decompose
 from .messages import Attempt, Memory, Report, Server
 
@@ -159,7 +160,7 @@ def take(s: Server, reports: Mapping[int, Report], t: int, wire: Exact) -> None:
         if s.renewed.get(i) != s.renewals:
             (based if up.held else renewed).add(i)
         if (0 if i in renewed else s.held.count(i)) != up.held:
-            raise MedleyError(f"client {i} has sent {up.held} pairs, and the server holds {s.held.count(i)} of them")
+            raise MedleyError(f"{name_of(i)} has sent {up.held} pairs, and the server holds {s.held.count(i)} of them")
         s.g[i], V = wire.decode(s, i, up)
         pairs[i] = V, up.lam
         s.rho[i] = up.rho

@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock
 
 from ...contract.errors import WireError
+from ...contract.place import name_of
 from ...privacy import accountant
 from ...privacy.accountant import Release
 from ...storage.atomic import private, write
@@ -71,7 +72,7 @@ class Account:
             epsilon = accountant.epsilon(releases, delta)
             if epsilon > most * (1 + 1e-9):
                 raise WireError(
-                    f"client {self.client} refuses: its rows have spent ε = "
+                    f"{name_of(self.client)} refuses: its rows have spent ε = "
                     f"{accountant.epsilon(before, delta):.4g} in all (δ = {delta:g}), {what} allows {most:.4g}, "
                     f"and this training would make it {epsilon:.4g}. Its owner can allow more by medley node "
                     f"--epsilon; if the owner begins a new account by deleting {FILE} in the node's folder of "
@@ -96,7 +97,7 @@ class Account:
             return
         if count >= most:
             raise WireError(
-                f"client {self.client} refuses: it has sent the loss of its rows for {count} models, as many as "
+                f"{name_of(self.client)} refuses: it has sent the loss of its rows for {count} models, as many as "
                 "its recipe allows. From the losses of many models the server could compute a client's "
                 "gradient or find out who is among its rows. For another run, give a new recipe that the owner "
                 "agrees to"
@@ -114,7 +115,7 @@ class Account:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError) as e:
-            raise WireError(f"client {self.client}: {FILE} cannot be read, {type(e).__name__}") from None
+            raise WireError(f"{name_of(self.client)}: {FILE} cannot be read, {type(e).__name__}") from None
 
     def _save(self, name: str, content: str | bytes) -> None:
         write(private(self.folder) / name, content, owner_only=True)

@@ -19,6 +19,7 @@ from ... import engines
 from ... import recipe as recipes
 from ...clients.host import ClientHost
 from ...contract import BadData, Client, ClientFailed, MedleyError, PersonalModel, RecipeError, WireError, pytree
+from ...contract.place import name_of
 from ...contract.sampling import LocalSampling
 from ...contract.surroundings import set_aside
 from ...contract.tuned import split
@@ -108,15 +109,15 @@ def discreet(handler: Handler) -> Handler:
             i = _id(context)
             cause = e.__cause__
             if isinstance(e, BadData) and e.row is not None:
-                left = BadData(f"client {i}: a row of its data cannot be used; {OWN_LOG}", client=i)
+                left = BadData(f"{name_of(i)}: a row of its data cannot be used; {OWN_LOG}", client=i)
             elif cause is None or isinstance(cause, MedleyError | ImportError):
                 raise
             else:  # this error's text contains that of another error
-                left = MedleyError(f"client {i} failed: {type(e).__name__} by {type(cause).__name__}; {OWN_LOG}")
+                left = MedleyError(f"{name_of(i)} failed: {type(e).__name__} by {type(cause).__name__}; {OWN_LOG}")
             log.error("%s", e)
         except Exception as e:
             log.exception("a request failed")
-            left = MedleyError(f"client {_id(context)} failed: {type(e).__name__}; {OWN_LOG}")
+            left = MedleyError(f"{name_of(_id(context))} failed: {type(e).__name__}; {OWN_LOG}")
         raise left from None
 
     return reply
@@ -155,7 +156,7 @@ class ClientSide:
 
         def reply(letter: Letter, context: Context) -> bytes:
             try:
-                with set_aside(f"client {_id(context)}", self.recipe.tables.get("run", {}).get("device", "cpu")):
+                with set_aside(name_of(_id(context)), self.recipe.tables.get("run", {}).get("device", "cpu")):
                     return handler(letter, context)
             except BaseException:
                 self._rows.clear()
@@ -189,8 +190,8 @@ class ClientSide:
         try:
             self.own_data(i, context)
         except Exception as e:
-            log.exception("client %d's own data cannot be read", i)
-            raise BadData(f"client {i}: its data cannot be read, {type(e).__name__}; {OWN_LOG}", client=i) from None
+            log.exception("%s's own data cannot be read", name_of(i))
+            raise BadData(f"{name_of(i)}: its data cannot be read, {type(e).__name__}; {OWN_LOG}", client=i) from None
 
     def rows(self, context: Context, method: Method, values: Any) -> NodeRows:
         """The client's side of the run; ``values`` holds the server's values for every client, see `Known`."""
@@ -218,7 +219,7 @@ class ClientSide:
         r, method = self.recipe_and_method(context)
         mine = Terms.of(r, method)
         if "run" in letter:
-            Terms.read(Words.read("the server's account of the run", letter["run"])).compare(mine, f"client {i}")
+            Terms.read(Words.read("the server's account of the run", letter["run"])).compare(mine, name_of(i))
         client_report = replace(report(self.lots(context), i), name=str(context.node_config.get("name") or ""))
         if is_row_private(method) or r.options().get("secure") is not None:
             client_report = replace(client_report, tasks=[replace(task, support=[]) for task in client_report.tasks])
@@ -263,7 +264,7 @@ class ClientSide:
             (request["grad"], not rules.exact, GRADIENT),
         ):
             if wants and hides:
-                raise WireError(f"client {i} refuses: {what}; leave that figure out")
+                raise WireError(f"{name_of(i)} refuses: {what}; leave that figure out")
         if run:
             calls.check_run(run)
         about = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(request["known"]).encode()
@@ -330,7 +331,7 @@ class ClientSide:
             raise WireError(f"this node is client {i}, but the request is for client {request.exchange.blocks[0][0]}")
         if r.options().get("secure") is not None:
             raise WireError(
-                f"client {i} refuses: its recipe has [secure], but the server asks for its reply without the mask "
+                f"{name_of(i)} refuses: its recipe has [secure], but the server asks for its reply without the mask "
                 "of a secure sum"
             )
 
@@ -375,7 +376,7 @@ class ClientSide:
             i = _id(context)
             settings = r.options().get("secure")
             if settings is None:
-                raise WireError(f"client {i}: the server asks for {step}, but the client's recipe has no [secure]")
+                raise WireError(f"{name_of(i)}: the server asks for {step}, but the client's recipe has no [secure]")
             host = lambda request: self._host(r, method, request, context)
             files = (context.node_config.get(k) for k in ("key", "keyring"))
             key, keyring = (Path(str(file)) if file else None for file in files)

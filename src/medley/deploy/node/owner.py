@@ -22,6 +22,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from ...contract.errors import MedleyError, RecipeError
+from ...contract.place import name_of
 from ...rows.lazy import Lazy
 from ...rows.sparse import Sparse
 from ...storage.atomic import private, refuse_links
@@ -291,9 +292,9 @@ def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
                 few = set(sorted(digests | theirs)[:SKETCH])  # a sample of all rows of both
                 if 2 * len(few & digests & theirs) >= min(len(few & digests), len(few & theirs)) > 0:
                     raise RecipeError(
-                        f"client {config.get('partition-id')}: most of its rows have their ledgers in {other.parent}, "
-                        f"and this node would use {mine}: start it with the key or the number of those ledgers. After "
-                        "a change of the key: medley node --renew OLDKEY --key NEWKEY. If they are the rows of "
+                        f"{name_of(config.get('partition-id'))}: most of its rows have their ledgers in {other.parent}"
+                        f", and this node would use {mine}: start it with the key or the number of those ledgers. "
+                        "After a change of the key: medley node --renew OLDKEY --key NEWKEY. If they are the rows of "
                         "somebody else and only look alike, give this node its own --memory"
                         + (
                             ""

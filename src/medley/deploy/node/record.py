@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from ...contract.errors import RecipeError, WireError
+from ...contract.place import name_of
 from ...storage.atomic import append, private, refuse_links, write, writing
 from ..protocol.agreement import refuse_settings
 from .keys import ecdsa, is_low, public_key, signed
@@ -196,7 +197,7 @@ def refuse_unapproved(ledger: Record, recipe: str, client: object, config: Mappi
     decisions = approvals(ledger)
     if len(str(config.get("set", ""))) > SETTINGS:
         raise RecipeError(
-            f"client {client}: set= has more than {SETTINGS} characters, which its record does not hold; "
+            f"{name_of(client)}: set= has more than {SETTINGS} characters, which its record does not hold; "
             "put settings into the recipe",
             "set",
         )
@@ -204,13 +205,13 @@ def refuse_unapproved(ledger: Record, recipe: str, client: object, config: Mappi
     again = f"its owner can approve it: medley node --approve, with this recipe (digest {recipe})"
     if not mine:
         if any(line["until"] is not None for line in decisions):
-            raise RecipeError(f"client {client}: its owner has not approved this recipe; {again}", "recipe")
+            raise RecipeError(f"{name_of(client)}: its owner has not approved this recipe; {again}", "recipe")
         return
     until = mine[-1]["until"]
     if until is None:
-        raise RecipeError(f"client {client}: its owner closed this study; {again}", "recipe")
+        raise RecipeError(f"{name_of(client)}: its owner closed this study; {again}", "recipe")
     if datetime.datetime.now(datetime.UTC).date() > datetime.date.fromisoformat(until):
-        raise RecipeError(f"client {client}: the approval of this recipe ended on {until}; {again}", "recipe")
+        raise RecipeError(f"{name_of(client)}: the approval of this recipe ended on {until}; {again}", "recipe")
     try:
         refuse_settings({"allow": mine[-1].get("allow", "")}, config, client)
     except RecipeError as e:

@@ -24,6 +24,7 @@ from ...contract import (
     Vec,
     WireError,
 )
+from ...contract.place import name_of
 from ...contract.problem import Objective
 from ...datasets import Dataset
 from ...datasets.ingest.labels import Label, RawTargets, code, is_plain, placed
@@ -169,14 +170,14 @@ def own_lots(r: Recipe, i: int, data: Any) -> list[Lot]:
     tasks = [*data] if isinstance(data, list | tuple) else [data]
     if isinstance(data, Dataset) != (stream is None) or not tasks or not all(isinstance(d, Dataset) for d in tasks):
         want = "one Dataset: the recipe has no [stream]" if stream is None else "a list of Datasets, one for each task"
-        raise BadData(f"client {i}'s data function returns a {type(data).__name__}; it must return {want}", client=i)
+        raise BadData(f"{name_of(i)}'s data function returns a {type(data).__name__}; it must return {want}", client=i)
     tasks = [_numbered(d, names, Place.of(i), _fit(r)) for d in tasks]
     if len({d.weights is None for d in tasks}) == 2:
-        raise BadData(f"client {i} has weights of rows in some tasks only; give all, or none", client=i)
+        raise BadData(f"{name_of(i)} has weights of rows in some tasks only; give all, or none", client=i)
     for k, d in enumerate(tasks):
         if d.scaling is not None and not d.scaling.shared:
             raise BadData(
-                f"client {i}'s rows are standardised by their own mean and deviation, which the other clients "
+                f"{name_of(i)}'s rows are standardised by their own mean and deviation, which the other clients "
                 "do not have: leave standardise() out of data(), or take numbers that all share, "
                 "standardise(like=...)",
                 client=i,
@@ -184,7 +185,7 @@ def own_lots(r: Recipe, i: int, data: Any) -> list[Lot]:
         difference = Names.of(tasks[0]).differs(Names.of(d))
         if difference:
             raise BadData(
-                f"client {i}'s task 0 has {difference[0]}, and its task {k} {difference[1]}: all must agree", client=i
+                f"{name_of(i)}'s task 0 has {difference[0]}, and its task {k} {difference[1]}: all must agree", client=i
             )
     few = stream is not None and str(stream.get("kind")).lower() == "split"
     out = []
@@ -251,7 +252,7 @@ class NodeRows:
     ) -> None:
         self.i, n = who
         if len(lots) != len(common.labels):
-            raise WireError(f"client {self.i} has {len(lots)} tasks, but the server has {len(common.labels)}")
+            raise WireError(f"{name_of(self.i)} has {len(lots)} tasks, but the server has {len(common.labels)}")
         scenario.check(n)
         classes = common.classes
         family = scenario.problem
@@ -266,7 +267,7 @@ class NodeRows:
         base = base_of(self.problem)
         if base != common.base:
             raise RecipeError(
-                f"client {self.i}'s network has a frozen part with digest {base}, but the server's is {common.base}: "
+                f"{name_of(self.i)}'s network has a frozen part with digest {base}, but the server's is {common.base}: "
                 "give both the same weights",
                 "model",
             )
@@ -334,7 +335,7 @@ class NodeRows:
             rows = sample or coarse is not None
             out |= self._losses(problem, x, s, sample, coarse) if rows else {"loss": self._exact(s, x)}
             if not math.isfinite(out["loss"]):
-                text = f"client {self.i}: the loss is {out['loss']} after round {round}: the run diverges"
+                text = f"{name_of(self.i)}: the loss is {out['loss']} after round {round}: the run diverges"
                 raise Diverged(text, unexplained=True)
         return out
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...clients.memories import Memories
 from ...contract import pytree
-from ...contract.errors import RecipeError, WireError, with_names
+from ...contract.errors import RecipeError, WireError
+from ...contract.place import name_of, naming
 from ...recipe import Recipe
 from ...runtime import streams
 from ...storage.atomic import private as made_private
@@ -64,7 +65,7 @@ class Shelf:
             raw = bytes(unseal(path.read_bytes()))
         except WireError:
             raise WireError(
-                f"client {client}'s memory {path.name} is damaged on its disk (wrong checksum): restore a "
+                f"{name_of(client)}'s memory {path.name} is damaged on its disk (wrong checksum): restore a "
                 f"copy, or resume with readmit {client} to let it start without memory"
             ) from None
         return pytree.from_bytes(raw, self.classes)
@@ -136,7 +137,7 @@ def guard(folder: Path, r: Recipe) -> None:
         write(made_private(folder) / GUARDED, protection.encode(), owner_only=True)
     elif (before := path.read_text(encoding="utf-8")) != protection:
         raise WireError(
-            f"client {folder.name} refuses: its memories of run {folder.parent.name} were made under {before}, "
+            f"{name_of(folder.name)} refuses: its memories of run {folder.parent.name} were made under {before}, "
             f"[secure] and private, but this recipe has {protection}: start a new run"
         )
 
@@ -176,8 +177,8 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
             record_of(owner).keep(recipe.read_bytes())
         if record.digest(recipe) != begun[0]:
             raise RecipeError(
-                f"client {owner.get('partition-id')}: its recipe's file has changed since its node started; its owner "
-                "has to restart the node",
+                f"{name_of(owner.get('partition-id'))}: its recipe's file has changed since its node started; its "
+                "owner has to restart the node",
                 "recipe",
             )
         approvals = record_of(owner, record.APPROVALS)
@@ -185,20 +186,24 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
 
     def guarded(kind: str, handler: Handler) -> Handler:
         def reply(letter: Letter, context: Context) -> bytes:
+            with naming(own_name(context.node_config)):
+                return named_reply(letter, context)
+
+        def named_reply(letter: Letter, context: Context) -> bytes:
             owner = context.node_config
             try:
                 if recipe is not None:
                     approved(recipe, context)
                 out = sealed(handler(letter, context), last=_leaves(context))
             except Exception as e:
-                out = refused(e, owner)
+                out = sealed_error(e)
             try:
                 if recipe is not None:
                     _recorded(letter, context, kind, begun[0] if begun else record.digest(recipe), out, study)
             except Exception:
                 log.exception("the record cannot be written")
                 reason = "its record cannot be written, so it sends no answer; see the log of its node"
-                return refused(WireError(f"client {owner.get('partition-id')}: {reason}"), owner)
+                return sealed_error(WireError(f"{name_of(owner.get('partition-id'))}: {reason}"))
             return out
 
         return reply
@@ -223,10 +228,7 @@ def _recorded(letter: Letter, context: Context, kind: str, recipe: str, out: byt
     )  # fmt: skip
 
 
-def refused(e: Exception, owner: Mapping[str, Any]) -> bytes:
-    """The answer to a request that failed: the server may not know the node's name yet, so the error says it."""
-    name = owner.get("name")
+def own_name(owner: Mapping[str, Any]) -> dict[int, str]:
+    """The node's name by its client's id: its messages say it, since the server may not know it yet."""
     i = owner.get("partition-id")
-    if name and isinstance(i, int):
-        e.args = tuple(with_names(a, {i: name}) if isinstance(a, str) else a for a in e.args)
-    return sealed_error(e)
+    return {i: str(owner["name"])} if owner.get("name") and isinstance(i, int) else {}

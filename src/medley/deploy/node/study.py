@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...clients.host import ClientHost
 from ...contract import RecipeError, WireError
+from ...contract.place import name_of
 from ...recipe import Recipe
 from ...statistics.site import Site
 from ...statistics.study import Shape, Sites
@@ -38,7 +39,7 @@ class StudySide(ClientSide):
         refuse_weaker(context.node_config, self.recipe, r, i)
         if r.tables.get("study") != self.recipe.tables.get("study"):
             raise RecipeError(
-                f"client {i} answers only the [[study]] of its own recipe, but set= changes it: remove that setting",
+                f"{name_of(i)} answers only the [[study]] of its own recipe, but set= changes it: remove that setting",
                 "set",
             )
         analyses = r.analyses()
@@ -51,7 +52,7 @@ class StudySide(ClientSide):
         i = _id(context)
         mine = Terms.of(*self.recipe_and_method(context))
         if "run" in letter:
-            Terms.read(Words.read("the server's account of the study", letter["run"])).compare(mine, f"client {i}")
+            Terms.read(Words.read("the server's account of the study", letter["run"])).compare(mine, name_of(i))
         return json.dumps({"client": i, "name": _name(context), "terms": mine.plain()}).encode()
 
     def _host(self, r: Recipe, method: Method, request: calls.CallRequest, context: Context) -> ClientHost:
@@ -60,7 +61,7 @@ class StudySide(ClientSide):
         k = request.exchange.round - 1
         if k >= len(analyses):
             raise WireError(
-                f"client {i}: the server asks for analysis {k + 1}, but the client's recipe has {len(analyses)}"
+                f"{name_of(i)}: the server asks for analysis {k + 1}, but the client's recipe has {len(analyses)}"
             )
         if i not in self._own_data:
             self._read(i, context)

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from ...contract import Algorithm, RecipeError, WireError, pytree
+from ...contract.place import name_of
 from ...privacy import Private
 from ...secure import SecureSum, tables
 from ...secure.ring import Ring, Rounding
@@ -73,11 +74,11 @@ def check(keyring: Path, i: int, session: str, keys: dict[int, bytes], signature
         pair = (int.from_bytes(raw[: SIZE // 2], "big"), int.from_bytes(raw[SIZE // 2 :], "big"))
         try:
             if j not in public_keys:
-                raise WireError(f"client {i} refuses: client {j} is not in its keyring {keyring.name}")
+                raise WireError(f"{name_of(i)} refuses: {name_of(j)} is not in its keyring {keyring.name}")
             public_keys[j].verify(encode_dss_signature(*pair), _text(session, j, key), ecdsa())
         except (InvalidSignature, ValueError):
             raise WireError(
-                f"client {i} refuses: the public keys that the server gives for client {j} are not signed by that "
+                f"{name_of(i)} refuses: the public keys that the server gives for {name_of(j)} are not signed by that "
                 f"client's key in the keyring {keyring.name}; they may be the server's own"
             ) from None
 
@@ -167,19 +168,19 @@ class Sums:
             saved = SavedSum(session, cohort, Party(i, session.encode(), self.settings.least(cohort)).plain(), {})
         if saved is None or (saved.session, saved.cohort) != (session, cohort):
             raise WireError(
-                f"client {i} is not in the secure sum {session!r}: it sent no keys for it, or a later sum has begun"
+                f"{name_of(i)} is not in the secure sum {session!r}: it sent no keys for it, or a later sum has begun"
             )
         digest = blake2b(json.dumps({k: letter[k].hex() for k in sorted(letter)}).encode(), digest_size=16).hexdigest()
         if step in saved.asked:
             if saved.asked[step] != digest:
                 raise WireError(
-                    f"client {i} refuses: the server asks twice for {step} of one secure sum, with different "
+                    f"{name_of(i)} refuses: the server asks twice for {step} of one secure sum, with different "
                     "requests. Two masked replies, or both kinds of shares of one client, would reveal a "
                     "single reply"
                 )
             return (place / step).read_bytes()
         if list(saved.asked) != list(STEPS[: STEPS.index(step)]) or saved.party is None:
-            raise WireError(f"client {i} was asked for {step} after {list(saved.asked)}: the steps are {list(STEPS)}")
+            raise WireError(f"{name_of(i)} was asked for {step} after {list(saved.asked)}: the steps are {list(STEPS)}")
         party = Party.read(saved.party)
         if step == STEPS[2]:
             answer = self._masked(party, letter, run, cohort, host)
@@ -202,7 +203,7 @@ class Sums:
                 listed = len(read_keyring(self.keyring))
                 if cohort > listed:
                     raise WireError(
-                        f"client {self.client} refuses: the server says that {cohort} clients are in the secure sum, "
+                        f"{name_of(self.client)} refuses: the server says that {cohort} clients are in the secure sum, "
                         f"but its keyring {self.keyring.name} has {listed}"
                     )
             # The threshold says how many clients may be missing; the client uses its own, not the server's.
@@ -221,12 +222,12 @@ class Sums:
         name = session_name(e, run, nonce, letter["common"], [self.terms, request.values])
         if e.blocks != ((i,),) or party.session != name or request.run != run:
             raise WireError(
-                f"client {i} refuses: its request or its settings do not match the name of the secure sum; "
+                f"{name_of(i)} refuses: its request or its settings do not match the name of the secure sum; "
                 "if clients trained on different models, the server could tell them apart"
             )
         weights = e.weights
         if weights is None or len(weights) != cohort or i not in weights or e.p.keys() != weights.keys():
-            raise WireError(f"client {i} did not get the weights and p of the {cohort} clients in the secure sum")
+            raise WireError(f"{name_of(i)} did not get the weights and p of the {cohort} clients in the secure sum")
         self.settings.check_weights(i, "weights", weights, party.least)
         self.settings.check_weights(i, "p", e.p, party.least)
         client_host = host(request)
@@ -251,7 +252,7 @@ class Sums:
             return
         if clip is None or clip.noise < float(method.noise or 0.0):
             raise WireError(
-                f"client {self.client} refuses: its recipe adds noise={method.noise} to its share of a sum, but the "
+                f"{name_of(self.client)} refuses: its recipe adds noise={method.noise} to its share of a sum, but the "
                 f"server asks for {0.0 if clip is None else clip.noise:g}"
             )
 

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, NoReturn
 
 from ...contract.errors import RecipeError, WireError
+from ...contract.place import name_of
 from ...contract.tuned import split
 from ...recipe import Recipe
 from ...recipe.user_code import is_own
@@ -105,7 +106,7 @@ def refuse_kind(node: Mapping[str, Any], r: Recipe, client: int) -> None:
 
 
 def _unserved(client: int, what: str, serves: list[str]) -> NoReturn:
-    raise RecipeError(f"client {client} does not serve {what}: its owner serves {', '.join(serves)}", "serve")
+    raise RecipeError(f"{name_of(client)} does not serve {what}: its owner serves {', '.join(serves)}", "serve")
 
 
 def _listed(node: Mapping[str, Any], key: str) -> list[str]:
@@ -124,7 +125,7 @@ def refuse_settings(node: Mapping[str, Any], config: Mapping[str, Any], client: 
         key = setting.partition("=")[0]
         if not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns):
             reason = f"its owner lets the server set {', '.join(patterns) or 'nothing'}"
-            raise RecipeError(f"client {client} does not let the server set {key}: {reason}", "allow")
+            raise RecipeError(f"{name_of(client)} does not let the server set {key}: {reason}", "allow")
 
 
 def refuse_weaker(node: Mapping[str, Any], mine: Recipe, requested: Recipe, client: int) -> None:
@@ -143,7 +144,7 @@ def refuse_weaker(node: Mapping[str, Any], mine: Recipe, requested: Recipe, clie
     for name, (ours, theirs) in protections.items():
         if "allow" in node and ours != theirs and not any(name in pattern for pattern in _listed(node, "allow")):
             raise RecipeError(
-                f"client {client} does not let the server change {name}: its recipe has {ours}, and the server asks "
+                f"{name_of(client)} does not let the server change {name}: its recipe has {ours}, and the server asks "
                 f"for {theirs}; its owner can allow this with --allow '{name}'",
                 "allow",
             )

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...contract import pytree
 from ...contract.errors import WireError
 from ...contract.message import is_finite
+from ...contract.place import name_of
 from ...wire.clip import Clip
 from ...wire.exchange import Exchange
 from .checked_json import Words
@@ -96,9 +97,9 @@ def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:
         gradient = content["gradient"]
         fit = isinstance(gradient, Tensor) and (gradient.shape, gradient.dtype) == (x.shape, x.dtype)
     except (WireError, KeyError, TypeError, AttributeError) as e:
-        raise WireError(f"client {client}'s answer to an evaluation cannot be decoded: {type(e).__name__}") from None
+        raise WireError(f"{name_of(client)}'s answer to an evaluation cannot be decoded: {type(e).__name__}") from None
     if not fit or not is_finite(gradient):
         raise WireError(
-            f"client {client}'s answer to an evaluation: its gradient is not a vector of {len(x)} finite numbers"
+            f"{name_of(client)}'s answer to an evaluation: its gradient is not a vector of {len(x)} finite numbers"
         )
     return figures, gradient

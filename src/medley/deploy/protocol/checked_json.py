@@ -8,6 +8,7 @@ from statistics import median_low
 from typing import Any, NoReturn
 
 from ...contract.errors import BudgetSpent, MedleyError, WireError
+from ...contract.place import name_of
 from ...transports.failures import describe, revive
 
 LONGEST = 1 << 24
@@ -86,7 +87,7 @@ def outliers(numbers: Mapping[int, float], what: str) -> Iterator[tuple[int, Wir
             yield (
                 i,
                 WireError(
-                    f"client {i}'s {what} is {number:.3g}, but the median of {len(numbers)} clients is {usual:.3g}: "
+                    f"{name_of(i)}'s {what} is {number:.3g}, but the median of {len(numbers)} clients is {usual:.3g}: "
                     'check its rows and its pace, or drop such replies with reply_policy.faulty = "drop"'
                 ),
             )

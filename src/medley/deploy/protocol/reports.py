@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...contract import Problem
 from ...contract.errors import BadData, WireError
+from ...contract.place import name_of
 from ...datasets import Dataset
 from ...numerics.scaling import Scaling
 from ...problems.network import NetworkProblem, SharedNetwork
@@ -214,7 +215,7 @@ class ClientReport:
     def read(cls, account: Mapping[str, Any], limits: ClientLimits | None = None) -> ClientReport:
         """Inverse of `plain`. Raises WireError, naming client and field, for values outside the limits."""
         limits = limits or ClientLimits()
-        words = Words(f"client {account.get('client')}'s account of its data", dict(account))
+        words = Words(f"{name_of(account.get('client'))}'s account of its data", dict(account))
         words.only(*cls.__annotations__)
         client = words.whole("client", 0, 1 << 30)
         classes = None if words.said["classes"] is None else words.whole("classes", 1, limits.classes)
@@ -245,7 +246,8 @@ class ClientReport:
         if difference is None:
             return ""
         return (
-            f"client {self.client} has {difference[0]}, client {other.client} {difference[1]}{_remedy(difference[0])}"
+            f"{name_of(self.client)} has {difference[0]}, {name_of(other.client)} {difference[1]}"
+            f"{_remedy(difference[0])}"
         )
 
     def namesake(self, others: Iterable[ClientReport], clients: int) -> str:
@@ -409,7 +411,7 @@ def agreed(r: ClientReport, limits: ClientLimits) -> str:
     )
     difference = r.names.differs(expected)
     return (
-        f"client {r.client} has {difference[0]}, the recipe's [clients] {difference[1]}{_remedy(difference[0])}"
+        f"{name_of(r.client)} has {difference[0]}, the recipe's [clients] {difference[1]}{_remedy(difference[0])}"
         if difference
         else ""
     )

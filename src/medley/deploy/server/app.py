@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ... import logs
 from ... import recipe as recipes
 from ...contract import Algorithm, MedleyError, Need, RecipeError, Unsupported, WireError
-from ...contract.errors import with_names
+from ...contract.place import name_of, naming
 from ...contract.tuned import split
 from ...federation.run import run
 from ...privacy.private import private_part
@@ -66,30 +66,14 @@ def server_app(recipe: str | Path, method: Method | None = None) -> ServerApp:
         events = Events(folder, listen=False)
         events.add("app", pid=os.getpid(), run=str(context.run_id))
         log = logging.getLogger("medley")
-        naming = Naming()
-        log.addFilter(naming)
+        names = dict[int, str]()
         try:
-            _run(grid, context, (folder, name), recipe, method, events, naming)
+            with naming(names):
+                _run(grid, context, (folder, name), recipe, method, events, names)
         finally:
-            log.removeFilter(naming)
             log.removeHandler(lines)
 
     return flwr_api.server_app(main)
-
-
-class Naming(logging.Filter):
-    """Replaces clients' numbers with their names in log lines, once the names are known."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: dict[int, str] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Change the line, and let it pass."""
-        if self.names:
-            record.msg = with_names(record.getMessage(), self.names)
-            record.args = ()
-        return True
 
 
 def _run(
@@ -99,7 +83,7 @@ def _run(
     recipe: str | Path,
     method: Method | None,
     events: Events,
-    naming: Naming,
+    names: dict[int, str],
 ) -> None:
     """Run an app, as described in `server_app`. Writes an error to the folder's events, in one sentence, and raises it.
 
@@ -108,14 +92,13 @@ def _run(
     """
     folder, name = place
     try:
-        fed, ours, r = _gathered(grid, context, recipe, method, events.add, folder, naming)
-        naming.names |= {c.client: c.name for c in fed.census.reports if c.name}
+        fed, ours, r = _gathered(grid, context, recipe, method, events.add, folder, names)
         events.add("data", clients={str(c.client): [asdict(task) for task in c.tasks] for c in fed.census.reports})
         terms = Terms.of(r, ours).digest
         goes_on = bool(context.run_config.get("resume")) and holds_run(folder)
         r = _seeded(r, ours, folder if goes_on else None)
         if fed.census.refused:
-            why = {str(i): with_names(why, naming.names) for i, why in fed.census.refused.items()}
+            why = {str(i): why for i, why in fed.census.refused.items()}
             events.add("refused", clients=why)
         r.save(folder / "recipe.toml")
         # Every round, because clients can go back only to the end of the previous round.
@@ -128,7 +111,7 @@ def _run(
         result = run(ours, fed, r.rounds, seed=r.seed, **{**r.options(), "progress": False, **options})
         result.save(folder)
     except Exception as e:
-        text = with_names(str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}", naming.names)
+        text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
         if (read_events(folder, 8192) or [{}])[-1].get("event") != "end":  # it failed outside the rounds
             events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, RecipeError))
         print(f"failed: {text.splitlines()[0] if text else e!r}", flush=True)
@@ -153,14 +136,13 @@ def _gathered(
     method: Method | None,
     note: Callable[..., object],
     folder: Path,
-    naming: Naming,
+    names: dict[int, str],
 ) -> tuple[RemoteFederation, Method, Recipe]:
-    """The clients, once they are connected and agree; the method; and the recipe. ``naming`` learns clients' names."""
+    """The clients, once they are connected and agree; the method; and the recipe. ``names`` learns clients' names."""
     r = settled(recipe, context.run_config)
     ours = r.only().methods()[0] if method is None else method
-    messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES)
+    messenger = Messenger(grid, float(context.run_config.get("timeout", 600)), folder / NODES, names)
     messenger.events = note
-    naming.names = messenger.names
     options = r.options()
     start = int(context.run_config.get("open", 0) or 0)
     n = clients_of(r, context)
@@ -204,7 +186,7 @@ def _agreed(i: int, account: dict[str, Any], terms: Terms, tolerant: bool) -> di
     if "refused" in account:
         return rest
     try:
-        terms.compare(Terms.read(Words(f"client {i}'s terms", account.get("terms"))), f"client {i}")
+        terms.compare(Terms.read(Words(f"{name_of(i)}'s terms", account.get("terms"))), name_of(i))
     except WireError as e:
         if not tolerant:
             raise

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...contract import PersonalModels, State, Vec, pytree
 from ...contract.errors import Diverged, MedleyError, WireError
+from ...contract.place import name_of
 from ...federation import fairness
 from ...federation.figures import AUROC, Summed, pooled_error
 from ...federation.row_sample import LEAST
@@ -81,7 +82,7 @@ class Figures:
     @classmethod
     def read(cls, client: int, raw: bytes, request: Asked) -> Figures:
         """The figures in an answer. Raises WireError, naming client and field, for invalid ones."""
-        return cls.of(Words.read(f"client {client}'s answer to an evaluation", raw), request)
+        return cls.of(Words.read(f"{name_of(client)}'s answer to an evaluation", raw), request)
 
     @classmethod
     def of(cls, words: Words, request: Asked) -> Figures:
@@ -233,7 +234,7 @@ class RemoteEvaluator:
                 continue
             personal = answer.own
             if personal is None:
-                log.warning("round %d: client %d's own model is not measured: %s", round, i, answer.why)
+                log.warning("round %d: %s's own model is not measured: %s", round, name_of(i), answer.why)
             else:
                 row |= ({} if personal.loss is None else {"loss": personal.loss}) | self._means({i: personal}, task)
             out.append(row | {f"server_{name}": value for name, value in server.items()})
@@ -294,7 +295,7 @@ class RemoteEvaluator:
             has_rows = [bool(census.tests[i, k]) for k in tests]
             expected = Asked(has_rows, loss and p[i] > 0, self.rows is not None, self._sums, acked is not None)
             try:
-                body = opened(raw, f"client {i}")
+                body = opened(raw, name_of(i))
                 if grad and expected.loss and gradients is not None:
                     body, gradients[i] = calls.opened_gradient(i, body, x)
                 measured = Figures.read(i, body, expected)
@@ -322,7 +323,7 @@ class RemoteEvaluator:
             failed[i] = error
             del figures[i]
         for i, why in sorted(failed.items()):
-            log.warning("round %d, evaluation: no answer of client %d: %s", round, i, why)
+            log.warning("round %d, evaluation: no answer of %s: %s", round, name_of(i), why)
             gradients.pop(i, None)
         if not figures and failed:
             raise next((e for e in failed.values() if isinstance(e, Diverged)), next(iter(failed.values())))
@@ -335,7 +336,7 @@ class RemoteEvaluator:
             assert isinstance(f, Summed)
             if not f.fits(torch.tensor(values, dtype=torch.float64), n):
                 raise WireError(
-                    f"client {i}'s answer to an evaluation: the sums of {name} are impossible for {n} test rows"
+                    f"{name_of(i)}'s answer to an evaluation: the sums of {name} are impossible for {n} test rows"
                 )
 
     def _sample(self, i: int, round: int, p: Mapping[int, float]) -> list[int]:

@@ -13,6 +13,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from ...contract.errors import MedleyError, WireError, named
+from ...contract.place import name_of
 from ...storage.atomic import write
 from ...transports.failures import ATTEMPTS
 from ..protocol import flwr_api
@@ -41,7 +42,7 @@ BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; doubled each time, up to 10."""
 
 CLOSED = (
-    "client {0} has left, but this run needs the same clients from the first round to the last: restart its node and "
+    "{0} has left, but this run needs the same clients from the first round to the last: restart its node and "
     "resume, or start the app with open= for clients that join and leave"
 )
 """The error that replaces the answers of a client that left a run without ``open=``."""
@@ -62,6 +63,7 @@ class Messenger:
 
     Args:
         file: stores the node of each client, so that a run can resume; default None: stores nothing
+        names: learns clients' names; default an own table
 
     Attributes:
         bound: Flower's node of each client, also of clients that a resumed run has not heard from yet
@@ -74,14 +76,16 @@ class Messenger:
         note: called when a client leaves
     """
 
-    def __init__(self, grid: Grid, timeout: float = 600.0, file: Path | None = None) -> None:
+    def __init__(
+        self, grid: Grid, timeout: float = 600.0, file: Path | None = None, names: dict[int, str] | None = None
+    ) -> None:
         self.grid = grid
         self.timeout = timeout
         self.file = file
         self.open = False
         self.bound: dict[int, int] = {} if file is None else _read(file)
         self.nodes: dict[int, int] = {}
-        self.names: dict[int, str] = {}
+        self.names = {} if names is None else names
         self.leaving, self.silent = set[int](), set[int]()
         self.events: Callable[..., object] = lambda event, **values: None
         self.note: Callable[[], object] = lambda: None
@@ -146,7 +150,7 @@ class Messenger:
                 time.sleep(POLL)
         why = f"no node that can be used is this client; refused: {'; '.join(refused.values())}"
         for i in {*range(clients)} - accounts.keys() if refused and members is None else ():
-            accounts[i] = {"client": i, "refused": f"client {i}: {why}"}
+            accounts[i] = {"client": i, "refused": f"{name_of(i)}: {why}"}
         self._keep()
         return dict(sorted(accounts.items()))
 
@@ -203,7 +207,7 @@ class Messenger:
             try:
                 account = self._account(node, answer, clients, self.bound)
                 if is_last(answer):
-                    raise MedleyError(f"client {account['client']} is leaving and joins no run")
+                    raise MedleyError(f"{name_of(account['client'])} is leaving and joins no run")
             except MedleyError as e:
                 self._put_aside(node, e)
                 continue
@@ -238,7 +242,7 @@ class Messenger:
             self._refuse(nodes - nodes_before)
         out = dict[int, tuple[bytes, int]]()
         if not self.open:
-            out = {i: (sealed_error(WireError(CLOSED.format(i))), 0) for i in self.leaving & letters.keys()}
+            out = {i: (sealed_error(WireError(CLOSED.format(name_of(i)))), 0) for i in self.leaving & letters.keys()}
         ids = {self.nodes[i]: i for i in letters if i in self.nodes and i not in self.leaving}
         for node, answer, size in self._send(kind, {n: letters[i] for n, i in ids.items()}):
             out[ids[node]] = answer, size
@@ -276,12 +280,12 @@ class Messenger:
         elif members:
             self._aside.add(node)
         else:
-            raise WireError(f"client {client} is leaving and serves no new run")
+            raise WireError(f"{name_of(client)} is leaving and serves no new run")
         return client in members
 
     def _leaves(self, client: int) -> None:
         self.leaving.add(client)
-        log.warning("client %d is leaving: this was its last answer", client)
+        log.warning("%s is leaving: this was its last answer", name_of(client))
         self.note()
 
     def _refuse(self, new: set[int]) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from ...contract import Client, Engine, PartlyShared, Problem, TaskView
 from ...contract.errors import BadData, MedleyError, RecipeError
+from ...contract.place import name_of
 from ...federation.rows import refuse_weights
 from ...federation.scenario import Scenario
 from ...federation.tasks import Planned, TaskPlan
@@ -66,6 +67,11 @@ class RemoteFederation:
             first = {"first": {name: t.tolist() for name, t in problem.own().items()}}
             problem.load_own(own_parts)
         return asdict(self.census.known) | first | {"base": base_of(problem)}
+
+    @property
+    def client_names(self) -> Mapping[int, str]:
+        """The clients' names by id, as far as they have some and have connected."""
+        return self.messenger.names
 
     def settings(self) -> dict[str, Any]:
         """The scenario's settings and the clients' numbers of rows, for the record."""
@@ -172,7 +178,7 @@ class RemoteSimulation(Planned):
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Raises MedleyError: the client's rows are on its SuperNode."""
-        raise MedleyError(f"client {i} runs on its SuperNode and cannot be built here: use the Flower transport")
+        raise MedleyError(f"{name_of(i)} runs on its SuperNode and cannot be built here: use the Flower transport")
 
     def evaluator(
         self,

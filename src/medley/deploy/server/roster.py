@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...contract.errors import BadData, MedleyError, WireError
+from ...contract.place import name_of
 from ...recipe.limits import ClientLimits
 from ...storage.atomic import write
 from ..protocol.reports import Census, ClientReport
@@ -119,7 +120,7 @@ class Roster:
                 joined[i] = account
             except MedleyError as e:
                 self.messenger.forget([i])
-                log.warning("client %d cannot join: %s", i, e)
+                log.warning("%s cannot join: %s", name_of(i), e)
         self.messenger.forget(left)
         if joined or left:
             self.kept.changes[round] = joined, left
@@ -139,7 +140,7 @@ class Roster:
         strange = {k for task, labels in tasks for k in task.labels if k not in labels}
         if (report.classes or 0) > (census.known.classes or 0) or strange:
             raise WireError(
-                f"client {report.client} has {report.classes} classes, of which {sorted(strange)} are new in their "
+                f"{name_of(report.client)} has {report.classes} classes, of which {sorted(strange)} are new in their "
                 f"task, but the run started with {census.known.classes} classes; start a new run with all of them"
             )
         reports = [report if i == report.client else r for i, r in enumerate(census.reports)]
@@ -180,7 +181,7 @@ class Roster:
         members = set(record.of(record.seen))
         for i in accounts.keys() & members:
             if dict(accounts[i]) != dict(founders[i]):
-                raise BadData(f"client {i}'s data has changed since it joined this run", client=i)
+                raise BadData(f"{name_of(i)}'s data has changed since it joined this run", client=i)
         for i in messenger.nodes.keys() - members:
             del messenger.nodes[i]  # it joins with the next round
         messenger.note = self.save

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...contract import BadData, MedleyError, RecipeError
+from ...contract.place import name_of
 from ...statistics.fit import Coefficients
 from ...statistics.prepare import Preparation
 from ...statistics.study import Study
@@ -61,7 +62,7 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         accounts = messenger.gather(clients_of(r, context), {"run": json.dumps(terms.plain()).encode()})
         names = dict[str, int]()
         for i, account in accounts.items():
-            name = Words(f"client {i}'s account", _agreed(i, account, terms, False)).text("name")
+            name = Words(f"{name_of(i)}'s account", _agreed(i, account, terms, False)).text("name")
             other = names.setdefault(name, i)
             if other != i:
                 raise BadData(f"clients {other} and {i} are both called {name!r}: give each node its own name")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...contract import MedleyError, WireError, nbytes, pytree
+from ...contract.place import name_of
 from ...secure import tables
 from ...secure.ring import Field, Ring
 from ...secure.tables import ID, Opening
@@ -73,7 +74,8 @@ class RemoteParties:
 
         def read(i: int, raw: bytes, size: int) -> bytes:
             if len(raw) not in (KEYS, KEYS + SIZE):
-                raise WireError(f"client {i}'s public keys have {len(raw)} bytes, not {KEYS}, or {KEYS + SIZE} signed")
+                message = f"public keys have {len(raw)} bytes, not {KEYS}, or {KEYS + SIZE} signed"
+                raise WireError(f"{name_of(i)}'s {message}")
             self._overhead[i] += size - KEYS
             self._signatures |= {i: raw[KEYS:]} if raw[KEYS:] else {}
             return raw[:KEYS]
@@ -92,7 +94,7 @@ class RemoteParties:
         }
 
         def read(i: int, raw: bytes, size: int) -> dict[int, bytes]:
-            shares = tables.unpacked(raw, SEALED, f"client {i}'s sealed shares", rosters[i].keys())
+            shares = tables.unpacked(raw, SEALED, f"{name_of(i)}'s sealed shares", rosters[i].keys())
             self._overhead[i] += size - len(raw) - len(parts[i]["roster"])
             return shares
 
@@ -109,7 +111,7 @@ class RemoteParties:
         self.layout = next(v.layout for v in came.values() if v.form == usual)
         for i, v in came.items():
             if v.form != usual:
-                text = f"client {i}'s reply has the fields {v.form:.200}, but the others' have {usual:.200}"
+                text = f"{name_of(i)}'s reply has the fields {v.form:.200}, but the others' have {usual:.200}"
                 self._failed(i, WireError(text))
                 continue
             up = v.values.nbytes
@@ -128,7 +130,7 @@ class RemoteParties:
 
         def read(i: int, raw: bytes, size: int) -> Opening:
             alive, left = requests[i]
-            shares = tables.unpacked(raw, SHARE, f"client {i}'s shares for the opening", [*alive, *left])
+            shares = tables.unpacked(raw, SHARE, f"{name_of(i)}'s shares for the opening", [*alive, *left])
             self._overhead[i] += size - len(raw) - ID * len(shares)
             return Opening({j: shares[j] for j in alive}, {j: shares[j] for j in left})
 
@@ -139,7 +141,7 @@ class RemoteParties:
     def _vector(self, i: int, raw: bytes, size: int) -> Vector:
         """Client i's masked reply. Raises WireError for other bytes."""
         e = self.exchange
-        who = f"client {i}'s masked answer to {self.exchange.method}, round {self.exchange.round}"
+        who = f"{name_of(i)}'s masked answer to {self.exchange.method}, round {self.exchange.round}"
         try:
             answer = pytree.from_bytes(raw, {})
             words = Words(who, {k: answer[k] for k in ("fields", "rows", "engines")})
@@ -168,7 +170,7 @@ class RemoteParties:
         out = dict[int, T]()
         for i, (raw, size) in sorted(self.messenger.send(f"query.{step}", letters).items()):
             try:
-                out[i] = read(i, opened(raw, f"client {i}"), size)
+                out[i] = read(i, opened(raw, name_of(i)), size)
             except MedleyError as e:
                 self._failed(i, e)
         return out

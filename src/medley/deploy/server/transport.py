@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...contract import MedleyError, State, WireError, pytree
 from ...contract.message import Packed, form_of, is_finite, nbytes
+from ...contract.place import name_of
 from ...secure.ring import Ring
 from ...wire.codec import resending
 from ...wire.connection import Host
@@ -126,7 +127,7 @@ class FlowerConnection:
         Raises MedleyError for an answer that cannot be read or believed.
         """
         who = _who(exchange, i)
-        raw = opened(answer, f"client {i}")
+        raw = opened(answer, name_of(i))
         try:
             content = pytree.from_bytes(raw, {})
             packed = resending(self.host.codec).decode(dict(content["reply"]), {}, self.host.problem.dtype)
@@ -170,7 +171,7 @@ class FlowerConnection:
 
 
 def _who(exchange: Exchange, i: int) -> str:
-    return f"client {i}'s answer to {exchange.method}, round {exchange.round}"
+    return f"{name_of(i)}'s answer to {exchange.method}, round {exchange.round}"
 
 
 def largest_of(packed: Packed) -> float:
