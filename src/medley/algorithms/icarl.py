@@ -189,8 +189,9 @@ class ICaRL(Algorithm[Server, Memory]):
         m = self.budget(me) // max(1, classes)
         if classes and not m and self.predict == "means":
             raise RecipeError(
-                f"ICaRL: {name_of(me.id)} may keep {self.budget(me)} exemplars, too few for one of each of its {classes} "
-                "classes, and a class without exemplars has no mean; pass a larger capacity=, or predict='head'",
+                f"ICaRL: {name_of(me.id)} may keep {self.budget(me)} exemplars, too few for one of each of its "
+                f"{classes} classes, and a class without exemplars has no mean; pass a larger capacity=, or "
+                "predict='head'",
                 "capacity",
             )
         for c in new:
