@@ -29,7 +29,7 @@ def federation(lr: float) -> md.Federation:
     return md.Federation(
         md.problems.Network(md.models.mlp(64, 10)),
         data=md.datasets.digits().split(0.2),
-        partition=md.scenarios.Dirichlet(clients=10, alpha=0.3),
+        partition=md.partitions.Dirichlet(clients=10, alpha=0.3),
         participation=0.5,
         validation=0.2,
         pace=md.scenarios.Pace(lr=lr, epochs=2, batch=32, optimizer=torch.optim.AdamW),

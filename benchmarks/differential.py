@@ -40,13 +40,13 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import medley as md
+from medley.codecs import Cast, Delta, Quantise, TopK
 from medley.contract.errors import MedleyError
 from medley.contract.needs import Need, needs_of
 from medley.recipe import methods
 from medley.storage.environment import environment
 from medley.storage.run_folder import holds_run
 from medley.transports import InProcess, Lossy, Processes
-from medley.wire.codecs import Cast, Delta, Quantise, TopK
 
 VALUES = ("LeastSquares", "Values")
 NAMES = [name for name in methods() if name != "TARGET"]  # it has no defaults
@@ -109,12 +109,12 @@ class Case:
             "pace": md.scenarios.Pace(**{k: LAWS.get(v, v) if isinstance(v, str) else v for k, v in self.pace}),
             "participation": self.participation
             if isinstance(self.participation, float)
-            else md.scenarios.Bernoulli(0.6),
+            else md.participation.Bernoulli(0.6),
         }
         if self.devices:
-            rest["devices"] = md.scenarios.Devices(speed=md.scenarios.LogUniform(10.0, 1000.0))
+            rest["devices"] = md.devices.Devices(speed=md.distributions.LogUniform(10.0, 1000.0))
         if self.stream:
-            rest["stream"] = md.scenarios.Split(tasks=2, mode="class")
+            rest["stream"] = md.tasks.Split(tasks=2, mode="class")
             rest["replay"] = md.replay.Ring(capacity=4, sample=2)
         if self.dealt == "clients":
             more = {} if self.problem in VALUES else {"classes": self.classes if self.problem != "Logistic" else 2}
@@ -130,9 +130,9 @@ class Case:
         targets = mapped(y, form)
         data = md.datasets.Dataset(rows, targets, rows[:4], targets[:4], classes=classes, weights=w)
         clients = max(1, min(len(self.sizes), len(y) // 3))
-        kind = md.scenarios.IID(clients)
+        kind = md.partitions.IID(clients)
         if self.dealt == "dirichlet" and classes:
-            kind = md.scenarios.Dirichlet(clients, alpha=1.0)
+            kind = md.partitions.Dirichlet(clients, alpha=1.0)
         return md.Federation(self.family(), data=data, partition=kind, **rest)
 
     def method_(self) -> Any:
@@ -153,8 +153,8 @@ class Case:
 
 
 LAWS: dict[str, Any] = {
-    "Uniform": md.scenarios.Uniform(0.02, 0.2),
-    "Integers": md.scenarios.Integers(1, 4),
+    "Uniform": md.distributions.Uniform(0.02, 0.2),
+    "Integers": md.distributions.Integers(1, 4),
     "step_decay": md.scenarios.step_decay(every=1, factor=0.5),
     "cosine": md.scenarios.cosine(rounds=3),
 }

@@ -32,9 +32,9 @@ def loss(share: float, rounds: int) -> None:
     stream = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
-        partition=md.scenarios.Dirichlet(clients=10, alpha=0.5),
+        partition=md.partitions.Dirichlet(clients=10, alpha=0.5),
         pace=md.scenarios.Pace(lr=0.3, steps=5),
-        stream=md.scenarios.Split(tasks=5, mode="class"),
+        stream=md.tasks.Split(tasks=5, mode="class"),
         replay=md.replay.Ring(capacity=40, sample=20),
     )
     print(f"| method | figure | no loss | {share:.0%} lost |\n|---|---|---|---|")
@@ -62,9 +62,9 @@ def clock(target: float, rounds: int) -> None:
     fed = md.Federation(
         md.problems.Network(md.models.mlp(64, 10, (32,))),
         data=md.datasets.digits(),
-        partition=md.scenarios.Dirichlet(clients=20, alpha=0.5),
+        partition=md.partitions.Dirichlet(clients=20, alpha=0.5),
         pace=md.scenarios.Pace(lr=0.1, epochs=2, batch=16),
-        devices=md.scenarios.phones(),
+        devices=md.devices.phones(),
     )
     ways = {
         "FedAvg, waits for all": (md.FedAvg(), md.ReplyPolicy()),

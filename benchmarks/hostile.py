@@ -31,11 +31,11 @@ import pyarrow.parquet
 import torch
 
 import medley as md
-from medley import datasets, replay, robust, scenarios, sinks
+from medley import datasets, devices, distributions, participation, partitions, replay, robust, scenarios, sinks, tasks
+from medley.codecs import Cast, Delta, Quantise, TopK
 from medley.contract.errors import MedleyError
 from medley.recipe import methods
 from medley.transports import Lossy, Processes
-from medley.wire.codecs import Cast, Delta, Quantise, TopK
 
 TABLE = Path(__file__).resolve().with_suffix(".json")
 
@@ -64,8 +64,8 @@ def used(**parts: Any) -> Any:
     options = {k: parts.pop(k) for k in [*parts] if k in ("transport", "codec", "reply_policy", "secure")}
     method = parts.pop("method", md.FedAvg())
     settings = {"problem": md.problems.Softmax(mu=1e-2), "clients": CLIENTS, **parts}
-    if "partition" in settings or isinstance(settings.get("stream"), scenarios.Split):
-        settings |= {"partition": settings.get("partition", scenarios.IID(2)), "data": settings.get("data", DATA)}
+    if "partition" in settings or isinstance(settings.get("stream"), tasks.Split):
+        settings |= {"partition": settings.get("partition", partitions.IID(2)), "data": settings.get("data", DATA)}
         del settings["clients"]
     return md.run(method, md.Federation(**settings), 1, **options, progress=False, throw=False)
 
@@ -74,7 +74,7 @@ def calls() -> dict[str, Call]:
     """Public calls: the function, arguments that work, and a use of what it makes."""
     fed = md.Federation(md.problems.Softmax(mu=1e-2), clients=CLIENTS, test=(X, Y))
     validated = md.Federation(
-        md.problems.Softmax(mu=1e-2), data=DATA.split(validation=0.25), partition=scenarios.IID(2)
+        md.problems.Softmax(mu=1e-2), data=DATA.split(validation=0.25), partition=partitions.IID(2)
     )
     quick: dict[str, Any] = {"rounds": 1, "progress": False, "throw": False}
     nothing: Callable[[Any], Any] = lambda value: value
@@ -102,7 +102,7 @@ def calls() -> dict[str, Call]:
         "datasets.Dataset": (
             md.datasets.Dataset,
             {"X": DATA.X, "y": DATA.y, "classes": 3},
-            lambda value: used(data=value, partition=scenarios.IID(2)),
+            lambda value: used(data=value, partition=partitions.IID(2)),
         ),
         **parts_of_runs(),
         **{name: (kind, {}, nothing) for name, kind in methods().items() if name != "TARGET"},  # it has no defaults
@@ -114,15 +114,15 @@ def parts_of_runs() -> dict[str, Call]:
     out: dict[str, Call] = {}
     parts: dict[str, tuple[str, Any, Mapping[str, Any]]] = {
         "scenarios.Pace": ("pace", scenarios.Pace, {}),
-        "scenarios.Devices": ("devices", scenarios.Devices, {}),
-        "scenarios.IID": ("partition", scenarios.IID, {"clients": 2}),
-        "scenarios.Dirichlet": ("partition", scenarios.Dirichlet, {"clients": 2, "alpha": 1.0}),
-        "scenarios.Labels": ("partition", scenarios.Labels, {"clients": 2, "per_client": 2}),
-        "scenarios.Shards": ("partition", scenarios.Shards, {"clients": 2, "per_client": 2}),
-        "scenarios.Quantity": ("partition", scenarios.Quantity, {"clients": 2, "alpha": 1.0}),
-        "scenarios.Bernoulli": ("participation", scenarios.Bernoulli, {"p": 0.5}),
-        "scenarios.Fraction": ("participation", scenarios.Fraction, {"fraction": 0.5}),
-        "scenarios.Split": ("stream", scenarios.Split, {"tasks": 3, "mode": "class"}),
+        "devices.Devices": ("devices", devices.Devices, {}),
+        "partitions.IID": ("partition", partitions.IID, {"clients": 2}),
+        "partitions.Dirichlet": ("partition", partitions.Dirichlet, {"clients": 2, "alpha": 1.0}),
+        "partitions.Labels": ("partition", partitions.Labels, {"clients": 2, "per_client": 2}),
+        "partitions.Shards": ("partition", partitions.Shards, {"clients": 2, "per_client": 2}),
+        "partitions.Quantity": ("partition", partitions.Quantity, {"clients": 2, "alpha": 1.0}),
+        "participation.Bernoulli": ("participation", participation.Bernoulli, {"p": 0.5}),
+        "participation.Fraction": ("participation", participation.Fraction, {"fraction": 0.5}),
+        "tasks.Split": ("stream", tasks.Split, {"tasks": 3, "mode": "class"}),
         "replay.Ring": ("replay", replay.Ring, {"capacity": 4, "sample": 2}),
         "replay.Reservoir": ("replay", replay.Reservoir, {"capacity": 4, "sample": 2}),
         "scenarios.Attack": ("attack", scenarios.Attack, {"kind": "backdoor", "share": 0.5, "patch": 1}),
@@ -130,15 +130,15 @@ def parts_of_runs() -> dict[str, Call]:
         "SecureSum": ("secure", md.SecureSum, {}),
         "transports.Processes": ("transport", Processes, {"workers": 1}),
         "transports.Lossy": ("transport", Lossy, {}),
-        "wire.codecs.Cast": ("codec", Cast, {}),
-        "wire.codecs.Quantise": ("codec", Quantise, {}),
-        "wire.codecs.TopK": ("codec", TopK, {}),
-        "wire.codecs.Delta": ("codec", Delta, {"inner": Quantise()}),
+        "codecs.Cast": ("codec", Cast, {}),
+        "codecs.Quantise": ("codec", Quantise, {}),
+        "codecs.TopK": ("codec", TopK, {}),
+        "codecs.Delta": ("codec", Delta, {"inner": Quantise()}),
         "problems.Softmax": ("problem", md.problems.Softmax, {}),
         "problems.Network": ("problem", md.problems.Network, {"module": md.models.mlp(2, 3, (3,))}),
     }
     for name, (key, kind, arguments) in parts.items():
-        with_stream = {"stream": scenarios.Split(tasks=3, mode="class")} if key == "replay" else {}
+        with_stream = {"stream": tasks.Split(tasks=3, mode="class")} if key == "replay" else {}
         out[name] = kind, arguments, lambda value, key=key, more=with_stream: used(**{key: value}, **more)  # type: ignore[misc]
     rules: Callable[[Any], Any] = lambda value: used(method=md.Robust(md.FedAvg(), value), **SIX)
     out |= {f"robust.{name}": (getattr(robust, name), arguments, rules) for name, arguments in RULES.items()}
@@ -147,9 +147,9 @@ def parts_of_runs() -> dict[str, Call]:
     private = {"method": md.FedAvg(), "noise": 1.0, "clip": 0.5}
     out["Private"] = md.Private, private, lambda value: used(method=value, **SIX)
     for law in ("Uniform", "LogUniform", "Integers", "Normal", "Constant"):
-        kind = getattr(scenarios, law)
+        kind = getattr(distributions, law)
         arguments = {"Normal": {"mean": 0.1, "std": 0.01}, "Constant": {"v": 0.1}}.get(law, {"low": 1, "high": 2})
-        out[f"scenarios.{law}"] = kind, arguments, lambda value: used(pace=scenarios.Pace(lr=value))
+        out[f"distributions.{law}"] = kind, arguments, lambda value: used(pace=scenarios.Pace(lr=value))
     return out
 
 
@@ -258,7 +258,7 @@ def tried(call: Call, name: str, parameter: str, value: Any) -> str:
             return "taken"  # the check comes before the import
         key = getattr(e, "key", None)
         # A law shows a value when a client draws it.
-        is_law = name.startswith("scenarios.") and "Pace(" in str(e)
+        is_law = name.startswith("distributions.") and "Pace(" in str(e)
         named = parameter in str(e) or key == parameter or parameter.rstrip("s") in str(e) or is_law
         return "refused" if named or isinstance(e, md.BadData) else f"refused without its name: {e}"
     except Slow:

@@ -42,7 +42,7 @@ def memories(clients: int) -> tuple[md.Federation, md.contract.algorithm.Algorit
 
 def federation(module: torch.nn.Module, clients: int, fraction: float) -> md.Federation:
     data = md.datasets.gaussian_classes(clients, 784, 10, seed=0)
-    parts = md.scenarios.IID(len(data.X))
+    parts = md.partitions.IID(len(data.X))
     pace = md.scenarios.Pace(lr=0.01, batch=None)
     return md.Federation(md.problems.Network(module), data=data, partition=parts, pace=pace, participation=fraction)
 

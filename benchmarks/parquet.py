@@ -62,8 +62,8 @@ def main() -> None:
         fed = md.Federation(
             md.problems.Network(torch.nn.Linear(COLUMNS, 10)),
             data=data,
-            partition=md.scenarios.ByKey("client"),
-            participation=md.scenarios.Fraction(100 * EACH / rows),
+            partition=md.partitions.ByKey("client"),
+            participation=md.participation.Fraction(100 * EACH / rows),
             pace=md.scenarios.Pace(lr=0.05, steps=2, batch=10),
         )
         md.run(md.FedAvg(), fed, 3, eval_rows=1000, eval_every=3, progress=False)

@@ -40,7 +40,7 @@ class Watched:
     """A share of the clients; looks at the clock, since that begins a round."""
 
     def __init__(self, share: float) -> None:
-        self.rule = md.scenarios.Fraction(share)
+        self.rule = md.participation.Fraction(share)
         self.began = list[float]()
 
     def draw(self, round: int, sizes: np.ndarray, seed: int) -> np.ndarray:
@@ -59,7 +59,7 @@ def measure(method: str, clients: int) -> dict[str, float]:
         md.problems.Softmax(),
         data=data,
         classes=10,
-        partition=md.scenarios.IID(clients),
+        partition=md.partitions.IID(clients),
         pace=md.scenarios.Pace(lr=0.05, steps=2, batch=2),
         participation=who,
     )

@@ -35,7 +35,7 @@ BEGAN: list[float] = []
 
 
 @dataclass(frozen=True)
-class Clock(md.scenarios.Bernoulli):
+class Clock(md.participation.Bernoulli):
     """Looks at the clock whenever a cohort is drawn, which is when a round begins."""
 
     def draw(self, round: int, sizes: Any, seed: int) -> Any:

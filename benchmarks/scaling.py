@@ -46,10 +46,10 @@ def case(clients: int, k: int, hidden: tuple[int, ...] = (), tasks: int = 1, row
     fed = md.Federation(
         family,
         data=md.datasets.gaussian_classes(int(1.25 * clients * rows), FEATURES, CLASSES, seed=0),
-        partition=md.scenarios.IID(clients),
+        partition=md.partitions.IID(clients),
         pace=md.scenarios.Pace(lr=0.05, steps=2, batch=rows // 2),
         participation=who,
-        stream=md.scenarios.Split(tasks=tasks) if tasks > 1 else None,
+        stream=md.tasks.Split(tasks=tasks) if tasks > 1 else None,
     )
 
     def rounds() -> list[float]:

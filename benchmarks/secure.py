@@ -34,7 +34,7 @@ def main() -> None:
     n = a.clients * a.rows
     data = md.datasets.Dataset(torch.randn(n, 784, generator=rng), torch.randint(10, (n,), generator=rng), classes=10)
     pace = md.scenarios.Pace(lr=0.05, epochs=1, batch=32)
-    fed = md.Federation(md.problems.Network(network()), data=data, partition=md.scenarios.IID(a.clients), pace=pace)
+    fed = md.Federation(md.problems.Network(network()), data=data, partition=md.partitions.IID(a.clients), pace=pace)
     cost = {}
     for name, secure in (("plain", None), ("secure", md.SecureSum())):
         began = time.process_time()

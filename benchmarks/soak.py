@@ -26,11 +26,11 @@ import torch
 from scipy import stats
 
 import medley as md
+from medley.codecs import Delta, Quantise
 from medley.storage.history import history_of
 from medley.storage.result import Result
 from medley.storage.run_folder import holds_run
 from medley.transports import InProcess, Lossy, Processes
-from medley.wire.codecs import Delta, Quantise
 
 BOUND = 4096
 """Bytes a round that memory may grow by, and yet be called flat: less than half of the model below."""
@@ -60,17 +60,17 @@ def jobs() -> dict[str, Job]:
     """A run or two of every family of methods."""
     toy = md.problems.quadratics(clients=10)
     curved = md.problems.logistic(clients=10, d=20, mu=1e-4)
-    uneven = md.scenarios.Pace(lr=md.scenarios.Uniform(0.02, 0.1), epochs=md.scenarios.Integers(1, 10), batch=4)
+    uneven = md.scenarios.Pace(lr=md.distributions.Uniform(0.02, 0.1), epochs=md.distributions.Integers(1, 10), batch=4)
     first = md.Federation(toy.problem, clients=toy.clients, pace=uneven, participation=0.5)
-    slow = md.scenarios.Devices(speed=[1000.0] * 8 + [50.0] * 2)
+    slow = md.devices.Devices(speed=[1000.0] * 8 + [50.0] * 2)
     late = md.Federation(toy.problem, clients=toy.clients, pace=uneven, devices=slow)
     second = md.Federation(curved.problem, clients=curved.clients)
     stream = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(5),
+        partition=md.partitions.IID(5),
         pace=md.scenarios.Pace(lr=0.3, steps=3),
-        stream=md.scenarios.Split(tasks=5, mode="class"),
+        stream=md.tasks.Split(tasks=5, mode="class"),
         replay=md.replay.Ring(capacity=40, sample=20),
     )
     patient = {"reply_policy": md.ReplyPolicy(replies=5, faulty="drop")}
@@ -213,7 +213,7 @@ def memory(on: str, rounds: int) -> None:
     fed = md.Federation(
         md.problems.Network(md.models.mlp(64, 10, (32,))),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(clients),
+        partition=md.partitions.IID(clients),
         pace=md.scenarios.Pace(lr=0.01, steps=2, batch=32),
     )
     inner = {"local": InProcess, "processes": lambda: Processes(2), "ray": lambda: md.transports.Ray(2)}[on]()

@@ -24,7 +24,7 @@ MEDLEY = """
 import medley as md; tick()
 md.run; tick()  # what is imported when it is needed
 fed = md.Federation(
-    md.problems.Network(md.models.mlp(64, 10)), data=md.datasets.digits(), partition=md.scenarios.IID(10)
+    md.problems.Network(md.models.mlp(64, 10)), data=md.datasets.digits(), partition=md.partitions.IID(10)
 )
 md.run(md.FedAvg(), fed, rounds=1, progress=False); tick()
 """

@@ -40,7 +40,7 @@ def study(X: np.ndarray, y: np.ndarray) -> tuple[int, float]:
 def run(method: md.Algorithm, X: np.ndarray, y: np.ndarray, rounds: int) -> tuple[int, float] | None:
     """Rounds of a method until its loss is at its least value, and bytes that a site sends; None: not within these."""
     data = md.datasets.Dataset(torch.from_numpy(X), torch.from_numpy(y), classes=2)
-    fed = md.Federation(md.problems.Logistic(mu=1e-12), data=data, partition=md.scenarios.IID(SITES))
+    fed = md.Federation(md.problems.Logistic(mu=1e-12), data=data, partition=md.partitions.IID(SITES))
     least = md.run(md.Newton(), fed, 12, dtype="float64", progress=False).history[-1]["loss"]
     for row in md.run(method, fed, rounds, dtype="float64", progress=False).history:
         if row["loss"] - least < GAP:

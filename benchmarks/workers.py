@@ -58,7 +58,7 @@ def federation(model: str, clients: int) -> md.Federation:
     return md.Federation(
         md.problems.Network(network(model)),
         data=data,
-        partition=md.scenarios.IID(clients),
+        partition=md.partitions.IID(clients),
         pace=md.scenarios.Pace(lr=LR, epochs=1, batch=BATCH),
     )
 

@@ -99,7 +99,7 @@ def page() -> str:
         *(part(n, f) for n, f in schema.ANALYSES.items()),
         "## Laws",
         'In the place of a number in `[pace]` and `[devices]`: `lr = { kind = "Uniform", low = 0.01, high = 0.1 }`.',
-        *(part(n, f) for n, f in schema.LAWS.items()),
+        *(part(n, f) for n, f in schema.DISTRIBUTIONS.items()),
     ]
     return "\n\n".join(x for x in out if x) + "\n"
 

@@ -42,11 +42,11 @@ class Rows(nn.Module):
 data = md.datasets.digits()
 half = data.where(lambda X, y: y < 5, "the digits 0 to 4"), data.where(lambda X, y: y >= 5, "the digits 5 to 9")
 pace = md.scenarios.Pace(lr=0.05, epochs=2)
-central = md.Federation(md.problems.Network(Rows()), data=half[0], partition=md.scenarios.IID(1), pace=pace)
+central = md.Federation(md.problems.Network(Rows()), data=half[0], partition=md.partitions.IID(1), pace=pace)
 net = md.run(md.FedAvg(), central, rounds=10, progress=False).model.requires_grad_(False)
 net.embed, net.mix, net.head = Lora(net.embed), Lora(net.mix), nn.Linear(32, 10)
 problem = md.problems.Network(net, shared=["*.down.*", "*.up.*"], start="module")
-fed = md.Federation(problem, data=half[1], partition=md.scenarios.Labels(10, 2), own_test=True, pace=pace)
+fed = md.Federation(problem, data=half[1], partition=md.partitions.Labels(10, 2), own_test=True, pace=pace)
 result = md.run(md.FedAvg(), fed, rounds=20, clients_every=2, progress=False)
 print(f"{len(result.x)} of {sum(p.numel() for p in net.parameters())} parameters travel")
 personal = [row for row in result.history if "personal_accuracy" in row]

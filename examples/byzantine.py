@@ -21,7 +21,7 @@ def last(method, share):
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
-        partition=md.scenarios.Dirichlet(20, 1.0, minimum=10),
+        partition=md.partitions.Dirichlet(20, 1.0, minimum=10),
         pace=md.scenarios.Pace(lr=0.3),
         weights="uniform",
         attack=md.scenarios.Attack("ipm", share=share, strength=10.0),

@@ -19,7 +19,7 @@ f_star = md.run(md.Newton(), md.Federation(loss, clients=sites), 20, progress=Fa
 
 def gaps(share: float, rounds: int) -> list[Line]:
     """Curves of f(x) − f* where clients take 1 to 20 steps a round, and this share of them takes part."""
-    pace = md.scenarios.Pace(lr=0.05, epochs=md.scenarios.Integers(1, 20), batch=None)
+    pace = md.scenarios.Pace(lr=0.05, epochs=md.distributions.Integers(1, 20), batch=None)
     fed = md.Federation(loss, clients=sites, f_star=f_star, participation=share, pace=pace)
     out = []
     for k, (name, method) in enumerate(methods.items()):

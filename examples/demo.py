@@ -16,10 +16,10 @@ def main() -> None:
     fed = md.Federation(
         md.problems.Network(md.models.mlp(64, 10)),
         data=md.datasets.digits(),
-        partition=md.scenarios.Dirichlet(clients=100, alpha=0.1),
+        partition=md.partitions.Dirichlet(clients=100, alpha=0.1),
         pace=md.scenarios.Pace(
-            lr=md.scenarios.Uniform(0.01, 0.1),
-            epochs=md.scenarios.Integers(1, 10),
+            lr=md.distributions.Uniform(0.01, 0.1),
+            epochs=md.distributions.Integers(1, 10),
             batch=32,
         ),
         participation=0.1,

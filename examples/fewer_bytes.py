@@ -3,13 +3,13 @@
 import numpy as np
 
 import medley as md
+from medley.codecs import Cast, Quantise, TopK
 from medley.report.figures import Line, lines
-from medley.wire.codecs import Cast, Quantise, TopK
 
 fed = md.Federation(
     md.problems.Network(md.models.mlp(64, 10, (32,))),
     data=md.datasets.digits(),
-    partition=md.scenarios.Dirichlet(clients=20, alpha=0.5),
+    partition=md.partitions.Dirichlet(clients=20, alpha=0.5),
     pace=md.scenarios.Pace(lr=0.2, epochs=2),
 )
 codecs = {

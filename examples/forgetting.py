@@ -11,9 +11,9 @@ from medley.report.figures import Line, lines
 fed = md.Federation(
     md.problems.Network(md.models.mlp(64, 10)),
     data=md.datasets.digits().flatten(),
-    partition=md.scenarios.Dirichlet(clients=5, alpha=0.5),  # within every task
+    partition=md.partitions.Dirichlet(clients=5, alpha=0.5),  # within every task
     pace=md.scenarios.Pace(lr=0.1, epochs=2),
-    stream=md.scenarios.Split(tasks=5, mode="class"),
+    stream=md.tasks.Split(tasks=5, mode="class"),
     replay=md.replay.Ring(capacity=40, sample=20),
 )
 curves = []

@@ -26,9 +26,9 @@ minima = [np.linalg.lstsq(X[rows], y[rows], rcond=None)[0] for rows in halves]
 fed = md.Federation(
     md.problems.LeastSquares(),
     data=md.datasets.Dataset(X, y, np.tile(np.eye(2), (2, 1)), np.zeros(4), keys={"client": client}),
-    partition=md.scenarios.ByKey("client"),
+    partition=md.partitions.ByKey("client"),
     pace=md.scenarios.Pace(lr=0.2, epochs=10, batch=None),
-    stream=md.scenarios.TimeOrder(tasks=2),
+    stream=md.tasks.TimeOrder(tasks=2),
     replay=md.replay.Reservoir(capacity=40),
 )
 methods = {

@@ -13,7 +13,7 @@ def last(method, alpha):
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
-        partition=md.scenarios.Dirichlet(clients=30, alpha=alpha),
+        partition=md.partitions.Dirichlet(clients=30, alpha=alpha),
         pace=md.scenarios.Pace(lr=0.3, epochs=3),
         participation=0.2,
     )

@@ -11,9 +11,9 @@ from medley.report.figures import Line, lines
 fed = md.Federation(
     md.problems.Network(md.models.mlp(64, 10, (32,))),
     data=md.datasets.digits(),
-    partition=md.scenarios.Dirichlet(clients=20, alpha=0.3),
+    partition=md.partitions.Dirichlet(clients=20, alpha=0.3),
     pace=md.scenarios.Pace(lr=0.2),
-    devices=md.scenarios.phones(),
+    devices=md.devices.phones(),
 )
 five = md.ReplyPolicy(replies=5)
 curves = []

@@ -10,7 +10,7 @@ net = nn.Sequential(nn.Linear(64, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32,
 fed = md.Federation(
     md.problems.Network(net),
     data=md.datasets.digits(),
-    partition=md.scenarios.Dirichlet(clients=20, alpha=0.3),
+    partition=md.partitions.Dirichlet(clients=20, alpha=0.3),
     pace=md.scenarios.Pace(lr=0.1, epochs=2),
     participation=0.5,
 )

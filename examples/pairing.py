@@ -11,7 +11,7 @@ SEEDS = 10
 fed = md.Federation(
     md.problems.Softmax(mu=1e-3),
     data=md.datasets.digits(),
-    partition=md.scenarios.Dirichlet(clients=20, alpha=0.1),
+    partition=md.partitions.Dirichlet(clients=20, alpha=0.1),
     pace=md.scenarios.Pace(lr=0.3, epochs=3),
     participation=0.3,
 )

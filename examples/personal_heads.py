@@ -9,9 +9,9 @@ net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 fed = md.Federation(
     md.problems.Network(net),
     data=md.datasets.digits(),
-    partition=md.scenarios.Labels(clients=15, per_client=2),
+    partition=md.partitions.Labels(clients=15, per_client=2),
     own_test=True,  # each client has test rows of its own two labels
-    participation=md.scenarios.Fixed([range(13)]),  # clients 13 and 14 never take part
+    participation=md.participation.Fixed([range(13)]),  # clients 13 and 14 never take part
 )
 methods = (md.FedAvg(), md.LocalOnly(), md.FedAvgFT(), md.FedPer(), md.FedRep(head_epochs=5), md.Ditto(mu=0.1))
 rows = []

@@ -12,9 +12,9 @@ for k, clients in enumerate((30, 100, 300)):
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(clients),
+        partition=md.partitions.IID(clients),
         pace=md.scenarios.Pace(lr=0.5, epochs=2),
-        participation=md.scenarios.Bernoulli(0.3),  # the accountant counts on chance
+        participation=md.participation.Bernoulli(0.3),  # the accountant counts on chance
         weights="uniform",  # no client counts for more than another
     )
     accuracies = []

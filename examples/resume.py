@@ -14,8 +14,8 @@ from medley.report.figures import Line, lines
 fed = md.Federation(
     md.problems.Network(md.models.mlp(64, 10, (32,))),
     data=md.datasets.digits(),
-    partition=md.scenarios.Dirichlet(clients=20, alpha=0.1),
-    pace=md.scenarios.Pace(lr=0.1, epochs=md.scenarios.Integers(1, 5)),
+    partition=md.partitions.Dirichlet(clients=20, alpha=0.1),
+    pace=md.scenarios.Pace(lr=0.1, epochs=md.distributions.Integers(1, 5)),
     participation=0.3,  # cohorts, batches and paces are drawn by chance
 )
 

@@ -12,7 +12,7 @@ from medley.report.figures import Line, lines
 fed = md.Federation(
     md.problems.Softmax(mu=1e-3),
     data=md.datasets.digits(),
-    partition=md.scenarios.Dirichlet(clients=15, alpha=0.5, minimum=5),
+    partition=md.partitions.Dirichlet(clients=15, alpha=0.5, minimum=5),
     pace=md.scenarios.Pace(lr=0.5),
 )
 hidden = md.SecureSum(bound=10.0, threshold=0.6)

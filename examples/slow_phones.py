@@ -9,9 +9,9 @@ speed = [10.0 if i % 3 == 0 else 1000.0 for i in range(30)]  # row gradients a s
 fed = md.Federation(
     md.problems.Network(md.models.mlp(64, 10, (32,))),
     data=md.datasets.digits(),
-    partition=md.scenarios.Dirichlet(clients=30, alpha=0.5),
+    partition=md.partitions.Dirichlet(clients=30, alpha=0.5),
     pace=md.scenarios.Pace(lr=0.1),
-    devices=md.scenarios.Devices(speed=speed, up=1e5, down=1e6),
+    devices=md.devices.Devices(speed=speed, up=1e5, down=1e6),
 )
 all_of_them = None
 fast_ones = md.ReplyPolicy(replies=20)

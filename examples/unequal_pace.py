@@ -15,7 +15,7 @@ curves = []
 for k, method in enumerate((md.FedAvg(), md.FedNova(), md.SCAFFOLD(), md.FedNorton())):
     gaps = []
     for spread in SPREADS.tolist():
-        steps = md.scenarios.Integers(16 - spread, 16 + spread)  # drawn once for each client
+        steps = md.distributions.Integers(16 - spread, 16 + spread)  # drawn once for each client
         pace = md.scenarios.Pace(lr=0.3, epochs=steps, batch=None)
         fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=pace)
         gaps.append(md.run(method, fed, rounds=120, progress=False)["gap"][-1])

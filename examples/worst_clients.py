@@ -8,7 +8,7 @@ from medley.report.figures import Line, lines
 fed = md.Federation(
     md.problems.Network(md.models.mlp(64, 10, (32,))),
     data=md.datasets.digits(),
-    partition=md.scenarios.Dirichlet(clients=40, alpha=0.1, minimum=8),
+    partition=md.partitions.Dirichlet(clients=40, alpha=0.1, minimum=8),
     own_test=True,  # test rows are dealt like training rows
     pace=md.scenarios.Pace(lr=0.1, epochs=2),
     participation=0.25,

@@ -43,7 +43,7 @@ def ends(method: md.FedAvg, rounds: int, **how: object) -> str:
     toy = md.problems.quadratics(clients=10, d=10, seed=0)
     # Adam moves by lr a step whatever the gradient, so that a tenth of the lr has steps of a like length here.
     lr = 0.005 if how.keys() & {"momentum", "optimizer"} else 0.05
-    pace = md.scenarios.Pace(lr=lr, epochs=md.scenarios.Integers(1, 10), batch=None, **how)
+    pace = md.scenarios.Pace(lr=lr, epochs=md.distributions.Integers(1, 10), batch=None, **how)
     fed = md.Federation(toy.problem, clients=toy.clients, pace=pace)
     try:
         result = md.run(method, fed, rounds, throw=False, progress=False, eval_every=rounds // 10)

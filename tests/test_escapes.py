@@ -27,7 +27,7 @@ EVIL = '=cmd|"a"\n12:00:00 forged\x1b[2J\u202e}\\input{x}^~<script>alert(1)</scr
 @pytest.fixture(scope="module")
 def board() -> md.Board:
     data = md.datasets.gaussian_classes(60, 3, 2)
-    fed = md.Federation(md.problems.Softmax(mu=0.1), data=data, partition=md.scenarios.IID(3))
+    fed = md.Federation(md.problems.Softmax(mu=0.1), data=data, partition=md.partitions.IID(3))
     r = fed.run(md.FedAvg(), 1)
     r.method = EVIL
     return md.Board([r])
@@ -98,7 +98,7 @@ def test_lines_of_the_log() -> None:
 
 def test_prometheus(tmp_path: Path) -> None:
     data = md.datasets.gaussian_classes(60, 3, 2)
-    fed = md.Federation(md.problems.Softmax(mu=0.1), data=data, partition=md.scenarios.IID(3))
+    fed = md.Federation(md.problems.Softmax(mu=0.1), data=data, partition=md.partitions.IID(3))
     fed.run(md.FedAvg(), 1, checkpoint=tmp_path / "run")
     v = replace(run_view.view(tmp_path / "run"), method=EVIL)
     text = run_view.prometheus(v)

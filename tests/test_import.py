@@ -22,7 +22,7 @@ torchs = set(sys.modules)
 md.run
 assert gc.isenabled() and not hasattr(md, "gc")
 print(*sorted({*sys.modules} - torchs))
-fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 md.run(md.FedAvg(), fed, rounds=1, progress=False)
 print(*sorted({*sys.modules} - torchs))
 """

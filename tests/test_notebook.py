@@ -16,7 +16,7 @@ CELLS = [
 import medley as md
 from torch import nn
 data = md.datasets.digits()
-fed = md.Federation(md.problems.Network(nn.Linear(64, 10)), data=data, partition=md.scenarios.IID(clients=20))
+fed = md.Federation(md.problems.Network(nn.Linear(64, 10)), data=data, partition=md.partitions.IID(clients=20))
 fed
 """,
     "result = md.run(md.FedAvg(), fed, rounds=30)\nresult",

@@ -21,7 +21,7 @@ needs_tensorboard = pytest.mark.skipif(
 
 def federation() -> md.Federation:
     net = md.problems.Network(nn.Linear(64, 10))
-    return md.Federation(net, data=md.datasets.digits(), partition=md.scenarios.IID(clients=4))
+    return md.Federation(net, data=md.datasets.digits(), partition=md.partitions.IID(clients=4))
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

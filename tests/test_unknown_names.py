@@ -24,7 +24,7 @@ def study(**how: Any) -> md.statistics.Study:
 
 def fed(**how: Any) -> md.Federation:
     data = how.pop("data", None) or md.datasets.gaussian_classes(60, 3, 2)
-    partition = how.pop("partition", md.scenarios.IID(3))
+    partition = how.pop("partition", md.partitions.IID(3))
     return md.Federation(md.problems.Softmax(mu=0.1), data=data, partition=partition, **how)
 
 
@@ -60,13 +60,13 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "Federation: an argument": (lambda: fed(weigths="size"), "weigths"),
     "weights: a word": (lambda: fed(weights="sizze"), "sizze"),
     "weights: by client": (lambda: fed(weights={0: 1.0}), "weights"),
-    "keys: a column": (lambda: fed(partition=md.scenarios.ByKey("hospitl")).run(md.FedAvg(), 1), "hospitl"),
+    "keys: a column": (lambda: fed(partition=md.partitions.ByKey("hospitl")).run(md.FedAvg(), 1), "hospitl"),
     "membership: a client": (lambda: fed(membership=md.scenarios.Membership(joins={7: 2})).run(md.FedAvg(), 1), "7"),
     "membership: text": (lambda: md.scenarios.Membership(joins={"1": 2}), "'1'"),
     "membership: leaves": (lambda: fed(membership=md.scenarios.Membership(leaves={7: 2})).run(md.FedAvg(), 1), "7"),
     "pace: by client": (lambda: md.scenarios.Pace(lr={0: 0.1}), "lr"),
     "pace: an argument": (lambda: md.scenarios.Pace(lrr=0.1), "lrr"),
-    "devices: by client": (lambda: md.scenarios.Devices(speed={0: 1.0}), "speed"),
+    "devices: by client": (lambda: md.devices.Devices(speed={0: 1.0}), "speed"),
     "target: a figure": (lambda: run(target={"acuracy": 0.9}), "acuracy"),
     "target: text": (lambda: run(target={"accuracy": "high"}), "high"),
     "metrics: no function": (lambda: run(metrics={"mine": 3}), "mine"),

@@ -1,4 +1,4 @@
-"""The effect of each law of the scenarios on FedAvg, as four pictures: data, sizes, pace and participation.
+"""The effect of each difference between clients on FedAvg, as four pictures: data, sizes, pace and participation.
 
 Every curve is the mean of two seeds with the digits at 20 clients. Run with: python docs/tutorials/laws.py
 """
@@ -11,40 +11,39 @@ from typing import Any
 import numpy as np
 
 import medley as md
-from medley import scenarios as laws
 from medley.report.figures import Line, lines
 
 CLIENTS, ROUNDS, SEEDS = 20, 15, 2
 BASE: dict[str, Any] = {
-    "partition": laws.Dirichlet(CLIENTS, 0.3),
-    "pace": laws.Pace(lr=0.2, epochs=3),
+    "partition": md.partitions.Dirichlet(CLIENTS, 0.3),
+    "pace": md.scenarios.Pace(lr=0.2, epochs=3),
     "participation": None,
 }
 
 PICTURES: dict[str, dict[str, dict[str, Any]]] = {
     "data": {
-        "IID": {"partition": laws.IID(CLIENTS)},
-        "Dirichlet, α = 1": {"partition": laws.Dirichlet(CLIENTS, 1.0)},
-        "Dirichlet, α = 0.1": {"partition": laws.Dirichlet(CLIENTS, 0.1)},
-        "Shards, 2 a client": {"partition": laws.Shards(CLIENTS, 2)},
-        "Labels, 1 a client": {"partition": laws.Labels(CLIENTS, 1)},
+        "IID": {"partition": md.partitions.IID(CLIENTS)},
+        "Dirichlet, α = 1": {"partition": md.partitions.Dirichlet(CLIENTS, 1.0)},
+        "Dirichlet, α = 0.1": {"partition": md.partitions.Dirichlet(CLIENTS, 0.1)},
+        "Shards, 2 a client": {"partition": md.partitions.Shards(CLIENTS, 2)},
+        "Labels, 1 a client": {"partition": md.partitions.Labels(CLIENTS, 1)},
     },
     "sizes": {
-        "IID": {"partition": laws.IID(CLIENTS)},
-        "Quantity, α = 1": {"partition": laws.Quantity(CLIENTS, 1.0)},
-        "Quantity, α = 0.2": {"partition": laws.Quantity(CLIENTS, 0.2)},
+        "IID": {"partition": md.partitions.IID(CLIENTS)},
+        "Quantity, α = 1": {"partition": md.partitions.Quantity(CLIENTS, 1.0)},
+        "Quantity, α = 0.2": {"partition": md.partitions.Quantity(CLIENTS, 0.2)},
     },
     "pace": {
         "3 epochs": {},
-        "1 epoch": {"pace": laws.Pace(lr=0.2, epochs=1)},
-        "1 to 10 epochs": {"pace": laws.Pace(lr=0.2, epochs=laws.Integers(1, 10))},
-        "lr from 0.01 to 1": {"pace": laws.Pace(lr=laws.LogUniform(0.01, 1.0), epochs=3)},
+        "1 epoch": {"pace": md.scenarios.Pace(lr=0.2, epochs=1)},
+        "1 to 10 epochs": {"pace": md.scenarios.Pace(lr=0.2, epochs=md.distributions.Integers(1, 10))},
+        "lr from 0.01 to 1": {"pace": md.scenarios.Pace(lr=md.distributions.LogUniform(0.01, 1.0), epochs=3)},
     },
     "participation": {
         "everyone": {},
-        "a tenth": {"participation": laws.Fraction(0.1)},
-        "each by chance 0.1": {"participation": laws.Bernoulli(0.1)},
-        "5 groups in turn": {"participation": laws.Cyclic(5)},
+        "a tenth": {"participation": md.participation.Fraction(0.1)},
+        "each by chance 0.1": {"participation": md.participation.Bernoulli(0.1)},
+        "5 groups in turn": {"participation": md.participation.Cyclic(5)},
     },
 }
 """Curves of each picture, and the settings in which they differ from BASE."""

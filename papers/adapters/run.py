@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 import medley as md
 from medley.datasets import Dataset
-from medley.scenarios import Dirichlet, Pace
+from medley.partitions import Dirichlet
+from medley.scenarios import Pace
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tables"))

@@ -13,10 +13,10 @@ def net() -> Any:
 
 
 TABLES = {
-    "ci_dir": ("class", md.scenarios.Dirichlet(clients=5, alpha=0.1)),
-    "ci_iid": ("class", md.scenarios.IID(clients=5)),
-    "ti_dir": ("task", md.scenarios.Dirichlet(clients=5, alpha=0.1)),
-    "ti_iid": ("task", md.scenarios.IID(clients=5)),
+    "ci_dir": ("class", md.partitions.Dirichlet(clients=5, alpha=0.1)),
+    "ci_iid": ("class", md.partitions.IID(clients=5)),
+    "ti_dir": ("task", md.partitions.Dirichlet(clients=5, alpha=0.1)),
+    "ti_iid": ("task", md.partitions.IID(clients=5)),
 }
 """Task- and class-incremental, equal clients and label skew within every task."""
 
@@ -81,7 +81,7 @@ def federation(table: str, **changed: Any) -> md.Federation:
     """
     mode, partition = TABLES[table]
     if {"alpha", "clients"} & changed.keys():
-        partition = md.scenarios.Dirichlet(clients=changed.get("clients", 5), alpha=changed.get("alpha", 0.1))
+        partition = md.partitions.Dirichlet(clients=changed.get("clients", 5), alpha=changed.get("alpha", 0.1))
     capacity = changed.get("capacity", CAPACITY)
     sample = changed.get("sample", capacity // 2)
     data = md.datasets.fashion_mnist().take(n_train=12_500, n_test=2_500).pool(2).standardise().flatten()
@@ -90,7 +90,7 @@ def federation(table: str, **changed: Any) -> md.Federation:
         data=data,
         partition=partition,
         pace=md.scenarios.Pace(lr=1.0, epochs=2, batch=64),
-        stream=md.scenarios.Split(tasks=TASKS, mode=mode),
+        stream=md.tasks.Split(tasks=TASKS, mode=mode),
         replay=md.replay.Ring(capacity=capacity, sample=sample),
         validation=0.1,
     )

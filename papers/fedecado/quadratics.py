@@ -20,7 +20,9 @@ def main() -> None:
     H = torch.stack([X.T @ X / len(y) for X, y in toy.clients])
     b = torch.stack([X.T @ y / len(y) for X, y in toy.clients])
     plain = torch.linalg.solve(H.mean(0), b.mean(0))
-    pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.01, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
+    pace = md.scenarios.Pace(
+        lr=md.distributions.Uniform(0.01, 0.1), epochs=md.distributions.Integers(1, 10), batch=None
+    )
     print(f"{'clients':>8} {'L':>6}  {'FedECADO':>20}  {'as printed':>20}  distances to x*, to the plain mean's")
     for part in (None, 0.4):
         for L in (0.1, 0.3, 1.0, 3.0, 10.0):

@@ -103,7 +103,7 @@ def once(name: str, label: str, seed: int) -> dict[str, Any]:
     x0 = torch.cat([linear.weight.detach().flatten(), linear.bias.detach()])
     problem = md.problems.Network(linear, loss=md.problems.cox if name == "brca" else bce)
     pace = md.scenarios.Pace(lr=lr, steps=100, batch=how.batch)
-    fed = md.Federation(problem, data=data(name), partition=md.scenarios.ByKey("centre"), pace=pace)
+    fed = md.Federation(problem, data=data(name), partition=md.partitions.ByKey("centre"), pace=pace)
     result = md.run(method, fed, how.rounds, seed=seed, init=x0, throw=False, progress=False, eval_every=how.rounds)
     if result.status.outcome == "interrupted":
         raise KeyboardInterrupt

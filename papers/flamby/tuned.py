@@ -62,7 +62,7 @@ def once(name: str, label: str, point: Any, seed: int, tuning: bool) -> dict[str
     fed = md.Federation(
         problem,
         data=flamby.data(name),
-        partition=md.scenarios.ByKey("centre"),
+        partition=md.partitions.ByKey("centre"),
         pace=pace,
         validation=0.2 if tuning else 0.0,
     )

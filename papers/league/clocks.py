@@ -6,7 +6,10 @@ from data import adults, fashion, mnist, synthetic, tweets
 from registry import entry, federation, network
 
 import medley as md
-from medley.scenarios import IID, ByKey, Devices, Dirichlet, Labels, LogUniform, Pace, Quantity
+from medley.devices import Devices
+from medley.distributions import LogUniform
+from medley.partitions import IID, ByKey, Dirichlet, Labels, Quantity
+from medley.scenarios import Pace
 
 
 @entry(

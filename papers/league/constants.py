@@ -25,7 +25,9 @@ from scipy import stats
 import medley as md
 from medley.algorithms import fednorton
 from medley.algorithms.fednorton import descent, late
-from medley.scenarios import Devices, Integers, LogUniform, Pace
+from medley.devices import Devices
+from medley.distributions import Integers, LogUniform
+from medley.scenarios import Pace
 
 OUT = HERE / "constants.jsonl"
 LOST = 99.0

@@ -12,7 +12,9 @@ from registry import entry, federation, network
 from torch import nn
 
 import medley as md
-from medley.scenarios import ByKey, Dirichlet, Integers, Labels, LogUniform, Pace, Quantity, Shards
+from medley.distributions import Integers, LogUniform
+from medley.partitions import ByKey, Dirichlet, Labels, Quantity, Shards
+from medley.scenarios import Pace
 
 # Development.
 

@@ -47,7 +47,7 @@ class Cell:
     """A federation of NIID-Bench."""
 
     data: str
-    partition: md.scenarios.Partition
+    partition: md.partitions.Partition
     published: tuple[str, str, str, str]
     """Accuracy in per cent of FedAvg, SCAFFOLD, FedProx and FedNova. For 10 clients the best of all rounds, mean and
     deviation, from the replication in Flower's baselines; for 100 the mean of three runs on the leader board."""
@@ -62,7 +62,7 @@ class Cell:
     """None for NIID-Bench's of convolutions."""
 
 
-def hundred(partition: md.scenarios.Partition, published: tuple[str, str, str, str]) -> Cell:
+def hundred(partition: md.partitions.Partition, published: tuple[str, str, str, str]) -> Cell:
     """A row of CIFAR-10 with 100 clients."""
     return Cell("cifar10", partition, published, 0.1, 500, 5, 32, 3, small_images)
 
@@ -72,8 +72,8 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-labels = md.scenarios.Labels
-dirichlet = md.scenarios.Dirichlet
+labels = md.partitions.Labels
+dirichlet = md.partitions.Dirichlet
 CELLS = {
     "fashion-2": Cell("fashion_mnist", labels(10, 2), ("78.1 ± 2.5", "33.8 ± 41.2", "78.1 ± 1.0", "71.7 ± 2.3")),
     "mnist-1": Cell("mnist", labels(10, 1), ("19.3 ± 11.8", "9.9 ± .1", "51.8 ± 26.8", "52.6 ± 14.1")),

@@ -55,7 +55,7 @@ def fashion(lr: float, validation: float, seed: int) -> tuple[md.Federation, int
     """Twenty clients with two labels each, dealt by the seed, and the rounds."""
     data = md.datasets.fashion_mnist().take(6000, 4000).flatten()
     problem = md.problems.Network(md.models.mlp(784, 10, (64, 32)))
-    simulation = md.Federation(problem, data=data, partition=md.scenarios.Labels(20, 2), own_test=True).draw(seed)
+    simulation = md.Federation(problem, data=data, partition=md.partitions.Labels(20, 2), own_test=True).draw(seed)
     X, y = simulation.tasks[0].held  # type: ignore[misc]
     owner = simulation.tasks[0].owner
     clients = [(*simulation.clients.rows.of(0, i)[:2], X[owner == i], y[owner == i]) for i in range(20)]

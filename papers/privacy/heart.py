@@ -55,7 +55,7 @@ def once(epsilon: float | None, seed: int) -> dict[str, Any]:
     x0 = torch.cat([linear.weight.detach().flatten(), linear.bias.detach()])
     pace = md.scenarios.Pace(lr=0.001, steps=100, batch=how.batch)
     problem = md.problems.Network(linear, loss=flamby.bce)
-    fed = md.Federation(problem, data=flamby.data("heart"), partition=md.scenarios.ByKey("centre"), pace=pace)
+    fed = md.Federation(problem, data=flamby.data("heart"), partition=md.partitions.ByKey("centre"), pace=pace)
     method: Any = md.FedAvg()
     if epsilon is not None:
         method = md.Private(method, unit="row", epsilon=epsilon, delta=DELTA, rounds=how.rounds, clip=BOUND)

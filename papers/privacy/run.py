@@ -26,8 +26,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import medley as md
+from medley.distributions import Integers
+from medley.participation import Bernoulli
+from medley.partitions import Dirichlet
 from medley.report.figures.lines import Line, lines
-from medley.scenarios import Bernoulli, Dirichlet, Integers, Pace
+from medley.scenarios import Pace
 from medley.storage.atomic import replacing
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -30,8 +30,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import lying
 
 import medley as md
+from medley.partitions import Dirichlet
 from medley.runtime import streams
-from medley.scenarios import Attack, Dirichlet, Pace
+from medley.scenarios import Attack, Pace
 from medley.storage.atomic import replacing
 
 R = md.robust

@@ -24,12 +24,12 @@ import numpy as np
 import settings
 
 import medley as md
+from medley.codecs import Cast, Codec, Delta, Quantise, TwoWay
 from medley.report import figures
 from medley.storage.atomic import replacing
-from medley.wire.codecs import Cast, Codec, Delta, Quantise, TwoWay
 
 GOAL = 1e-8
-CHANNEL = md.scenarios.Pace(pairs=md.scenarios.Rayleigh(), redraw=True)
+CHANNEL = md.scenarios.Pace(pairs=md.distributions.Rayleigh(), redraw=True)
 
 
 class Trial(NamedTuple):

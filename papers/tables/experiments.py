@@ -13,7 +13,10 @@ from typing import Any
 import medley as md
 from medley.contract.algorithm import Algorithm
 from medley.datasets import Dataset
-from medley.scenarios import IID, Dirichlet, Integers, Pace, Split, Uniform
+from medley.distributions import Integers, Uniform
+from medley.partitions import IID, Dirichlet
+from medley.scenarios import Pace
+from medley.tasks import Split
 
 Method = Algorithm[Any, Any]
 Figures = tuple[float, ...]

@@ -1,9 +1,14 @@
 """All public names of `medley`, which imports them when one of them is first used."""
 
+from . import codecs as codecs
 from . import datasets as datasets
+from . import devices as devices
+from . import distributions as distributions
 from . import engines as engines
 from . import logs as logs
 from . import models as models
+from . import participation as participation
+from . import partitions as partitions
 from . import privacy as privacy
 from . import problems as problems
 from . import replay as replay
@@ -11,8 +16,8 @@ from . import robust as robust
 from . import scenarios as scenarios
 from . import sinks as sinks
 from . import statistics as statistics
+from . import tasks as tasks
 from . import transports as transports
-from . import wire as wire
 from .algorithms.ace import ACE as ACE
 from .algorithms.ace import ACED as ACED
 from .algorithms.afedpd import AFedPD as AFedPD

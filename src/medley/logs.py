@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .contract.errors import RecipeError
+from .contract.public import public
 from .contract.text import shown
 from .storage import atomic
 from .storage.as_json import plain
+
+__all__ = ["JSONLines", "TextLines", "lines"]
 
 
 class TextLines(logging.Formatter):
@@ -73,3 +76,6 @@ def lines(form: str = "text", to: str | Path | TextIO | None = None) -> logging.
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     return handler
+
+
+public(__name__)

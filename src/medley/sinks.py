@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .contract import MedleyError, checked
+from .contract.public import public
 from .runtime.versions import install
 
 __all__ = ["MLflow", "Sink", "TensorBoard", "WandB"]
@@ -132,3 +133,6 @@ def _client(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as e:
         raise MedleyError(f"sinks: {e}; {install(extra)}") from e
+
+
+public(__name__)

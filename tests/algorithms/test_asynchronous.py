@@ -16,7 +16,7 @@ from medley.storage import checkpoint
 from support.pairs import quick
 
 Q = md.problems.quadratics(clients=6)
-DEVICES = md.scenarios.Devices(speed=[1000.0] * 5 + [50.0], down=1e9, up=1e9, latency=0.01)
+DEVICES = md.devices.Devices(speed=[1000.0] * 5 + [50.0], down=1e9, up=1e9, latency=0.01)
 
 
 def run(method: Algorithm[Any, Any], replies: float | None, rounds: int = 8, **options: Any) -> md.Result:
@@ -112,7 +112,7 @@ def test_rounds_of_three_replies_reach_the_same_loss_sooner(seed: int):
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(6),
+        partition=md.partitions.IID(6),
         devices=DEVICES,
         pace=md.scenarios.Pace(lr=0.1),
     )

@@ -513,10 +513,10 @@ torch.set_num_threads(1)
 y = torch.cat([torch.arange(5 * 8) % 2, torch.arange(5 * 32) % 2 + 2])
 X = torch.randn(len(y), 3, 8, 8)
 fed = md.Federation(
-    md.problems.Network(md.models.resnet18(classes=4)), partition=md.scenarios.IID(5),
+    md.problems.Network(md.models.resnet18(classes=4)), partition=md.partitions.IID(5),
     data=md.datasets.Dataset(X, y, X[::50], y[::50], classes=4),
     pace=md.scenarios.Pace(lr=0.01, steps=2, batch=16), replay=md.replay.Ring(capacity=8),
-    stream=md.scenarios.Split(tasks=2, mode="class", classes=[0, 1, 2, 3]),
+    stream=md.tasks.Split(tasks=2, mode="class", classes=[0, 1, 2, 3]),
 )
 last = md.run(md.CFLAG.joint(), fed, rounds=1, progress=False).history[-1]
 print(last["memory_weight"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
@@ -558,9 +558,9 @@ def test_the_table_refuses_what_it_would_ignore(pace):
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(3),
+        partition=md.partitions.IID(3),
         pace=md.scenarios.Pace(lr=0.1, batch=16, **pace),
-        stream=md.scenarios.Split(tasks=5, mode="class"),
+        stream=md.tasks.Split(tasks=5, mode="class"),
         replay=md.replay.Ring(capacity=20),
     )
     with pytest.raises(md.RecipeError, match="form='svrg'"):
@@ -663,7 +663,7 @@ def test_the_last_layer_is_refused_where_it_is_not_linear_under_cross_entropy():
             clients=data,
             test=data[0],
             classes=4,
-            stream=md.scenarios.Split(tasks=2, mode="class"),
+            stream=md.tasks.Split(tasks=2, mode="class"),
             replay=md.replay.Ring(8),
             pace=md.scenarios.Pace(lr=0.1),
         )

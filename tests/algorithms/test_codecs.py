@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import medley as md
-from medley.wire.codecs import Quantise, TopK
+from medley.codecs import Quantise, TopK
 from support.oracles import federation, run
 
 FED = federation(md.problems.quadratics(clients=5, d=20, rows=(20, 30)), lr=0.05, epochs=2)

@@ -55,7 +55,7 @@ def test_at_rest_nothing_moves(lr, steps):
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_unequal_clients_get_to_the_optimum(seed):
     toy = md.problems.quadratics(clients=8, d=6, seed=seed)
-    fed = federation(toy, lr=md.scenarios.Uniform(0.02, 0.1), epochs=md.scenarios.Integers(2, 10))
+    fed = federation(toy, lr=md.distributions.Uniform(0.02, 0.1), epochs=md.distributions.Integers(2, 10))
     result = run(md.ECADO(), fed, 1500, seed=seed, eval_every=50, target={"grad_norm": 2e-9})
     assert result.status.outcome == "target"
     assert error(result, toy.x_star) < 1e-8

@@ -63,7 +63,7 @@ def by_hand(cohorts: list[tuple[int, ...]], method: md.FedAdamW) -> Tensor:
     return torch.cat([q.reshape(-1) for q in x])
 
 
-@pytest.mark.parametrize("participation", [None, md.scenarios.Fraction(0.5)])
+@pytest.mark.parametrize("participation", [None, md.participation.Fraction(0.5)])
 @pytest.mark.parametrize("method", [md.FedAdamW(), md.FedAdamW(0.9, 0.1, 0.8, 0.95, 1e-3)], ids=["default", "others"])
 def test_rounds_by_hand(method: md.FedAdamW, participation: Any) -> None:
     fed = federation(participation)

@@ -10,7 +10,7 @@ from medley.contract.errors import RecipeError
 from support.oracles import digits, error, federation, mean, quadratic_parts, run, states
 from support.toys import A_QUARTER_LOST, LossyTransport
 
-UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
+UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions.Integers(1, 10)}
 
 
 @pytest.mark.parametrize("server_lr", [1.0, "share"])

@@ -23,7 +23,7 @@ def first_task(fed: md.Federation) -> Tensor:
 
 def test_without_past_tasks_it_is_fedavg() -> None:
     one = stream(batch=4)
-    one.stream = md.scenarios.Split(tasks=1, mode="class")
+    one.stream = md.tasks.Split(tasks=1, mode="class")
     ours = go(md.FedAGEM(), one)
     assert torch.equal(ours.x, go(md.FedAvg(), one).x)
     assert ours.history[-1]["exchanges"] == 2

@@ -9,7 +9,7 @@ from support.oracles import error, federation, mean, quadratic_parts, run, state
 from support.pairs import quick
 from support.toys import A_QUARTER_LOST, LossyTransport
 
-UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
+UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions.Integers(1, 10)}
 
 
 @pytest.mark.parametrize("participation", [None, 0.5])

@@ -90,7 +90,7 @@ def by_hand(cohorts: list[tuple[int, ...]], ranks: tuple[int, ...]) -> Tensor:
 
 
 @pytest.mark.parametrize("ranks", [None, (1, 2, 2, 1)])
-@pytest.mark.parametrize("participation", [None, md.scenarios.Fraction(0.5)])
+@pytest.mark.parametrize("participation", [None, md.participation.Fraction(0.5)])
 def test_rounds_by_whole_products(participation: Any, ranks: Any) -> None:
     fed = federation(participation=participation)
     cohorts = [fed.draw(0).cohort(t) for t in range(1, 6)]

@@ -39,7 +39,7 @@ def test_rounds_by_hand(rule, participation):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_the_server_never_steps_short(rule):
-    fed = federation(md.problems.quadratics(10), 0.4, lr=0.05, epochs=md.scenarios.Integers(1, 5))
+    fed = federation(md.problems.quadratics(10), 0.4, lr=0.05, epochs=md.distributions.Integers(1, 5))
     steps = [row["server_step"] for row in run(md.FedExP(rule=rule), fed, 40).history[1:]]
     assert min(steps) >= 1
     assert max(steps) > 1

@@ -158,7 +158,7 @@ def test_unequal_quadratics_are_solved_where_fedavg_is_not(seed, participation, 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_unequal_logistic_regressions_are_solved_at_any_scale_of_the_learning_rates(seed, scale):
     toy = md.problems.logistic(clients=10, d=10, mu=0.01, seed=seed)
-    pace = {"lr": md.scenarios.Uniform(0.2 * scale, 2.0 * scale), "epochs": md.scenarios.Integers(1, 10)}
+    pace = {"lr": md.distributions.Uniform(0.2 * scale, 2.0 * scale), "epochs": md.distributions.Integers(1, 10)}
     rounds = int(500 / scale)
     result = run(method(), federation(toy, 0.4, **pace), rounds, seed=seed, eval_every=20, target={"grad_norm": 1e-10})
     assert result.status.outcome == "target"
@@ -253,12 +253,12 @@ def test_clients_that_are_at_rest_at_the_minimum_do_not_move_it(where, still):
 # Late replies
 
 
-SLOW = md.scenarios.Devices(speed=[1000.0] * 5 + [20.0], down=1e9, up=1e9, latency=0.01)
+SLOW = md.devices.Devices(speed=[1000.0] * 5 + [20.0], down=1e9, up=1e9, latency=0.01)
 
 
 def late(rounds: int, replies: int = 3, **options: Any) -> tuple[Synthetic, md.Result]:
     toy = md.problems.quadratics(clients=6)
-    pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.02, 0.1), epochs=md.scenarios.Integers(1, 6), batch=None)
+    pace = md.scenarios.Pace(lr=md.distributions.Uniform(0.02, 0.1), epochs=md.distributions.Integers(1, 6), batch=None)
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, devices=SLOW, pace=pace)
     policy = md.ReplyPolicy(replies=replies)
     return toy, run(method(), fed, rounds, reply_policy=policy, eval_every=rounds, **options)
@@ -306,7 +306,7 @@ def test_clients_that_reply_more_often_do_not_draw_the_node_to_their_minima():
     draw = [[torch.randn(k, dtype=torch.float64, generator=g) for k in (8, 64)] for _ in rows]
     clients = [(X, X @ w + 2 * noise) for X, (w, noise) in zip(rows, draw, strict=True)]
     best = torch.linalg.lstsq(torch.cat(rows), torch.cat([y for _, y in clients])[:, None]).solution[:, 0]
-    devices = md.scenarios.Devices(speed=[250.0, 500.0, 500.0, 1000.0, 4000.0, 500.0], down=1e9, up=1e9, latency=0.001)
+    devices = md.devices.Devices(speed=[250.0, 500.0, 500.0, 1000.0, 4000.0, 500.0], down=1e9, up=1e9, latency=0.001)
     pace = md.scenarios.Pace(lr=0.005, steps=[1, 2, 4, 8, 16, 32], batch=4)
     fed = md.Federation(LeastSquares(), clients=clients, pace=pace, devices=devices)
 

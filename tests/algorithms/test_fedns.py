@@ -82,7 +82,7 @@ def test_a_lost_sketch_is_left_out_of_both_sums():
 
 @pytest.mark.slow
 def test_many_outputs_and_bad_settings():
-    fed = md.Federation(md.problems.Softmax(mu=1e-2), data=md.datasets.digits(), partition=md.scenarios.IID(20))
+    fed = md.Federation(md.problems.Softmax(mu=1e-2), data=md.datasets.digits(), partition=md.partitions.IID(20))
     run = md.run(md.FedNS(k=100), fed, 3, progress=False)
     with pytest.raises(RecipeError, match=r"FedNS\(k=0\): must be a whole number"):
         md.FedNS(k=0)

@@ -11,7 +11,7 @@ SEEDS = [s if s < 1 else pytest.param(s, marks=pytest.mark.slow) for s in range(
 
 
 def unequal(toy, low, high):
-    return federation(toy, 0.4, lr=md.scenarios.Uniform(low, high), epochs=md.scenarios.Integers(1, 10))
+    return federation(toy, 0.4, lr=md.distributions.Uniform(low, high), epochs=md.distributions.Integers(1, 10))
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ def test_a_class_that_comes_again_keeps_exemplars_of_both_tasks() -> None:
         md.problems.Softmax(mu=0.01),
         clients=[(X, y)],
         test=(X, y),
-        stream=md.scenarios.Permuted(tasks=3),
+        stream=md.tasks.Permuted(tasks=3),
         pace=md.scenarios.Pace(lr=0.1),
     )
     method, x, memory = md.ICaRL(capacity=16), torch.zeros(16).double(), Memory()

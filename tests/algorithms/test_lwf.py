@@ -15,7 +15,7 @@ from support.continual import client, go, stream
 def test_without_a_teacher_it_is_fine_tuning() -> None:
     """In the first task; and, without weight, in mode "task" ever after."""
     one = stream("task")
-    one.stream = md.scenarios.Split(tasks=1)
+    one.stream = md.tasks.Split(tasks=1)
     assert torch.equal(go(md.LwF(), one).x, go(md.FineTune(), one).x)
     off = (go(md.LwF(lam=0.0), stream("task")).x - go(md.FineTune(), stream("task")).x).abs().max()
     assert off < 1e-14
@@ -63,7 +63,7 @@ def test_in_mode_task_every_old_head_is_distilled_apart() -> None:
     """With one more constant on a whole old head, its softmax is the same; with all old classes in one it is not."""
     digits = md.datasets.digits()
     fed = md.Federation(
-        md.problems.Softmax(), data=digits, partition=md.scenarios.IID(2), stream=md.scenarios.Split(tasks=5),
+        md.problems.Softmax(), data=digits, partition=md.partitions.IID(2), stream=md.tasks.Split(tasks=5),
         pace=md.scenarios.Pace(lr=0.1, steps=1, batch=None),
     )  # fmt: skip
     me = client(fed, 2)

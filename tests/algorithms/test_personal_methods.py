@@ -12,7 +12,7 @@ from torch import nn
 import medley as md
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
-from medley.scenarios import Fixed
+from medley.participation import Fixed
 from support.pairs import quick
 
 Q = md.problems.quadratics(clients=3, d=4, rows=(6, 10))

@@ -25,7 +25,7 @@ def model(method: Any, x: Tensor) -> Any:
 @pytest.mark.parametrize("method", quick(1, ALL), ids=lambda m: m.name)
 def test_without_past_tasks_it_is_fine_tuning(method: md.ERring) -> None:
     one = stream(batch=4)
-    one.stream = md.scenarios.Split(tasks=1, mode="class")
+    one.stream = md.tasks.Split(tasks=1, mode="class")
     assert torch.equal(go(method, one).x, go(md.FineTune(), one).x)
     assert not torch.equal(go(method, stream()).x, go(md.FineTune(), stream()).x)
 

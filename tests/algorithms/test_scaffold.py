@@ -12,7 +12,7 @@ from medley.contract.errors import RecipeError
 from support.oracles import digits, error, federation, mean, quadratic_parts, run, states, walk
 from support.toys import A_QUARTER_LOST, LossyTransport
 
-UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
+UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions.Integers(1, 10)}
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
@@ -85,8 +85,8 @@ def test_momentum_decay_and_schedules_keep_the_fixed_point():
     wd = 0.2
     x_star = torch.linalg.solve(mean(H, p) + wd * torch.eye(5).double(), mean(b, p))
     pace = UNEQUAL | {
-        "lr": md.scenarios.Uniform(0.02, 0.05),
-        "epochs": md.scenarios.Integers(1, 5),
+        "lr": md.distributions.Uniform(0.02, 0.05),
+        "epochs": md.distributions.Integers(1, 5),
         "momentum": 0.5,
         "weight_decay": wd,
     }

@@ -10,8 +10,8 @@ import torch
 from sklearn.datasets import load_breast_cancer
 
 import medley as md
+from medley.codecs import Delta, Quantise
 from medley.contract.errors import RecipeError
-from medley.wire.codecs import Delta, Quantise
 from support.oracles import error
 from support.pairs import quick
 from support.rig import Rig

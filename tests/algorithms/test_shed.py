@@ -256,7 +256,7 @@ def test_differences_make_the_new_hessian_of_the_old_one():
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [SHED(), SHED.fast()], ids=["paper", "fast"])
 def test_clients_that_miss_a_fifth_of_the_rounds_cost_half_as_many_more_at_most(method):
-    there = md.scenarios.Bernoulli(0.8)
+    there = md.participation.Bernoulli(0.8)
     everyone = to_the_end(method, breast_cancer(1e-3), goal=1e-7).history[-1]["round"]
     rounds = []
     for seed in range(3):
@@ -342,7 +342,7 @@ def test_sh_12_a_run_sends_what_the_rayleigh_channel_draws():
     d, M, rounds = 14, 100, 20
     g = torch.Generator().manual_seed(1)
     clients = [(torch.randn(15, d, generator=g).double(), torch.randn(15, generator=g).double()) for _ in range(M)]
-    pace = md.scenarios.Pace(pairs=md.scenarios.Rayleigh(), redraw=True)
+    pace = md.scenarios.Pace(pairs=md.distributions.Rayleigh(), redraw=True)
     fed = md.Federation(md.problems.LeastSquares(mu=0.1), clients=clients, pace=pace)
     run = md.run(SHED(renewal="periodic", period=1), fed, rounds, progress=False, eval_every=rounds)
     sent = np.array([(e.up - 8 * (d + 2)) / (8 * (d + 1)) for e in run.ledger])
@@ -424,7 +424,7 @@ def test_networks_have_no_factor():
     fed = md.Federation(
         md.problems.Network(md.models.mlp(data.X.shape[1], data.classes)),
         data=data,
-        partition=md.scenarios.IID(clients=3),
+        partition=md.partitions.IID(clients=3),
     )
     with pytest.raises(Unsupported, match="SHED needs"):
         md.run(SHED(), fed, 1, progress=False)

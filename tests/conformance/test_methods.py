@@ -8,11 +8,11 @@ import pytest
 
 import medley as md
 from medley import recipe
+from medley.codecs import Cast
 from medley.contract.algorithm import Algorithm
 from medley.testing import Check, checks
 from medley.testing.method_runs import Subject
 from medley.testing.toys import PER_TASK
-from medley.wire.codecs import Cast
 from support.methods import METHODS, WHOLE
 
 EVERY = {"card", "resume"}

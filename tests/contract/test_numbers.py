@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import medley as md
+from medley.codecs import Quantise, TopK
 from medley.contract.errors import RecipeError
 from medley.contract.tuned import Tuned
 from medley.experiments.plan import seeds_of
 from medley.server.options import RunOptions
 from medley.server.reply_policy import ReplyPolicy
 from medley.transports import Lossy, Processes
-from medley.wire.codecs import Quantise, TopK
 
 CLIENTS = [(torch.randn(6, 2), torch.arange(6) % 3)] * 2
 

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 import medley as md
+from medley.codecs import Quantise, TopK
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError, UnknownSetting
 from medley.contract.settings import Checked, above, at_least, at_most, below, checked, describe, in_range, positive
 from medley.transports import Lossy
-from medley.wire.codecs import Quantise, TopK
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def test_a_checked_function_refuses_other_arguments_by_name(arguments: dict[str,
 FLAGS: dict[str, Callable[[Any], object]] = {
     "redraw": lambda v: md.scenarios.Pace(redraw=v),
     "drop_last": lambda v: md.scenarios.Pace(drop_last=v),
-    "weighted": lambda v: md.scenarios.Fraction(0.5, weighted=v),
-    "own_order": lambda v: md.scenarios.Split(own_order=v),
+    "weighted": lambda v: md.participation.Fraction(0.5, weighted=v),
+    "own_order": lambda v: md.tasks.Split(own_order=v),
     "reorder": lambda v: Lossy(reorder=v),
     "feedback": lambda v: (Quantise if v else TopK)(feedback=v),
     "normalise": lambda v: md.datasets.mnist(normalise=v),
@@ -218,7 +218,7 @@ def test_a_flag_takes_no_other_value(name: str) -> None:
 
 
 ROOMS = (md, md.datasets, md.engines, md.logs, md.models, md.privacy, md.problems, md.replay, md.robust, md.scenarios)
-ROOMS += (md.sinks, md.transports, md.wire, md.wire.codecs)
+ROOMS += (md.sinks, md.transports, md.codecs, md.devices, md.distributions, md.participation, md.partitions, md.tasks)
 
 RESULTS = (md.Board, md.Result, md.Status, md.scenarios.Description)
 """Classes that no user makes."""
@@ -226,8 +226,8 @@ RESULTS = (md.Board, md.Result, md.Status, md.scenarios.Description)
 MADE = {
     thing.__qualname__: thing
     for room in ROOMS
-    for name, thing in vars(room).items()
-    if inspect.isclass(thing) and thing.__module__.startswith("medley.") and not name.startswith("_")
+    for thing in (getattr(room, name) for name in room.__all__)
+    if inspect.isclass(thing)
     if thing is md.Federation or (dataclasses.is_dataclass(thing) and thing not in RESULTS)
 }
 """Every class of settings that has a public name."""

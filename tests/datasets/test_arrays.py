@@ -116,7 +116,7 @@ def test_a_data_set_whose_memory_lies_in_another_order_is_the_same_run(method: A
 
     def run(x: torch.Tensor) -> md.Result:
         data = md.datasets.Dataset(x, torch.arange(8.0), weights=weights)
-        fed = md.Federation(md.problems.LeastSquares(mu=1e-2), data=data, partition=md.scenarios.IID(1))
+        fed = md.Federation(md.problems.LeastSquares(mu=1e-2), data=data, partition=md.partitions.IID(1))
         return md.run(method, fed, 3)
 
     x = torch.tensor(X)

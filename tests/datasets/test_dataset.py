@@ -321,7 +321,9 @@ def test_texts_are_numbered_by_the_given_labels() -> None:
     X, y = np.c_[[-1.0, 1.0, -1.0, 1.0]], ["well", "ill", "well", "ill"]
     d = Dataset(X, y, labels=("well", "ill"))
     assert (d.y.tolist(), d.labels, d.classes) == ([0, 1, 0, 1], ("well", "ill"), 2)
-    result = md.run(md.Newton(), md.Federation(md.problems.Logistic(mu=1e-2), data=d, partition=md.scenarios.IID(1)), 5)
+    result = md.run(
+        md.Newton(), md.Federation(md.problems.Logistic(mu=1e-2), data=d, partition=md.partitions.IID(1)), 5
+    )
     assert result.predict(X).tolist() == y
     more = Dataset(X, y, X[:1], ["dead"], labels=("well", "dead", "ill"))
     assert (more.y.tolist(), more.y_test.tolist(), more.classes) == ([0, 2, 0, 2], [1], 3)  # type: ignore[union-attr]

@@ -37,7 +37,7 @@ def test_a_saved_set_is_the_same(tmp_path: Path) -> None:
     runs = [
         md.run(
             md.FedAvg(),
-            md.Federation(kinds[name], data=data, partition=md.scenarios.IID(5)),
+            md.Federation(kinds[name], data=data, partition=md.partitions.IID(5)),
             2,
             progress=False,
         ).x

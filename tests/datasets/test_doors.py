@@ -643,9 +643,9 @@ TABLE = Rows(spoilt(0.0), TWO).frame()
 NAMES: dict[str, Callable[[Any], Any]] = {
     "clients=frame": lambda c: {"clients": TABLE.assign(client=c)},
     "frame": lambda c: {"clients": md.datasets.frame(TABLE.assign(site=c), "label", client="site")},
-    "data=frame": lambda c: {"data": TABLE.assign(site=c), "partition": md.scenarios.ByKey("site")},
+    "data=frame": lambda c: {"data": TABLE.assign(site=c), "partition": md.partitions.ByKey("site")},
     "Dataset": lambda c: {
-        "data": md.datasets.Dataset(TABLE[[*COLUMN]], TWO, keys={"site": c}), "partition": md.scenarios.ByKey("site"),
+        "data": md.datasets.Dataset(TABLE[[*COLUMN]], TWO, keys={"site": c}), "partition": md.partitions.ByKey("site"),
     },
     "named frames": lambda c: {"clients": {name: TABLE for name in dict.fromkeys(c)}},
 }  # fmt: skip
@@ -790,7 +790,7 @@ def test_a_column_of_labels_keeps_its_names(door: str, y: Any, answer: list[Any]
 def test_a_loss_of_ones_own_takes_a_data_set_of_0_and_1() -> None:
     loss = lambda outputs, y: torch.nn.functional.binary_cross_entropy_with_logits(outputs.squeeze(1), y.float())
     family = md.problems.Network(torch.nn.Linear(3, 1), loss=loss)
-    fed = md.Federation(family, data=md.datasets.Dataset(np.eye(3)[KIND], TWO), partition=md.scenarios.IID(2))
+    fed = md.Federation(family, data=md.datasets.Dataset(np.eye(3)[KIND], TWO), partition=md.partitions.IID(2))
     assert fed.data.y.tolist() == TWO.tolist()
 
 

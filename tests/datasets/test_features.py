@@ -160,7 +160,7 @@ def test_columns_that_differ_are_named_at_every_door() -> None:
     table = wards().drop(columns="hospital")
     data = md.datasets.frame(table, target="died").standardise()
     usual = table.rename(columns={"died": "label"})
-    of = {"data": data, "partition": md.scenarios.IID(2)}
+    of = {"data": data, "partition": md.partitions.IID(2)}
     with pytest.raises(md.BadData, match="lacks icu; give the columns"):
         md.Federation(P, **of, test=usual.drop(columns="icu"))
     with pytest.raises(md.BadData, match="adds ward; give the columns"):
@@ -181,7 +181,7 @@ def test_arrays_beside_standardised_rows_are_taken_as_they_are_and_the_log_says_
     table = wards().drop(columns="hospital")
     data = md.datasets.frame(table, target="died").standardise()
     with caplog.at_level("WARNING", "medley"):
-        md.Federation(P, data=data, partition=md.scenarios.IID(2), test=(data.X, data.y))
+        md.Federation(P, data=data, partition=md.partitions.IID(2), test=(data.X, data.y))
     assert "these rows are already scaled in the same way" in caplog.text
 
 
@@ -189,7 +189,7 @@ def test_scaling_without_names_is_applied_to_a_frame() -> None:
     table = wards()
     rows = table[["age", "lab", "icu"]]
     data = md.datasets.Dataset(rows.to_numpy(float), table["died"].to_numpy()).standardise()
-    result = md.run(md.Newton(), md.Federation(P, data=data, partition=md.scenarios.IID(2)), 6, progress=False)
+    result = md.run(md.Newton(), md.Federation(P, data=data, partition=md.partitions.IID(2)), 6, progress=False)
     assert (result.predict(rows) == table["died"]).mean() > 0.97
     with pytest.raises(md.BadData, match="the frame has 2 columns, but the training rows had 3"):
         result.predict(rows[["age", "lab"]])
@@ -197,7 +197,7 @@ def test_scaling_without_names_is_applied_to_a_frame() -> None:
 
 def test_a_run_does_not_begin_at_a_result_of_other_columns(tmp_path: Path) -> None:
     table = wards().drop(columns="hospital")
-    of = {"partition": md.scenarios.IID(2)}
+    of = {"partition": md.partitions.IID(2)}
     fed = md.Federation(P, data=md.datasets.frame(table, "died").standardise(), **of)
     swapped = md.datasets.frame(table[["lab", "age", "icu", "died"]], "died").standardise()
     other = md.run(md.Newton(), md.Federation(P, data=swapped, **of), 4, progress=False)
@@ -214,7 +214,7 @@ def test_raw_labels_of_test_rows_are_taken_by_name(names: tuple[Any, Any]) -> No
     tables = [t.assign(died=np.where(t["died"] == "yes", names[1], names[0])) for t in (wards(), wards())]
     data = md.datasets.frame(tables[0].drop(columns="hospital"), target="died").standardise()
     later = tables[1].drop(columns="hospital").rename(columns={"died": "label"})
-    of = {"data": data, "partition": md.scenarios.IID(2)}
+    of = {"data": data, "partition": md.partitions.IID(2)}
     numbered = torch.tensor([names.index(v) for v in later["label"]])
     for y in (None, later["label"], *([numbered] if isinstance(names[0], str) else [])):
         test = later if y is None else (later.drop(columns="label"), y)
@@ -228,7 +228,7 @@ def test_whole_numbers_of_test_rows_have_the_training_rows_coding(caplog: pytest
     table = wards().drop(columns="hospital")
     data = md.datasets.frame(table.assign(died=1 + (table["died"] == "yes")), target="died")
     rows, softmax = table.drop(columns="died")[:5], md.problems.Softmax(mu=1e-2)
-    of = {"data": data, "partition": md.scenarios.IID(2)}
+    of = {"data": data, "partition": md.partitions.IID(2)}
     for y, labels in (([1, 1, 1, 1, 1], (1, 2)), ([1, 2, 1, 2, 1], (1, 2)), ([0, 1, 0, 1, 0], ())):
         fed = md.Federation(softmax, **of, test=(rows, np.array(y)))
         assert (fed.data.labels, fed.data.classes) == (labels, len(labels) or 3)
@@ -242,7 +242,7 @@ def test_places_and_labels_of_a_data_set_that_names_its_labels_are_asked_about()
     table = wards().drop(columns="hospital")
     X, y = table.drop(columns="died"), (table["died"] == "yes").to_numpy().astype(int)
     data = md.datasets.Dataset(X, y, labels=(1, 2))
-    of = {"data": data, "partition": md.scenarios.IID(2)}
+    of = {"data": data, "partition": md.partitions.IID(2)}
     for numbers, places in (([1, 2], [0, 1]), ([0, 1], [0, 1])):
         assert md.Federation(P, **of, test=(X[:2], np.array(numbers))).data.y_test.tolist() == places  # type: ignore[union-attr]
     with pytest.raises(md.BadData, match="may be the labels 1, 2, or their numbers from 0; pass a frame"):
@@ -257,7 +257,7 @@ def test_a_result_of_other_labels_or_another_scaling_begins_no_run(caplog: pytes
     def federation(shift: float | None = None, labels: Any = ("ill", "well")) -> md.Federation:
         data = md.datasets.Dataset(rows + (shift or 0), y, labels=labels)
         data = data if shift is None else data.standardise()
-        return md.Federation(md.problems.Logistic(mu=1e-2), data=data, partition=md.scenarios.IID(2))
+        return md.Federation(md.problems.Logistic(mu=1e-2), data=data, partition=md.partitions.IID(2))
 
     plain, scaled = (md.run(md.FedAvg(), federation(shift), 1) for shift in (None, 0))
     for fed, init, said in (

@@ -132,5 +132,5 @@ def test_error_cells_of_spreadsheets_are_missing_and_labels_like_dates_are_told(
         md.datasets.csv(tmp_path / "a.csv", "y")
     (tmp_path / "a.csv").write_text("a;y\n1;1,5\n2;2,5\n3;#N/A\n".replace("#N/A", "3,5"))
     data = md.datasets.csv(tmp_path / "a.csv", "y", delimiter=";")
-    md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(3))
+    md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.IID(3))
     assert "the labels are taken for classes, but '1,5' is a number with a decimal comma" in caplog.text

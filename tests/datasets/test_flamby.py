@@ -104,7 +104,7 @@ def test_fedavg_at_flambys_settings_is_within_its_spread_on_heart_disease() -> N
             data.y_test.float()[:, None],
             keys=data.keys,  # type: ignore[union-attr]
         ),
-        partition=md.scenarios.ByKey("centre"),
+        partition=md.partitions.ByKey("centre"),
         pace=md.scenarios.Pace(lr=0.001, steps=100, batch=4),
     )
     right = lambda z, y: float(((z > 0) == (y > 0.5)).double().mean())

@@ -56,7 +56,7 @@ def patients() -> Any:
         (lambda t: md.Federation(P, clients=[t, t]), "client 0: a frame needs a column called label"),
         (lambda t: md.Federation(P, clients=md.datasets.frame(t[["age", "died"]], "died")), "it has 0 keys"),
         (
-            lambda t: md.Federation(P, data=t.rename(columns={"died": "y"}), partition=md.scenarios.ByKey("site")),
+            lambda t: md.Federation(P, data=t.rename(columns={"died": "y"}), partition=md.partitions.ByKey("site")),
             "site",
         ),
     ],
@@ -112,12 +112,12 @@ def test_hugging_face_data_sets_have_the_bits_of_arrays(hf: Any) -> None:
 def test_hugging_face_data_sets_are_dealt_by_a_column_and_tables_are_tables(hf: Any) -> None:
     own = hf.Dataset.from_dict({"image": DIGITS.X[:300].tolist(), "label": DIGITS.y[:300].tolist()})
     owned = own.add_column("user", (np.arange(300) % 3).tolist())
-    by_user = md.scenarios.ByKey("user")
+    by_user = md.partitions.ByKey("user")
     fed = md.Federation(md.problems.Network(nn.Linear(64, 10)), data=owned, partition=by_user)
     assert fed.draw(0).sizes.tolist() == [100, 100, 100]
     assert md.run(md.FedAvg(), fed, 1).status.outcome == "finished"
     table = hf.Dataset.from_pandas(patients().rename(columns={"died": "label"}), preserve_index=False)
-    one = md.Federation(P, data=table, partition=md.scenarios.ByKey("hospital"))
+    one = md.Federation(P, data=table, partition=md.partitions.ByKey("hospital"))
     two = md.Federation(P, clients=md.datasets.frame(table, target="label", client="hospital"))
     assert torch.allclose(md.run(md.Newton(), one, 3).x, md.run(md.Newton(), two, 3).x)
     with pytest.raises(md.RecipeError, match=r"has the parts train; pass one, as data=parts\['train'\]"):
@@ -240,7 +240,7 @@ def test_predictions_of_a_hugging_face_data_set_are_those_of_its_rows(hf: Any) -
     assert (r.predict(images.remove_columns("label")) == r.predict(DIGITS.X[:60])).all()
     table = hf.Dataset.from_pandas(patients().drop(columns="hospital"), preserve_index=False)
     data = md.datasets.frame(table, "died").standardise()
-    r = md.run(md.Newton(), md.Federation(P, data=data, partition=md.scenarios.IID(2)), 4)
+    r = md.run(md.Newton(), md.Federation(P, data=data, partition=md.partitions.IID(2)), 4)
     assert (r.predict(table.select_columns(["smoker", "died", "age"])) == r.predict(data.X)).all()
     with pytest.raises(md.BadData, match="the data set has no 'smoker', which the training data had"):
         r.predict(table.remove_columns("smoker"))
@@ -265,6 +265,6 @@ def test_features_that_name_the_target_or_the_client_are_refused(column: str) ->
 def test_a_column_client_of_a_clients_frame_is_no_input(form: Any) -> None:
     table = pd.DataFrame({"a": [0.0, 1.0], "y": [0, 1], "client": [3, 3]})
     given = {list: {"clients": [table]}, dict: {"clients": {"north": table}}}.get(form, {"data": table})
-    more = {"partition": md.scenarios.IID(1)} if "data" in given else {}
+    more = {"partition": md.partitions.IID(1)} if "data" in given else {}
     with pytest.raises(md.BadData, match="has a column 'client', which would be an input; leave it out"):
         md.Federation(md.problems.Logistic(), **given, **more)

@@ -47,7 +47,7 @@ def test_femnist_reads_back_what_was_written(tmp_path: Path) -> None:
     assert d.keys["writer"].tolist() == ["f01", "f01", "f02"]
     assert d.y_test is not None
     assert d.y_test.tolist() == [4]
-    parts = md.scenarios.ByKey("writer").split(d.y.numpy(), 3, 0, d.keys)
+    parts = md.partitions.ByKey("writer").split(d.y.numpy(), 3, 0, d.keys)
     assert [p.tolist() for p in parts] == [[0, 1], [2]]
 
 
@@ -75,7 +75,7 @@ def test_clients_train_on_their_own_lines(tmp_path: Path) -> None:
     fed = md.Federation(
         md.problems.Network(md.models.char_lstm(hidden=16, layers=1)),
         data=datasets.shakespeare(tmp_path),
-        partition=md.scenarios.ByKey("speaker"),
+        partition=md.partitions.ByKey("speaker"),
         pace=md.scenarios.Pace(lr=2.0, epochs=2, batch=4),
     )
     run = md.run(md.FedAvg(), fed, rounds=3, progress=False)

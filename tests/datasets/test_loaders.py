@@ -73,7 +73,7 @@ def test_a_loader_stands_for_the_rows_that_it_draws(make: Callable[[list[int]], 
 
 def test_samplers_choose_the_rows_of_data_and_test_as_well() -> None:
     loader = DataLoader(D, sampler=SubsetRandomSampler(ROWS[1]))
-    fed = md.Federation(NET, data=loader, partition=md.scenarios.IID(3), test=DataLoader(D, sampler=ROWS[0]))
+    fed = md.Federation(NET, data=loader, partition=md.partitions.IID(3), test=DataLoader(D, sampler=ROWS[0]))
     assert fed.describe().sizes.tolist() == [10, 10, 10]
     assert torch.equal(fed.data.X + 0, X[10:40])
     assert torch.equal(fed.data.X_test + 0, X[:10])
@@ -209,7 +209,7 @@ def test_streams_and_parts_are_no_clients() -> None:
         sizes({1: D, "1": D})
     keyed = md.datasets.Dataset(X, Y, keys={"split": np.array(["train", "test"] * 50)})
     with pytest.raises(md.BadData, match="the clients are called test, train, which are parts"):
-        md.Federation(NET, data=keyed, partition=md.scenarios.ByKey("split"))
+        md.Federation(NET, data=keyed, partition=md.partitions.ByKey("split"))
 
 
 class Drawn(TorchDataset[Any]):

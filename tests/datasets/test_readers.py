@@ -20,9 +20,9 @@ import medley as md
 from medley import Federation, datasets
 from medley.contract.errors import BadData, RecipeError
 from medley.datasets.formats import read_idx
+from medley.partitions import ByKey
 from medley.problems import Logistic
 from medley.rows.sparse import Sparse
-from medley.scenarios import ByKey
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (7, 28, 28), np.uint8)
@@ -507,14 +507,14 @@ def test_what_a_table_may_not_mean_is_said(tmp_path: Path, caplog: pytest.LogCap
         lines = [f"{k + first * (k % 2)},{k % 7},{labels[k % 2] if k else last}" for k in range(12)]
         (tmp_path / f"{name}.csv").write_text("id,age,died\n" + "\n".join(lines) + "\n")
         read = datasets.csv(tmp_path / f"{name}.csv", "died")
-        Federation(md.problems.Softmax(), data=read, partition=md.scenarios.IID(2))
+        Federation(md.problems.Softmax(), data=read, partition=md.partitions.IID(2))
         assert ("the column 'id' counts the rows" in caplog.text) == (name == "guessed")
         assert ("the label 'NA' is taken for a class (its rows: 1)" in caplog.text) == (name == "guessed")
     assert repr(read) == "Dataset(guessed: 12 rows [2], 3 classes (NA, no, yes))"
     caplog.clear()
     (tmp_path / "signs.csv").write_text("age,credit\n1,+\n2,-\n3,+\n")
     signs = datasets.csv(tmp_path / "signs.csv", "credit")
-    Federation(Logistic(mu=0.1), data=signs, partition=md.scenarios.IID(2))
+    Federation(Logistic(mu=0.1), data=signs, partition=md.partitions.IID(2))
     assert "taken for a class" not in caplog.text  # "-" is missing only where there is no "+"
 
 

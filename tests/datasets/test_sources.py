@@ -133,7 +133,7 @@ def test_mapped_files_give_the_bits_of_arrays(tmp_path: Path, norm: bool) -> Non
     assert a.digest == b.digest
     data = [md.datasets.Dataset(X[:300], y[:300], X[300:], y[300:], classes=2) for X in (whole, md.datasets.lazy(A))]
     feds = [
-        md.Federation(md.problems.Network(net), data=d, partition=md.scenarios.Dirichlet(clients=6, alpha=0.5))
+        md.Federation(md.problems.Network(net), data=d, partition=md.partitions.Dirichlet(clients=6, alpha=0.5))
         for d in data
     ]
     one, two = (md.run(md.FedAvg(), fed, 2, engine="seq") for fed in feds)
@@ -239,7 +239,7 @@ def test_errors_of_data_that_is_dealt_later_name_no_client() -> None:
     class Failing(Torn):
         targets = ()
 
-    deal = md.scenarios.IID(2)
+    deal = md.partitions.IID(2)
     with pytest.raises(md.BadData, match=r"^Federation\(data=...\), row 7: it cannot be read") as e:
         md.Federation(md.problems.Softmax(), data=Failing(True), partition=deal)
     assert (e.value.client, e.value.row) == (None, 7)

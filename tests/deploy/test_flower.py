@@ -18,6 +18,7 @@ from torch import nn
 
 import medley as md
 from medley import recipe
+from medley.codecs import Cast
 from medley.contract import pytree
 from medley.contract.algorithm import Algorithm
 from medley.contract.sampling import Sampling
@@ -34,7 +35,6 @@ from medley.rows.sparse import Sparse
 from medley.storage import events
 from medley.testing.faults import Rewired, losing
 from medley.transports import InProcess
-from medley.wire.codecs import Cast
 from medley.wire.exchange import Exchange
 
 pytest.importorskip("flwr")
@@ -71,7 +71,7 @@ def test_the_numbers_of_one_process(method: Algorithm[Any, Any], tmp_path: Path)
 def test_buffers_dropout_and_a_codec(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
     data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
-    fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(5))
+    fed = md.Federation(md.problems.Network(net), data=data, partition=md.partitions.IID(5))
     a = fed.run(md.SCAFFOLD(), 2, codec=Cast("float16"))
     b = fed.run(md.SCAFFOLD(), 2, codec=Cast("float16"), transport=FlowerInProcess(tmp_path))
     assert_same(a, b)
@@ -143,7 +143,7 @@ def test_an_app_that_crashes_is_asked_again_and_at_the_third_time_named(tmp_path
 def test_a_number_stays_with_its_node_while_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Node 103 is client 3, and away in rounds 2 and 3, in which node 200 says that it is client 3."""
     fed, transport = federation(), FlowerInProcess(tmp_path)
-    fed.participation = md.scenarios.Everyone()
+    fed.participation = md.participation.Everyone()
 
     def moved(row: dict[str, Any]) -> None:
         grid, away = transport.grid, row["round"] in (1, 2)
@@ -226,7 +226,7 @@ def boom(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def test_errors_of_clients_keep_class_and_attributes(tmp_path: Path) -> None:
     data = md.datasets.gaussian_classes(n=60, features=4, classes=3)
-    fed = md.Federation(md.problems.Network(nn.Linear(4, 3), loss=boom), data=data, partition=md.scenarios.IID(5))
+    fed = md.Federation(md.problems.Network(nn.Linear(4, 3), loss=boom), data=data, partition=md.partitions.IID(5))
     with pytest.raises(md.ClientFailed, match=r"client 0 failed in round 1 in train\(\): .*, ZeroDivisionError") as e:
         fed.run(md.FedAvg(), 1, transport=FlowerInProcess(tmp_path))
     assert "in boom" in e.value.traceback

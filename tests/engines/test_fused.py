@@ -202,9 +202,9 @@ def test_the_span_of_the_rows_under_a_streams_masks(spans: list[list[int]]):
     fed = md.Federation(
         md.problems.Network(nn.Sequential(nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, 4))),
         data=md.datasets.Dataset(X, y, classes=4).split(test=0.2),
-        partition=md.scenarios.IID(3),
+        partition=md.partitions.IID(3),
         pace=md.scenarios.Pace(lr=0.05, epochs=6, batch=4),
-        stream=md.scenarios.Split(tasks=2, mode="task"),
+        stream=md.tasks.Split(tasks=2, mode="task"),
     )
     a, b = both(md.FedAvg(), fed)
     assert float((a.x - b.x).norm()) < 1e-12
@@ -216,9 +216,9 @@ def test_a_stream_masks_the_same_classes():
     fed = md.Federation(
         md.problems.Network(md.models.mlp(64, 10, hidden=(8,))),
         data=digits,
-        partition=md.scenarios.IID(3),
+        partition=md.partitions.IID(3),
         pace=md.scenarios.Pace(lr=0.1, steps=2, batch=16),
-        stream=md.scenarios.Split(tasks=2, mode="task"),
+        stream=md.tasks.Split(tasks=2, mode="task"),
     )
     a, b = both(md.FedAvg(), fed)
     assert float((a.x - b.x).norm()) < 1e-12
@@ -339,7 +339,7 @@ def in_layout(rows: str, labels: str, engine: str) -> Tensor:
     fed = md.Federation(
         md.problems.Softmax(),
         data=data,
-        partition=md.scenarios.ByKey("host"),
+        partition=md.partitions.ByKey("host"),
         participation=0.5,
         pace=md.scenarios.Pace(lr=0.3, batch=4),
     )

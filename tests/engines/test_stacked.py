@@ -172,9 +172,9 @@ def test_a_stream_masks_the_same_classes(mode: Any):
     fed = md.Federation(
         md.problems.Network(nn.Sequential(nn.Linear(64, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 10))),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(3),
+        partition=md.partitions.IID(3),
         pace=md.scenarios.Pace(lr=0.1, steps=2, batch=16),
-        stream=md.scenarios.Split(tasks=2, mode=mode),
+        stream=md.tasks.Split(tasks=2, mode=mode),
     )
     agree(md.FedAvg(), fed)
 

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import medley as md
-from medley.scenarios import IID, Pace
+from medley.partitions import IID
+from medley.scenarios import Pace
 from support.pairs import quick
 
 F64 = torch.float64

@@ -34,8 +34,8 @@ from support.pairs import quick
 def federation(**over):
     settings = dict(
         data=md.datasets.digits(),
-        partition=md.scenarios.Dirichlet(clients=10, alpha=0.3),
-        pace=md.scenarios.Pace(lr=md.scenarios.Uniform(0.01, 0.1), epochs=md.scenarios.Integers(1, 3)),
+        partition=md.partitions.Dirichlet(clients=10, alpha=0.3),
+        pace=md.scenarios.Pace(lr=md.distributions.Uniform(0.01, 0.1), epochs=md.distributions.Integers(1, 3)),
         participation=0.3,
     )
     return md.Federation(md.problems.Network(md.models.mlp(64, 10, (8,))), **{**settings, **over})
@@ -278,7 +278,7 @@ def test_settings_that_make_no_sense(over, says):
 @pytest.mark.slow
 def test_a_folder_with_automatic_settings_is_found_again(tmp_path):
     methods = [md.SHED(pairs=1), md.FedAvg()]
-    fed = md.Federation(md.problems.Softmax(mu=1e-2), data=md.datasets.digits(), partition=md.scenarios.IID(4))
+    fed = md.Federation(md.problems.Softmax(mu=1e-2), data=md.datasets.digits(), partition=md.partitions.IID(4))
     first = compare(methods, fed, 2, seeds=1, jobs=1, save=tmp_path / "board", progress=False)
     again = compare(methods, fed, 2, seeds=1, jobs=1, save=tmp_path / "board", progress=False)
     assert [r.settings["method.renewal"] for r in first.results[:1]] == ["auto"]

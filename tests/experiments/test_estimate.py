@@ -27,7 +27,7 @@ def images(
     data = md.datasets.Dataset(torch.randn(n, 1, 14, 14, generator=g), y, torch.randn(50, 1, 14, 14), y[:50], 10)
     network = md.problems.Network(cnn((1, 14, 14), 10, channels=[8, 16], hidden=32))
     pace = pace or md.scenarios.Pace(lr=0.01, epochs=epochs, batch=batch)
-    return md.Federation(network, data=data, partition=md.scenarios.IID(6), pace=pace, participation=rule)
+    return md.Federation(network, data=data, partition=md.partitions.IID(6), pace=pace, participation=rule)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_operations_of_local_steps_are_three_forward_passes_a_row() -> None:
     fed = md.Federation(
         md.problems.Network(mlp(64, 10, hidden=(8,))),
         data=md.datasets.digits().flatten(),
-        partition=md.scenarios.IID(4),
+        partition=md.partitions.IID(4),
     )
     n = len(fed.data.X)
     (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 2, seeds=3)
@@ -84,7 +84,7 @@ def test_a_recurrent_layers_operations_are_counted() -> None:
     fed = md.Federation(
         md.problems.Network(lstm(50, 2, embedding=6, hidden=5)),
         data=(X, torch.arange(40) % 2),
-        partition=md.scenarios.IID(2),
+        partition=md.partitions.IID(2),
     )
     (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 1)
     steps = 12 * 2 * 4 * 5 * (6 + 5)
@@ -110,8 +110,8 @@ def test_a_trial_of_a_stream_visits_two_tasks(monkeypatch: pytest.MonkeyPatch) -
     fed = md.Federation(
         md.problems.Network(mlp(8, 6, hidden=(4,))),
         data=md.datasets.Dataset(X, y, X[:60], y[:60], 6),
-        partition=md.scenarios.IID(2),
-        stream=md.scenarios.Split(tasks=3),
+        partition=md.partitions.IID(2),
+        stream=md.tasks.Split(tasks=3),
         replay=md.replay.Ring(capacity=20),
     )
     (e,) = estimates({"CFLAG.joint": md.CFLAG.joint()}, fed, 7)

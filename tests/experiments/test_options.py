@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import medley as md
+from medley.codecs import Cast
 from medley.experiments.compare import names
 from medley.report import page
-from medley.wire.codecs import Cast
 from support import made_up_runs as made_up
 
 
@@ -38,7 +38,7 @@ def test_a_device_may_be_torchs_own() -> None:
 
 
 def test_methods_have_options_of_their_own() -> None:
-    devices = md.scenarios.Devices(speed=[100.0, 50.0, 400.0, 100.0, 20.0], up=1e4, down=1e5, latency=0.01)
+    devices = md.devices.Devices(speed=[100.0, 50.0, 400.0, 100.0, 20.0], up=1e4, down=1e5, latency=0.01)
     methods = {"FedAvg": md.FedAvg(), "half": md.FedAvg(), "FedBuff": md.FedBuff(), "waiting": md.FedBuff()}
     board = md.compare(
         methods,
@@ -82,7 +82,7 @@ def test_objects_show_themselves_in_a_line_and_in_a_notebook() -> None:
     data = md.datasets.digits().split(0.2)
     assert repr(result).startswith("Result(FedAvg, seed 0: finished after round 2; ")
     assert repr(data) == "Dataset(digits: 1438 rows [64], 359 test rows, 10 classes)"
-    partition = md.scenarios.IID(clients=4)
+    partition = md.partitions.IID(clients=4)
     federation_ = md.Federation(md.problems.Softmax(), data=data, partition=partition)
     for thing in (result, data, fed, federation_, board, federation_.describe()):
         assert len(repr(thing)) < 400, thing

@@ -13,7 +13,7 @@ import medley as md
 def federation(**more: object) -> md.Federation:
     data = md.datasets.digits().split(0.2)
     pace = md.scenarios.Pace(lr=0.1, batch=64)
-    parts = md.scenarios.IID(clients=4)
+    parts = md.partitions.IID(clients=4)
     return md.Federation(md.problems.Softmax(mu=1e-3), data=data, partition=parts, pace=pace, **more)  # type: ignore[arg-type]
 
 
@@ -21,7 +21,7 @@ def federation(**more: object) -> md.Federation:
 def test_the_quickest_method_is_named_and_no_accuracy_after_the_target(tmp_path: Path) -> None:
     quick = md.Tuned(md.FedAvg(), lr=4.0)
     slow = md.FedAvg()
-    devices = md.scenarios.Devices(speed=1e4, up=1e5, down=1e5)
+    devices = md.devices.Devices(speed=1e4, up=1e5, down=1e5)
     fed = federation(devices=devices)
     board = md.compare(
         {"slow": slow, "quick": quick}, fed, 40, 2, jobs=1, target={"accuracy": 0.8}, save=tmp_path / "b"

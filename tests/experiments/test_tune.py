@@ -62,7 +62,11 @@ def test_a_diverged_point_loses_and_says_so():
 def test_accuracy_is_that_of_the_validation_rows():
     data = md.datasets.digits()
     fed = md.Federation(
-        md.problems.Softmax(), data=data, partition=md.scenarios.IID(5), validation=0.25, pace=md.scenarios.Pace(lr=0.1)
+        md.problems.Softmax(),
+        data=data,
+        partition=md.partitions.IID(5),
+        validation=0.25,
+        pace=md.scenarios.Pace(lr=0.1),
     )
     best = tune(md.FedAvg(), fed, {"lr": [0.01, 1.0]}, rounds=3, jobs=1)
     validated = fed.run(md.FedAvg(), rounds=3, evaluate_on="validation")
@@ -130,8 +134,8 @@ def test_a_metric_that_is_not_there_is_refused_after_one_round(jobs):
 @pytest.mark.slow
 def test_figures_that_come_late_are_awaited():
     data = md.datasets.digits()
-    stream = md.scenarios.Split(2)
-    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(2), validation=0.2, stream=stream)
+    stream = md.tasks.Split(2)
+    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.IID(2), validation=0.2, stream=stream)
     best = tune(md.FedAvg(), fed, {"lr": [0.1, 1.0]}, rounds=4, metric="fgt", jobs=1)
     assert all(row["status"] == "finished" for row in best.record)
     assert tune(md.FedAvg(), fed, {"lr": [0.1]}, rounds=4, jobs=1).record[0]["score"] <= 1

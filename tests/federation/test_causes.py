@@ -193,7 +193,7 @@ def hospitals(rows: int = 60) -> md.datasets.Dataset:
 
 
 def test_a_data_set_with_a_key_is_pointed_to_its_natural_clients() -> None:
-    with pytest.raises(md.RecipeError, match=r"scenarios.ByKey\('hospital'\) makes each hospital a client"):
+    with pytest.raises(md.RecipeError, match=r"partitions.ByKey\('hospital'\) makes each hospital a client"):
         md.Federation(LOGISTIC, data=hospitals())
 
 
@@ -202,8 +202,8 @@ def test_a_misspelt_label_is_named_with_all_labels_and_their_rows() -> None:
     data = md.datasets.Dataset(X, y, name="patients")
     said = r"patients has 3 labels: 'Died' \(1 rows\), 'alive' \(4 rows\), 'died' \(3 rows\)"
     with pytest.raises(md.BadData, match=said):
-        md.Federation(LOGISTIC, data=data, partition=md.scenarios.IID(2))
-    md.Federation(SOFTMAX, data=data, partition=md.scenarios.IID(2))
+        md.Federation(LOGISTIC, data=data, partition=md.partitions.IID(2))
+    md.Federation(SOFTMAX, data=data, partition=md.partitions.IID(2))
 
 
 def numbers_of_classes(labels: tuple[str, ...]) -> md.datasets.Dataset:
@@ -222,7 +222,7 @@ def ordinal(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("loss", ["mse", nn.L1Loss(), nn.HuberLoss(), F.smooth_l1_loss, own_huber])
 def test_a_loss_of_values_is_not_fitted_to_numbers_of_classes(loss: Any) -> None:
     """Costs of 100, 150 and 200 would be fitted as 0, 1 and 2."""
-    network, deal = md.problems.Network(nn.Linear(3, 1), loss=loss), md.scenarios.IID(2)
+    network, deal = md.problems.Network(nn.Linear(3, 1), loss=loss), md.partitions.IID(2)
     said = r"^Network\(loss=.*\) fits values, .* of costs are the classes '100', '150', '200'; .*float64'\)$"
     with pytest.raises(md.BadData, match=said):
         md.Federation(network, data=numbers_of_classes(("100", "150", "200")), partition=deal)
@@ -234,13 +234,13 @@ def test_a_loss_of_values_is_not_fitted_to_numbers_of_classes(loss: Any) -> None
 )
 def test_a_loss_of_classes_takes_classes_of_any_name(loss: Any) -> None:
     network, names = md.problems.Network(nn.Linear(3, 3), loss=loss), ("100", "150", "200")
-    md.Federation(network, data=numbers_of_classes(names), partition=md.scenarios.IID(2)).draw(0)
+    md.Federation(network, data=numbers_of_classes(names), partition=md.partitions.IID(2)).draw(0)
 
 
 def test_two_named_classes_are_probabilities_and_three_are_none() -> None:
     network = md.problems.Network(nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), loss=nn.BCEWithLogitsLoss())
-    md.Federation(network, data=numbers_of_classes(("no", "yes")), partition=md.scenarios.IID(2)).draw(0)
-    three = md.Federation(network, data=numbers_of_classes(("a", "b", "c")), partition=md.scenarios.IID(2))
+    md.Federation(network, data=numbers_of_classes(("no", "yes")), partition=md.partitions.IID(2)).draw(0)
+    three = md.Federation(network, data=numbers_of_classes(("a", "b", "c")), partition=md.partitions.IID(2))
     with pytest.raises(md.BadData, match=r"BCEWithLogitsLoss\) needs targets from 0 to 1, but this one is 2"):
         three.draw(0)
 

@@ -36,8 +36,10 @@ def test_a_run_as_a_reader_would_type_it():
     fed = md.Federation(
         md.problems.Network(md.models.mlp(64, 10, hidden=(16,))),
         data=md.datasets.digits(),
-        partition=md.scenarios.Dirichlet(clients=20, alpha=0.5),
-        pace=md.scenarios.Pace(lr=md.scenarios.Uniform(0.05, 0.2), epochs=md.scenarios.Integers(1, 5), batch=32),
+        partition=md.partitions.Dirichlet(clients=20, alpha=0.5),
+        pace=md.scenarios.Pace(
+            lr=md.distributions.Uniform(0.05, 0.2), epochs=md.distributions.Integers(1, 5), batch=32
+        ),
         participation=0.5,
     )
     run = md.run(md.FedAvg(), fed, rounds=8, seed=0)
@@ -144,7 +146,7 @@ def test_weights_that_cannot_be_used():
 
 def test_every_seed_draws_its_partition_anew_and_all_shares_sum_to_1():
     data = md.datasets.digits()
-    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.Dirichlet(clients=15, alpha=0.3))
+    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.Dirichlet(clients=15, alpha=0.3))
     sims = [fed.draw(seed) for seed in (0, 1, 0)]
     for sim in sims:
         assert sum(sim.p.values()) == pytest.approx(1.0, abs=1e-14)
@@ -174,7 +176,7 @@ def test_validation_rows_are_never_trained_on():
     assert sum(k < 100 for k in kept) == 2
     assert set(fed.draw(1, "validation").tasks[0].held[0][:, 0].tolist()) != kept  # type: ignore[index]
     data = md.datasets.digits()
-    pooled = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(5), validation=0.25)
+    pooled = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.IID(5), validation=0.25)
     sim = pooled.draw(0, "validation")
     assert sim.tasks[0].held is not None
     assert len(sim.tasks[0].held[0]) == round(0.25 * len(data.X))
@@ -349,18 +351,18 @@ def slips() -> list[Callable[[], object]]:
         lambda: md.Federation(torch.nn.Linear(3, 1), clients=[pair]),
         lambda: md.Federation(md.problems.Softmax, clients=[pair]),
         lambda: md.Federation(ls, clients=[pair], pace=0.1),
-        lambda: md.Federation(ls, data=list(pair), partition=md.scenarios.IID(1)),
+        lambda: md.Federation(ls, data=list(pair), partition=md.partitions.IID(1)),
         lambda: md.Federation(ls, clients=[pair], test=X),
         lambda: md.Federation(ls, clients=[pair, X]),
         lambda: md.Federation(ls, clients={"a": pair[0]}),
         lambda: md.Federation(ls, clients=torch.ones(2, 3).numpy()),
         lambda: md.Federation(ls, data=md.datasets.diabetes(), partition=3),
-        lambda: md.Federation(ls, data=md.datasets.diabetes(), partition=md.scenarios.IID),
+        lambda: md.Federation(ls, data=md.datasets.diabetes(), partition=md.partitions.IID),
         lambda: md.scenarios.Pace(optimizer="adamw"),
         lambda: md.scenarios.Pace(optimizer=torch.optim.SGD, optimizer_state="stale"),
         lambda: md.scenarios.Pace(drop_last=1),
-        lambda: md.Federation(ls, clients=[pair], participation=md.scenarios.Everyone),
-        lambda: md.Federation(ls, clients=[pair], devices=md.scenarios.phones),
+        lambda: md.Federation(ls, clients=[pair], participation=md.participation.Everyone),
+        lambda: md.Federation(ls, clients=[pair], devices=md.devices.phones),
         lambda: md.Federation(ls, clients=[pair], validation="0.1"),
         lambda: md.Federation(ls, clients=[pair], classes="2"),
         lambda: md.Federation(ls, clients=[pair], f_star="0"),
@@ -394,7 +396,7 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "run(method=...): a Federation; give an object such as FedAvg()",
         "run(rounds=1.5): must be a whole number, at least 0",
         "run(transport='local'): must be an object such as transports.InProcess(), or None",
-        "run(codec='float16'): must be an object such as wire.codecs.Cast('float16'), or None",
+        "run(codec='float16'): must be an object such as codecs.Cast('float16'), or None",
         "run(target='loss'): must be a table such as {'accuracy': 0.9}, or None",
         "Federation(problem): this is a module; wrap it: problems.Network(module)",
         "Federation(problem) is the class Softmax; give an object such as problems.Softmax()",
@@ -404,13 +406,13 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "client 1: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "client 'a': give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "client 0: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
-        "Federation(partition=...) is a int; give an object such as scenarios.IID(clients=10)",
-        "Federation(partition=...) is the class IID; give an object such as scenarios.IID(clients=10)",
+        "Federation(partition=...) is a int; give an object such as partitions.IID(clients=10)",
+        "Federation(partition=...) is the class IID; give an object such as partitions.IID(clients=10)",
         "Pace(optimizer='adamw'): use 'sgd', 'adam', or a factory such as torch.optim.AdamW.",
         "Pace(optimizer_state=...) has no 'stale'. It knows: fresh, kept.",
         "Pace(drop_last=1): must be True or False",
-        "Federation(participation=...) is the class Everyone; give an object such as scenarios.Everyone()",
-        "Federation(devices=...) is a function; give an object such as scenarios.phones()",
+        "Federation(participation=...) is the class Everyone; give an object such as participation.Everyone()",
+        "Federation(devices=...) is a function; give an object such as devices.phones()",
         "Federation(validation='0.1'): must be a share in [0, 1)",
         "Federation(classes='2'): must be a whole number, at least 2",
         "Federation(f_star='0'): must be a finite number, the optimal loss",
@@ -459,7 +461,7 @@ def ours(**options: Any) -> md.Federation:
         ({"clients": None}, "either data= with partition=, or clients=", "data"),
         ({"data": md.datasets.digits()}, "either data= with partition=, or clients=", "data"),
         ({"data": md.datasets.digits(), "clients": None}, "pass partition=", "partition"),
-        ({"partition": md.scenarios.IID(2)}, "they already hold their data", "partition"),
+        ({"partition": md.partitions.IID(2)}, "they already hold their data", "partition"),
         ({"validation": 1.0}, r"share in \[0, 1\)", "validation"),
         ({"participation": 0}, r"must be in \(0, 1\]", "participation"),
         ({"participation": 1.5}, r"must be in \(0, 1\]", "participation"),
@@ -481,7 +483,7 @@ def test_learning_rates_that_make_no_sense(lr: Any):
 
 def test_more_clients_than_rows():
     data = md.datasets.digits().take(10)
-    for partition in (md.scenarios.IID(11), md.scenarios.Dirichlet(11, 0.5)):
+    for partition in (md.partitions.IID(11), md.partitions.Dirichlet(11, 0.5)):
         fed = md.Federation(md.problems.Softmax(), data=data, partition=partition)
         with pytest.raises(md.MedleyError, match=r"11.*10|10.*11") as caught:
             md.run(md.FedAvg(), fed, 1)
@@ -572,7 +574,7 @@ def test_a_label_that_only_the_test_set_has_is_blamed_on_it():
     with pytest.raises(
         md.BadData, match=r"^data, test row 2, column 'y': Logistic has two classes, .* 2 \(0 rows\)"
     ) as caught:
-        md.Federation(md.problems.Logistic(), data=data, partition=md.scenarios.IID(2))
+        md.Federation(md.problems.Logistic(), data=data, partition=md.partitions.IID(2))
     assert (caught.value.client, caught.value.row) == (None, 2)
 
 
@@ -586,7 +588,7 @@ def test_progress_goes_to_stderr_and_leaves_no_trace(capfd: pytest.CaptureFixtur
 
 def test_virtual_seconds_without_devices_are_those_of_an_ordinary_phone() -> None:
     clients = [(torch.eye(4), torch.tensor([0, 1, 0, 1]))] * 2
-    given = [{}, {"devices": md.scenarios.Devices()}]
+    given = [{}, {"devices": md.devices.Devices()}]
     feds = [md.Federation(md.problems.Softmax(), clients=clients, **more) for more in given]
     seconds = [md.run(md.FedAvg(), fed, 1, progress=False).summary["seconds"] for fed in feds]
     # 8 weights of 8 bytes each way and 4 rows: 0.05 + 64/2.5e6 + 4/1000 + 64/1e6.
@@ -629,7 +631,7 @@ def test_a_target_accuracy_is_a_share(goal: float):
 def test_a_method_for_late_replies_warns_where_none_can_be_late(
     replies: float | None, warns: bool, caplog: pytest.LogCaptureFixture
 ):
-    fed = md.Federation(md.problems.Softmax(), clients=labelled(), pace=full, devices=md.scenarios.Devices())
+    fed = md.Federation(md.problems.Softmax(), clients=labelled(), pace=full, devices=md.devices.Devices())
     md.run(md.FedBuff(), fed, 1, reply_policy=md.ReplyPolicy(replies=replies))
     assert ("waits for every reply: the method is then FedAvg" in caplog.text) == warns
 

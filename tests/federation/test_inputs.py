@@ -94,7 +94,7 @@ def test_several_inputs_on_workers_from_a_checkpoint_and_by_hessians(tmp_path: P
 def test_a_data_set_of_several_inputs_is_split_dealt_and_compared() -> None:
     data = md.datasets.Dataset(named(slice(0, 300)), Y).split(test=0.2, validation=0.1)  # type: ignore[arg-type]
     assert "words [6], ages [3]" in repr(data)
-    fed = md.Federation(md.problems.Network(Net()), data=data, partition=md.scenarios.Dirichlet(clients=5, alpha=0.5))
+    fed = md.Federation(md.problems.Network(Net()), data=data, partition=md.partitions.Dirichlet(clients=5, alpha=0.5))
     board = md.compare([md.FedAvg(), md.FedNorton(), md.FedSpeed()], fed, rounds=2, seeds=1, progress=False)
     assert len(board.results) == 3
 
@@ -203,7 +203,7 @@ def test_inputs_that_do_not_fit_are_refused(make: Any, said: str) -> None:
 
 def test_a_pair_of_arrays_and_test_rows_of_a_data_set() -> None:
     X, y = AGES[:200], (AGES[:200, 0] > 0).astype(int)
-    deal = {"partition": md.scenarios.IID(clients=4)}
+    deal = {"partition": md.partitions.IID(clients=4)}
     data = md.datasets.Dataset(X, y)  # type: ignore[arg-type]
     pair = md.Federation(md.problems.Logistic(), data=(X, y), test=(X[:50], y[:50]), **deal)  # type: ignore[arg-type]
     own = md.Federation(md.problems.Logistic(), data=data, test=(X[:50], y[:50]), **deal)  # type: ignore[arg-type]

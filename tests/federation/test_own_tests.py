@@ -131,7 +131,7 @@ def digits() -> md.datasets.Dataset:
 
 def test_natural_keys_and_the_law_of_the_partition_deal_test_rows() -> None:
     data = digits()
-    natural = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.ByKey("user"))
+    natural = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.ByKey("user"))
     tests = natural.whole(0)[0].tests
     assert tests is not None
     assert [sorted({*data.test_keys["user"][rows].tolist()}) for rows in tests] == [[0], [1], [2], [3], [4]]
@@ -140,9 +140,9 @@ def test_natural_keys_and_the_law_of_the_partition_deal_test_rows() -> None:
     assert r.history[-1]["accuracy"] == pytest.approx(
         sum(c["accuracy"] * c["test_rows"] for c in r.clients) / len(data.y_test), rel=1e-12
     )
-    shared = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.ByKey("user"), own_test=False)
+    shared = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.ByKey("user"), own_test=False)
     assert md.run(md.FedAvg(), shared, 1).clients == []
-    skewed = md.scenarios.Dirichlet(10, 0.1)
+    skewed = md.partitions.Dirichlet(10, 0.1)
     by_law = md.Federation(md.problems.Softmax(), data=data, partition=skewed, own_test=True).whole(3)[0]
     assert by_law.tests is not None
     assert sorted(np.concatenate(by_law.tests).tolist()) == list(range(len(data.y_test)))
@@ -163,7 +163,7 @@ def test_clients_own_rows_in_a_stream_and_for_validation() -> None:
     for k in range(3):
         mine, its = torch.arange(len(data.y)) % 3 == k, torch.arange(len(data.y_test)) % 3 == k
         clients.append((data.X[mine], data.y[mine], data.X_test[its], data.y_test[its]))
-    fed = md.Federation(md.problems.Softmax(), clients=clients, stream=md.scenarios.Split(2, "class"), classes=10)
+    fed = md.Federation(md.problems.Softmax(), clients=clients, stream=md.tasks.Split(2, "class"), classes=10)
     r = md.run(md.FineTune(), fed, 2, clients_every=2)
     assert [c["round"] for c in r.clients] == [2] * 3 + [4] * 3
     both = [sum(c["test_rows"] for c in r.clients if c["round"] == t) for t in (2, 4)]
@@ -227,10 +227,10 @@ def test_names_of_clients_reach_frame_table_page_and_errors(tmp_path: Path) -> N
 def test_names_by_key_leave_out_clients_with_too_few_rows() -> None:
     X = torch.randn(7, 2, generator=torch.Generator().manual_seed(0))
     data = md.datasets.Dataset(X, torch.arange(7) % 2, classes=2, keys={"site": np.array(list("bbacacc"))})
-    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.ByKey("site", minimum=3))
+    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.ByKey("site", minimum=3))
     assert fed.client_names == ("c",)
     assert md.run(md.FedAvg(), fed, 1).client_names == ("c",)
-    drawn = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(2))
+    drawn = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.IID(2))
     assert drawn.client_names == () == md.run(md.FedAvg(), drawn, 1).client_names
 
 
@@ -262,7 +262,7 @@ TARGETS: dict[str, Any] = {
     "test=": lambda X, y, other: md.Federation(LINE, clients=[(X, y)], test=(X, other)),
     "a client's own": lambda X, y, other: md.Federation(LINE, clients=[(X, y, X, other)]),
     "data= and test=": lambda X, y, other: md.Federation(
-        LINE, data=(X, y), test=(X, other), partition=md.scenarios.IID(2)
+        LINE, data=(X, y), test=(X, other), partition=md.partitions.IID(2)
     ),
     "another client's": lambda X, y, other: md.Federation(LINE, clients=[(X, y), (X, other)]),
     "a data set": lambda X, y, other: md.datasets.Dataset(X, y, X, other),
@@ -338,7 +338,7 @@ def test_classes_that_data_sets_of_clients_name_stay(caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize("named", [{}, {"classes": 2}, {"labels": ("no", "yes")}])
 def test_fractions_of_test_rows_are_no_classes_and_make_values_of_whole_numbers(named: dict[str, Any]) -> None:
     X, y = torch.randn(12, 2), np.arange(12) % 2
-    deal = {"data": md.datasets.Dataset(X, y, **named), "partition": md.scenarios.IID(2)}
+    deal = {"data": md.datasets.Dataset(X, y, **named), "partition": md.partitions.IID(2)}
     with pytest.raises(
         md.BadData, match=r"^Federation\(test=...\), row 0, column 'y': 0.5 is not one of the classes of the train"
     ):

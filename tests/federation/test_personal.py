@@ -25,7 +25,7 @@ DATA = md.datasets.digits()
 
 def federation(shared: Any = None, **more: Any) -> md.Federation:
     module = nn.Sequential(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
-    settings: dict[str, Any] = {"partition": md.scenarios.Labels(clients=6, per_client=2), "own_test": True, **more}
+    settings: dict[str, Any] = {"partition": md.partitions.Labels(clients=6, per_client=2), "own_test": True, **more}
     return md.Federation(md.problems.Network(module, shared=shared), data=DATA, **settings)
 
 
@@ -140,7 +140,7 @@ def test_a_late_client_keeps_its_pending_memory():
     assert memories.peek(0, None) is None
     assert memories.peek(1, (1, 0)) is None
     policy = md.ReplyPolicy(replies=3)
-    devices = md.scenarios.Devices(speed=[1e3, 1e4, 500.0, 1e5, 2e3, 100.0])
+    devices = md.devices.Devices(speed=[1e3, 1e4, 500.0, 1e5, 2e3, 100.0])
     often, once = (
         run(md.Ditto(), federation(devices=devices), 4, reply_policy=policy, clients_every=k) for k in (1, 4)
     )
@@ -256,7 +256,7 @@ def test_weights_in_begin_at_the_whole_network():
 def test_private_methods_keep_their_clients_models():
     net = nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
     fed = md.Federation(
-        md.problems.Network(net), data=DATA, partition=md.scenarios.Labels(6, 2), own_test=True, weights="uniform"
+        md.problems.Network(net), data=DATA, partition=md.partitions.Labels(6, 2), own_test=True, weights="uniform"
     )
     r = run(md.Private(md.FedPer(), noise=0.1, clip=1.0), fed)
     assert r.summary["personal_accuracy"] > r.summary["accuracy"]
@@ -265,7 +265,7 @@ def test_private_methods_keep_their_clients_models():
 
 @pytest.mark.slow
 def test_a_stream_measures_own_models_on_the_rows_of_its_task():
-    fed = federation(stream=md.scenarios.Split(tasks=5, mode="class"), partition=md.scenarios.IID(4), own_test=None)
+    fed = federation(stream=md.tasks.Split(tasks=5, mode="class"), partition=md.partitions.IID(4), own_test=None)
     r = run(md.FedPer(), fed, 2, clients_every=2)
     assert {row["round"] for row in r.clients} == {2, 4, 6, 8, 10}
     assert all("server_loss" in row for row in r.clients)

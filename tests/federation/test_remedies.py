@@ -119,9 +119,9 @@ REFUSED = {
         lambda: right(trained(P.Softmax(), CLASS), CLASS),
     ),
     "classes of a Dataset": (
-        lambda: md.Federation(P.LeastSquares(), data=md.datasets.digits(), partition=md.scenarios.IID(2)),
+        lambda: md.Federation(P.LeastSquares(), data=md.datasets.digits(), partition=md.partitions.IID(2)),
         "give Logistic or Softmax",
-        lambda: md.Federation(P.Softmax(), data=md.datasets.digits(), partition=md.scenarios.IID(2)).sizes is None,
+        lambda: md.Federation(P.Softmax(), data=md.datasets.digits(), partition=md.partitions.IID(2)).sizes is None,
     ),
     "a column, LeastSquares": (
         lambda: trained(P.LeastSquares(), VALUE[:, None]),
@@ -134,9 +134,9 @@ REFUSED = {
         lambda: right(trained(P.Logistic(), BINARY), BINARY),
     ),
     "Dirichlet without clients": (
-        lambda: md.scenarios.Dirichlet(alpha=0.1),
+        lambda: md.partitions.Dirichlet(alpha=0.1),
         "clients= is missing",
-        lambda: md.scenarios.Dirichlet(clients=3, alpha=0.1).clients == 3,
+        lambda: md.partitions.Dirichlet(clients=3, alpha=0.1).clients == 3,
     ),
     "Private without a method": (
         lambda: md.Private(noise=1.0),
@@ -156,7 +156,7 @@ REFUSED = {
     "redraw of nothing": (
         lambda: md.scenarios.Pace(redraw=True),
         "LogUniform",
-        lambda: md.scenarios.Pace(lr=md.scenarios.LogUniform(0.01, 0.1), redraw=True).redraw,
+        lambda: md.scenarios.Pace(lr=md.distributions.LogUniform(0.01, 0.1), redraw=True).redraw,
     ),
     "a metric's class": (
         lambda: trained(P.Logistic(), BINARY, metrics={"auroc": md.federation.figures.AUROC}),

@@ -117,8 +117,8 @@ def test_of_a_stream_it_is_the_task_at_hand() -> None:
     fed = md.Federation(
         md.problems.Softmax(mu=0.01),
         data=data,
-        partition=md.scenarios.Dirichlet(4, alpha=0.3),
-        stream=md.scenarios.Split(tasks=5),
+        partition=md.partitions.Dirichlet(4, alpha=0.3),
+        stream=md.tasks.Split(tasks=5),
     )
     some, whole = (md.run(md.FineTune(), fed, 2, eval_rows=n) for n in (100, None))
     for a, b in zip(some.history, whole.history, strict=True):
@@ -146,7 +146,7 @@ def test_the_plan_counts_the_rows_that_are_measured() -> None:
     data = md.datasets.Dataset(torch.randn(20_000, 1, 14, 14, generator=g), torch.arange(20_000) % 10, classes=10)
     network = md.problems.Network(md.models.cnn((1, 14, 14), 10))
     pace = md.scenarios.Pace(steps=1, batch=8)
-    fed = md.Federation(network, data=data, partition=md.scenarios.IID(4), pace=pace)
+    fed = md.Federation(network, data=data, partition=md.partitions.IID(4), pace=pace)
     (whole,), (some,) = (list(estimates({"FedAvg": md.FedAvg()}, fed, 2, eval_rows=n)) for n in (None, 200))
     assert 40 < whole.evaluation / some.evaluation < 250  # 100, but for what else the machine does
 

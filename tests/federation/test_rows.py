@@ -33,7 +33,7 @@ NETS = {
 def federation(X: torch.Tensor, net: nn.Module, batch: int | None = 16, **options: Any) -> md.Federation:
     data = md.datasets.Dataset(X[:340], LABELS[:340], X[340:], LABELS[340:], classes=5)
     pace = md.scenarios.Pace(lr=0.1, batch=batch, epochs=2)
-    partition = md.scenarios.Dirichlet(clients=10, alpha=0.5)
+    partition = md.partitions.Dirichlet(clients=10, alpha=0.5)
     return md.Federation(md.problems.Network(net), data=data, partition=partition, pace=pace, **options)
 
 
@@ -80,7 +80,7 @@ def test_a_linear_model_has_its_rows_in_memory(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(rows, "INDEXED", 0)
     data = md.datasets.Dataset(IMAGES.flatten(1), LABELS, classes=5)
     for family in (md.problems.Softmax(), md.problems.Softmax(intercept=False)):
-        fed = md.Federation(family, data=data, partition=md.scenarios.IID(clients=4))
+        fed = md.Federation(family, data=data, partition=md.partitions.IID(clients=4))
         assert type(fed.draw(0).rows.X) is torch.Tensor
 
 
@@ -146,7 +146,7 @@ def test_blocks_and_single_rows_read_no_more_than_they_are_asked_for(monkeypatch
     assert asked == [1, 150, 20, 150, 20, 60]  # in blocks, since they change their dtype
 
 
-TASKS: dict[str, Any] = {"stream": md.scenarios.Split(tasks=2), "replay": md.replay.Ring(capacity=40)}
+TASKS: dict[str, Any] = {"stream": md.tasks.Split(tasks=2), "replay": md.replay.Ring(capacity=40)}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def status(key):
 n = 25_600
 data = md.datasets.Dataset(torch.full((n, 3, 32, 32), 0.5), torch.arange(n) % 10, classes=10)
 net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 10))
-partition = md.scenarios.Dirichlet(clients=100, alpha=0.5)
+partition = md.partitions.Dirichlet(clients=100, alpha=0.5)
 fed = md.Federation(md.problems.Network(net), data=data, partition=partition, pace=md.scenarios.Pace(batch=20))
 open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
 before = status("VmRSS")

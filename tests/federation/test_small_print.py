@@ -87,7 +87,7 @@ def test_adam_takes_no_momentum(momentum: Any) -> None:
 
 def test_tune_by_a_metric_without_a_value_says_so(caplog: pytest.LogCaptureFixture) -> None:
     X = np.random.default_rng(0).normal(size=(400, 4))
-    data, parts = md.datasets.Dataset(X, (X[:, 0] > 0).astype(int)).split(0.25), md.scenarios.IID(5)
+    data, parts = md.datasets.Dataset(X, (X[:, 0] > 0).astype(int)).split(0.25), md.partitions.IID(5)
     fed = md.Federation(md.problems.Logistic(mu=0.1), data=data, partition=parts, validation=0.2)
 
     def tuned(metric: Any) -> md.Tuned:

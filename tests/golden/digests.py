@@ -44,9 +44,9 @@ leaves of them differs with it: their values there are compared to these toleran
 values of FedNL 2 on an Intel and an AMD are .13 of the norm apart.)"""
 
 NAMES = {
-    "Cast": ("medley.wire.codecs", "medley.core.wire"),
-    "Delta": ("medley.wire.codecs", "medley.core.wire"),
-    "Quantise": ("medley.wire.codecs", "medley.core.wire"),
+    "Cast": ("medley.codecs", "medley.core.wire"),
+    "Delta": ("medley.codecs", "medley.core.wire"),
+    "Quantise": ("medley.codecs", "medley.core.wire"),
     "ReplyPolicy": ("medley", "medley.core.patience:Patience"),
     "Ring": ("medley.replay", "medley.memory"),
     "generator": ("medley.runtime.streams", "medley.core.streams"),
@@ -136,8 +136,8 @@ def places() -> dict[str, dict[str, Any]]:
         "quadratics": {"problem": q.problem, "clients": q.clients},
         "softmax": {"problem": softmax, "clients": clients, "classes": 3, "test": clients[0]},
         "network": {"problem": network, "clients": clients, "classes": 3},
-        "softmax stream": {"problem": softmax, "stream": md.scenarios.Split(2, "class"), **past},
-        "network stream": {"problem": wide, "stream": md.scenarios.Split(2, "task"), **past},
+        "softmax stream": {"problem": softmax, "stream": md.tasks.Split(2, "class"), **past},
+        "network stream": {"problem": wide, "stream": md.tasks.Split(2, "task"), **past},
     }
 
 
@@ -150,7 +150,7 @@ def normalised() -> torch.nn.Module:
 def federation(place: dict[str, Any], **more: Any) -> md.Federation:
     """Five clients with lr, epochs and devices of their own."""
     pace = md.scenarios.Pace(lr=[0.02, 0.05, 0.1, 0.03, 0.08], epochs=[1, 3, 2, 1, 2], batch=4)
-    devices = md.scenarios.Devices(speed=[100.0, 50.0, 400.0, 100.0, 20.0], up=1e4, down=1e5, latency=0.01)
+    devices = md.devices.Devices(speed=[100.0, 50.0, 400.0, 100.0, 20.0], up=1e4, down=1e5, latency=0.01)
     return md.Federation(**{"pace": pace, "devices": devices, **place, **more})
 
 
@@ -189,9 +189,8 @@ def variants(method: Any, place: dict[str, Any]) -> dict[str, Callable[[], md.Re
 
 def demo() -> Iterator[tuple[str, Callable[[], md.Result]]]:
     """The runs of examples/demo.py."""
-    laws = md.scenarios
-    pace = laws.Pace(lr=laws.Uniform(0.01, 0.1), epochs=laws.Integers(1, 10), batch=32)
-    partition = laws.Dirichlet(clients=100, alpha=0.1)
+    pace = md.scenarios.Pace(lr=md.distributions.Uniform(0.01, 0.1), epochs=md.distributions.Integers(1, 10), batch=32)
+    partition = md.partitions.Dirichlet(clients=100, alpha=0.1)
     network = md.problems.Network(md.models.mlp(64, 10))
     fed = md.Federation(network, data=md.datasets.digits(), partition=partition, pace=pace, participation=0.1)
     for m in (md.FedNorton(), md.FedAvg(), md.FedProx(), md.FedNova(), md.SCAFFOLD(), md.FedDyn()):

@@ -236,7 +236,7 @@ def trained_on_digits(module: nn.Module) -> md.Result:
     fed = md.Federation(
         md.problems.Network(module, start="module"),
         data=md.datasets.digits(),
-        partition=md.scenarios.Dirichlet(4, 0.3),
+        partition=md.partitions.Dirichlet(4, 0.3),
         pace=md.scenarios.Pace(lr=0.1, batch=20),
     )
     return md.run(md.FedAvg(), fed, 3, progress=False)

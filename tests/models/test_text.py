@@ -109,7 +109,7 @@ def test_a_federation_learns_from_tokens(model: nn.Module, lr: float) -> None:
     fed = md.Federation(
         md.problems.Network(model),
         data=data,
-        partition=md.scenarios.IID(3),
+        partition=md.partitions.IID(3),
         pace=md.scenarios.Pace(lr=lr, epochs=4, batch=20),
     )
     run = md.run(md.FedAvg(), fed, rounds=6, progress=False)
@@ -123,7 +123,7 @@ def test_lstms_repeat_their_bits_in_worker_processes() -> None:
     fed = md.Federation(
         md.problems.Network(models.lstm(12, 2, 4, 6, 2)),
         data=md.datasets.Dataset(X, y, classes=2),
-        partition=md.scenarios.IID(3),
+        partition=md.partitions.IID(3),
         pace=md.scenarios.Pace(lr=0.5, epochs=1, batch=20),
     )
     one = md.run(md.FedAvg(), fed, rounds=2, progress=False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from medley.codecs import TopK
 from medley.numerics.shares import least_of, most_of
 from medley.scenarios import Attack
 from medley.secure.settings import SecureSum
 from medley.server.reply_policy import ReplyPolicy
-from medley.wire.codecs import TopK
 
 
 @pytest.mark.parametrize("n", [1, 7, 50, 100, 1000, 10**8])

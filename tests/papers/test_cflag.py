@@ -34,9 +34,9 @@ def cflag(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
         return md.Federation(
             md.problems.Network(md.models.mlp(64, 10, (8,))),
             data=md.datasets.digits().flatten().take(n_train=300, n_test=200),
-            partition=md.scenarios.IID(3),
+            partition=md.partitions.IID(3),
             pace=md.scenarios.Pace(lr=1.0, batch=32),
-            stream=md.scenarios.Split(tasks=5, mode=mode),
+            stream=md.tasks.Split(tasks=5, mode=mode),
             replay=md.replay.Ring(capacity=changed.get("capacity", 8), sample=4),
             validation=0.3,
         )

@@ -175,7 +175,7 @@ def small(league: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
 
     def build() -> md.Federation:
         pace = md.scenarios.Pace(lr=0.3, batch=16)
-        partition = md.scenarios.Dirichlet(5, 1.0)
+        partition = md.partitions.Dirichlet(5, 1.0)
         return md.Federation(
             md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=partition, pace=pace, validation=0.2
         )

@@ -88,7 +88,7 @@ def test_runs_under_several_shares_make_that_page(
         fed = md.Federation(
             md.problems.Softmax(mu=1e-3),
             data=md.datasets.digits(),
-            partition=md.scenarios.IID(10),
+            partition=md.partitions.IID(10),
             weights="uniform",
             attack=md.scenarios.Attack("backdoor", liars, strength=3.0),
         )

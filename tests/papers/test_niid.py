@@ -24,7 +24,7 @@ def niid(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def digits(participation: float | None = None) -> md.Federation:
     pace = md.scenarios.Pace(lr=0.1, epochs=5, batch=16, momentum=0.9)
-    data, partition = md.datasets.digits(), md.scenarios.Labels(10, 2)
+    data, partition = md.datasets.digits(), md.partitions.Labels(10, 2)
     return md.Federation(md.problems.Softmax(), data=data, partition=partition, pace=pace, participation=participation)
 
 

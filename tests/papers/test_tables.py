@@ -61,7 +61,7 @@ def digits(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     small = dataclasses.replace(
         usual,
         build=lambda: md.Federation(
-            md.problems.Softmax(), data=md.datasets.digits(), partition=md.scenarios.IID(5), pace=pace, validation=0.1
+            md.problems.Softmax(), data=md.datasets.digits(), partition=md.partitions.IID(5), pace=pace, validation=0.1
         ),
         rounds=4,
         methods={"FedNorton": md.FedNorton(), "FedAvg": md.FedAvg(), "FedProx": md.FedProx()},

@@ -40,7 +40,7 @@ REASONS = {
 def federations() -> Iterator[md.Federation]:
     data, how = md.datasets.digits().take(60, 20), md.scenarios.Pace(steps=1)
     for problem in (md.problems.Softmax(mu=1e-2), md.problems.Network(md.models.mlp(64, 10, (8,)))):
-        yield md.Federation(problem, data=data, partition=md.scenarios.IID(3), weights="uniform", pace=how)
+        yield md.Federation(problem, data=data, partition=md.partitions.IID(3), weights="uniform", pace=how)
 
 
 def verdict(method: Algorithm[Any, Any], fed: md.Federation, unit: Literal["client", "row"]) -> str:

@@ -91,7 +91,7 @@ def table(sizes: list[int], a_person: int = 3, width: int = 3) -> md.datasets.Da
 def federation(data: md.datasets.Dataset, **pace: Any) -> md.Federation:
     how = md.scenarios.Pace(**{"lr": 0.1, "steps": 3, "batch": None, **pace})
     problem = md.problems.LeastSquares(mu=0.01, intercept=False)
-    return md.Federation(problem, data=data, partition=md.scenarios.ByKey("site"), pace=how)
+    return md.Federation(problem, data=data, partition=md.partitions.ByKey("site"), pace=how)
 
 
 def by_person(method: Any = None, **kw: Any) -> md.Private:
@@ -220,14 +220,14 @@ def test_spellings_of_a_name_are_one_person(spellings: list[Any]) -> None:
 
 def test_the_remedy_for_a_person_at_two_clients() -> None:
     data = md.datasets.Dataset(table([12]).X, table([12]).y, keys={"patient": np.array([*"abcabcabcabc"])})
-    fed = md.Federation(md.problems.LeastSquares(mu=0.1), data=data, partition=md.scenarios.ByKey("patient"))
+    fed = md.Federation(md.problems.LeastSquares(mu=0.1), data=data, partition=md.partitions.ByKey("patient"))
     assert md.run(by_person(), fed, rounds=1, progress=False).history[-1]["epsilon"] > 0
 
 
 def test_a_column_that_is_not_there() -> None:
     with pytest.raises(md.RecipeError, match=r"unknown 'pateint', did you mean 'patient'|pateint.*patient"):
         md.run(by_person(by="pateint"), federation(table([6, 6])), rounds=1, progress=False)
-    fed = md.Federation(md.problems.LeastSquares(), data=md.datasets.diabetes(), partition=md.scenarios.IID(2))
+    fed = md.Federation(md.problems.LeastSquares(), data=md.datasets.diabetes(), partition=md.partitions.IID(2))
     with pytest.raises(md.RecipeError, match=r"no such column.*keys=\{'patient'"):
         md.run(by_person(), fed, rounds=1, progress=False)
 

@@ -18,11 +18,11 @@ import pytest
 from medley.contract import client
 from medley.contract.cohort import BoundedSum
 from medley.contract.sampling import Sampling
+from medley.participation import Bernoulli
 from medley.privacy import accountant, private, rows
 from medley.privacy.replies import PrivateReplies
 from medley.problems.linear.objective import LinearObjective
 from medley.runtime import streams
-from medley.scenarios import Bernoulli
 from medley.server import cohort
 from medley.server.replies import LiveReplies
 from medley.wire.clip import Clip

@@ -99,7 +99,7 @@ def moved(
 @pytest.mark.slow
 def test_noise_belongs_to_the_sum() -> None:
     """Its standard deviation is z·C/n whether 4 or 400 clients take part, and if none does."""
-    for targets, rule in (([0.0] * 400, None), ([0.0] * 400, 0.01), ([0.0] * 400, md.scenarios.Bernoulli(1e-9))):
+    for targets, rule in (([0.0] * 400, None), ([0.0] * 400, 0.01), ([0.0] * 400, md.participation.Bernoulli(1e-9))):
         x = torch.cat(
             [moved(md.Private(Says(), noise=3.0, clip=0.5), targets, participation=rule, seed=s) for s in range(5)]
         )
@@ -109,7 +109,9 @@ def test_noise_belongs_to_the_sum() -> None:
 
 def test_denominator_is_the_expected_cohort() -> None:
     """A mean divides by q·n, not by those who came: 20 of 40 expected, each with 1 in its coordinate."""
-    x = moved(md.Private(Says(read="mean"), noise=0.0, clip=2.0), [1.0] * 40, participation=md.scenarios.Bernoulli(0.5))
+    x = moved(
+        md.Private(Says(read="mean"), noise=0.0, clip=2.0), [1.0] * 40, participation=md.participation.Bernoulli(0.5)
+    )
     came = int((x > 0).sum())
     assert came != 20
     assert float(x.sum()) == pytest.approx(came / 20)
@@ -209,8 +211,8 @@ def test_resume_goes_on_counting(tmp_path: Path) -> None:
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(40),
-        participation=md.scenarios.Bernoulli(0.3),
+        partition=md.partitions.IID(40),
+        participation=md.participation.Bernoulli(0.3),
         weights="uniform",
     )
     whole = md.run(method, fed, rounds=8, progress=False)
@@ -227,7 +229,7 @@ def test_resume_goes_on_counting(tmp_path: Path) -> None:
 
 def test_history_has_the_account_of_what_was_drawn() -> None:
     """q = 0.3 and two exchanges a round at z = 2 are z/√2 under one draw."""
-    rule = md.scenarios.Bernoulli(0.3)
+    rule = md.participation.Bernoulli(0.3)
     method = md.Private(Twice(), noise=2.0, clip=1.0)
     result = md.run(method, federation([0.0] * 20, rule), rounds=4, progress=False)
     law = Sampling("poisson", 20, 0.3)
@@ -237,7 +239,7 @@ def test_history_has_the_account_of_what_was_drawn() -> None:
 
 def test_budget_ends_a_run() -> None:
     method = md.Private(Says(), epsilon=3.0, delta=1e-5, rounds=5, clip=1.0)
-    fed = federation([0.0] * 20, md.scenarios.Bernoulli(0.3))
+    fed = federation([0.0] * 20, md.participation.Bernoulli(0.3))
     five = md.run(method, fed, rounds=5, progress=False)
     assert five.status.outcome == "finished"
     assert five.history[-1]["epsilon"] == pytest.approx(3.0, rel=1e-3)
@@ -258,7 +260,7 @@ def test_a_budget_that_is_a_little_short_of_three_rounds_has_two(short: float, p
     two, three = (epsilon([release(law, 2.0, t)], 1e-5) for t in (2, 3))
     assert two < three / short
     method = md.Private(Says(), noise=2.0, clip=1.0, epsilon=three / short, rounds=planned)
-    fed = federation([0.0] * 20, md.scenarios.Bernoulli(0.3))
+    fed = federation([0.0] * 20, md.participation.Bernoulli(0.3))
     found = md.run(method, fed, rounds=4, progress=False, throw=False)
     assert (found.status.outcome, found.history[-1]["round"]) == ("spent", 2)
     assert found.history[-1]["epsilon"] == pytest.approx(two)
@@ -293,7 +295,7 @@ def test_quantile_counts_both_sides() -> None:
     The noise of the count is σ·m. Its multiplier 2σm is that of a sensitivity of ½; a count of b alone has 1.
     """
     clip = Quantile(0.5, start=1.0, lr=0.5, count_noise=0.2)
-    rule, n, seed = md.scenarios.Bernoulli(0.5), 12, 0
+    rule, n, seed = md.participation.Bernoulli(0.5), 12, 0
     came = rule.draw(1, np.ones(n), seed)
     i = int(came[0])
 
@@ -355,7 +357,7 @@ def test_without_noise_and_bound_it_is_the_method_itself(method: Algorithm[Any, 
 
 def test_count_is_the_expected_one() -> None:
     """FedDyn divides by q·n: x = total/(q·n) + h, whoever comes."""
-    rule = md.scenarios.Bernoulli(0.5)
+    rule = md.participation.Bernoulli(0.5)
     seen = []
     for seed in range(6):
         method = md.Private(Counts(), noise=0.0, clip=1.0)
@@ -406,7 +408,7 @@ def test_banded_needs_turns_that_lie_apart() -> None:
     method = md.Private(Says(), noise=1.0, clip=1.0, mechanism=Banded(4))
     with pytest.raises(md.RecipeError, match=r"a client's turns are 1 rounds apart; use .*Cyclic\(4\)"):
         moved(method, [0.0] * 8)
-    moved(method, [0.0] * 8, participation=md.scenarios.Cyclic(4), rounds=5)
+    moved(method, [0.0] * 8, participation=md.participation.Cyclic(4), rounds=5)
 
 
 REFUSED = [
@@ -421,19 +423,19 @@ REFUSED = [
 @pytest.mark.parametrize(("method", "reason"), REFUSED, ids=lambda v: getattr(v, "name", ""))
 def test_methods_that_see_more_than_sums(method: Algorithm[Any, Any], reason: str) -> None:
     fed = md.Federation(
-        md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(4), weights="uniform"
+        md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(4), weights="uniform"
     )
     with pytest.raises(md.Unsupported, match=f"{method.name} cannot be private: it .*({reason})"):
         md.run(md.Private(method, noise=1.0), fed, rounds=1, progress=False)
 
 
 def test_what_a_run_must_offer() -> None:
-    data = {"data": md.datasets.digits(), "partition": md.scenarios.IID(4)}
+    data = {"data": md.datasets.digits(), "partition": md.partitions.IID(4)}
     softmax = md.problems.Softmax(mu=1e-3)
     private = md.Private(md.FedAvg(), noise=1.0)
     with pytest.raises(md.Unsupported, match=r"give Federation\(weights='uniform'\)"):
         md.run(private, md.Federation(softmax, **data), rounds=1, progress=False)
-    rule = md.scenarios.Availability(0.5)
+    rule = md.participation.Availability(0.5)
     with pytest.raises(md.Unsupported, match="a participation that privacy accounting knows"):
         md.run(private, md.Federation(softmax, participation=rule, weights="uniform", **data), rounds=1, progress=False)
 
@@ -484,14 +486,14 @@ def audit(noise: float, canaries: int = 1_000, guesses: int = 100) -> float:
 @pytest.mark.slow
 def test_audit_stays_below_and_comes_near() -> None:
     """ε = 4.4 at z = 1: the audit finds at least a quarter of it, and never more."""
-    true = epsilon([release(md.scenarios.Everyone().sampling(1_000), 1.0)], 1e-5)
+    true = epsilon([release(md.participation.Everyone().sampling(1_000), 1.0)], 1e-5)
     found = audit(1.0)
     assert true / 4 < found < true
 
 
 def test_audit_catches_noise_that_is_too_small() -> None:
     """The noise of a mean (over the clients, as a bug would have it) in place of the sum's: the audit sees it."""
-    claimed = epsilon([release(md.scenarios.Everyone().sampling(1_000), 1.0)], 1e-5)
+    claimed = epsilon([release(md.participation.Everyone().sampling(1_000), 1.0)], 1e-5)
     assert audit(1.0 / math.sqrt(1_000), guesses=600) > claimed
 
 
@@ -546,7 +548,7 @@ def test_a_seed_that_can_be_guessed_is_named_once(caplog: pytest.LogCaptureFixtu
 
 def test_cohorts_of_nobody() -> None:
     with pytest.raises(md.RecipeError, match="no round has any client"):
-        moved(md.Private(Says(read="mean"), noise=1.0), [0.0] * 4, participation=md.scenarios.Fixed([[]]))
+        moved(md.Private(Says(read="mean"), noise=1.0), [0.0] * 4, participation=md.participation.Fixed([[]]))
 
 
 @dataclass(frozen=True)
@@ -562,9 +564,9 @@ class Seldom(Says):
 def test_turns_follow_rounds(tmp_path: Path) -> None:
     """Of two groups in turns that are asked in odd rounds, one has a part in all sums; of three, each in a third."""
     method = md.Private(Seldom(), noise=2.0, clip=1.0)
-    law = md.scenarios.Everyone().sampling(6)
+    law = md.participation.Everyone().sampling(6)
     for groups, turns in ((2, 5), (3, 2)):
-        fed = federation([0.0] * 6, md.scenarios.Cyclic(groups))
+        fed = federation([0.0] * 6, md.participation.Cyclic(groups))
         result = md.run(method, fed, rounds=9, progress=False)
         assert result.history[-1]["epsilon"] == pytest.approx(epsilon([release(law, 2.0, turns)], 1e-5), rel=1e-9)
 
@@ -580,7 +582,7 @@ def test_turns_follow_rounds(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bands_are_rounds() -> None:
     """A sum that every other round leaves out has the noise of rounds 1 and 3 of a run that takes each."""
-    rule, c = md.scenarios.Cyclic(2), Banded(2).diagonals
+    rule, c = md.participation.Cyclic(2), Banded(2).diagonals
     x = [
         moved(md.Private(Seldom(), noise=1.0, mechanism=Banded(2)), [0.0] * 800, rounds=t, participation=rule)
         for t in (1, 3)
@@ -595,4 +597,4 @@ def test_bands_are_rounds() -> None:
 def test_a_sum_twice_in_a_round_has_no_correlated_noise() -> None:
     method = md.Private(Twice(), noise=1.0, clip=1.0, mechanism=Banded(2))
     with pytest.raises(md.RecipeError, match=r"Twice sums 'say\.delta' twice in round 1.*leave mechanism= out"):
-        moved(method, [0.0] * 8, participation=md.scenarios.Cyclic(2))
+        moved(method, [0.0] * 8, participation=md.participation.Cyclic(2))

@@ -192,7 +192,7 @@ def test_batches_are_poisson() -> None:
 @pytest.mark.slow
 def test_work_tells_no_batch() -> None:
     """A round takes the time of the expected rows, those of a plain run, and not of those that were drawn."""
-    how = {"pace": md.scenarios.Pace(lr=0.1, steps=3, batch=4), "devices": md.scenarios.Devices(speed=2.0)}
+    how = {"pace": md.scenarios.Pace(lr=0.1, steps=3, batch=4), "devices": md.devices.Devices(speed=2.0)}
     fed = md.Federation(md.problems.LeastSquares(intercept=False), clients=clients([8, 20]), **how)
     private, plain = (md.run(method, fed, rounds=3, progress=False)["seconds"] for method in (by_row(), md.FedAvg()))
     assert private == pytest.approx(plain)
@@ -201,7 +201,7 @@ def test_work_tells_no_batch() -> None:
 @pytest.mark.slow
 def test_every_client_has_its_account() -> None:
     """Rates batch/n_i, the steps that it ran, and the rounds in which it was asked; history has the largest."""
-    rule = md.scenarios.Fixed([[0, 1], [1]])
+    rule = md.participation.Fixed([[0, 1], [1]])
     result = md.run(
         by_row(noise=1.5), federation([8, 20], rule, steps=None, epochs=2, batch=4), rounds=3, progress=False
     )
@@ -430,7 +430,7 @@ def test_the_files_of_a_private_run_hold_no_statistic_of_rows(tmp_path: Path) ->
     public = md.datasets.Dataset([[0.0, 0.0], [20.0, 20.0]], [0.0, 1.0], features=("age", "dose")).standardise()
     found = {}
     for name, data in (("own", raw.standardise()), ("public", raw.standardise(like=public))):
-        fed = md.Federation(md.problems.Softmax(), data=data, partition=md.scenarios.IID(2), weights="uniform")
+        fed = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.IID(2), weights="uniform")
         r = md.run(by_row(), fed, rounds=1, progress=False, checkpoint=tmp_path / name)
         texts = [p.read_text() for p in (tmp_path / name).iterdir() if p.suffix in (".json", ".jsonl", ".csv", ".toml")]
         found[name] = any("deviation" in text for text in texts)

@@ -72,7 +72,7 @@ def federation(participation: Any = None) -> md.Federation:
     return md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(10),
+        partition=md.partitions.IID(10),
         participation=participation,
         weights="uniform",
     )
@@ -100,7 +100,7 @@ def test_the_noise_of_a_run_is_that_of_its_clients() -> None:
 def test_the_account_is_the_divergence_of_all_rounds() -> None:
     """No share is taken off for a cohort that was drawn: the server knows who takes part."""
     rounds, d = 4, 640
-    got = run(private(delta=1e-6), federation(md.scenarios.Bernoulli(0.8)), rounds).history[-1]["epsilon"]
+    got = run(private(delta=1e-6), federation(md.participation.Bernoulli(0.8)), rounds).history[-1]["epsilon"]
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     account = rdp.RdpAccountant(range(2, 400), neighboring_relation=relation)
     account.compose(dp_accounting.GaussianDpEvent(gaussian(0.8, d)), rounds)
@@ -114,7 +114,7 @@ def test_the_account_is_the_divergence_of_all_rounds() -> None:
     )
     assert got == pytest.approx(by_hand, rel=1e-4)
     at_server = md.Private(md.FedAvg(), noise=0.8, clip=0.5, delta=1e-6)
-    assert run(at_server, federation(md.scenarios.Bernoulli(0.8)), rounds).history[-1]["epsilon"] < got
+    assert run(at_server, federation(md.participation.Bernoulli(0.8)), rounds).history[-1]["epsilon"] < got
 
 
 @pytest.mark.slow

@@ -487,7 +487,7 @@ def test_a_module_that_works_in_place_leaves_the_rows_as_they_are(make: Callable
     X_test, was = X.clone(), X.clone()
     data = md.datasets.Dataset(X, y, X_test, y, classes=C)
     pace = md.scenarios.Pace(lr=0.5, batch=None)
-    fed = md.Federation(Network(seeded(make)), data=data, partition=md.scenarios.IID(1), pace=pace)
+    fed = md.Federation(Network(seeded(make)), data=data, partition=md.partitions.IID(1), pace=pace)
     often, once = (md.run(md.FedAvg(), fed, 2, eval_every=k, progress=False) for k in (1, 2))
     assert torch.equal(X, was)
     assert torch.equal(X_test, was)

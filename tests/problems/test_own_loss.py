@@ -24,7 +24,7 @@ def trained(net: nn.Module, loss: Callable[[Any, Any], Any], y: Tensor = Y) -> f
     fed = md.Federation(
         md.problems.Network(net, loss=loss),
         data=data,
-        partition=md.scenarios.IID(2),
+        partition=md.partitions.IID(2),
         pace=md.scenarios.Pace(lr=0.05, batch=10, epochs=5),
     )
     result = md.run(md.FedAvg(), fed, 4, progress=False)

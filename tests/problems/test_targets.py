@@ -319,8 +319,8 @@ def test_padding_is_no_class_whatever_its_number(ignored: int, classes: int | No
     network, whole = Network(net, ignore_index=ignored), md.datasets.Dataset(X, y, classes=classes)
     feds = [
         md.Federation(network, clients=[(X[:4], y[:4]), (X[4:], y[4:], X, y)], classes=classes),
-        md.Federation(network, data=whole, partition=md.scenarios.IID(2)),
-        md.Federation(network, data=(X, y), partition=md.scenarios.IID(2), classes=classes),
+        md.Federation(network, data=whole, partition=md.partitions.IID(2)),
+        md.Federation(network, data=(X, y), partition=md.partitions.IID(2), classes=classes),
     ]
     assert feds[0].data.classes == 2
     for fed in feds:

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 import medley as md
 from medley import recipe
+from medley.codecs import Cast, Delta, Quantise, TopK, TwoWay
 from medley.contract.errors import RecipeError
+from medley.distributions import Integers, Uniform
 from medley.experiments.compare import names
+from medley.participation import Fraction
+from medley.partitions import Dirichlet
 from medley.recipe import schema
 from medley.rows.sparse import Sparse
-from medley.scenarios import Dirichlet, Fraction, Integers, Pace, Uniform, cosine
-from medley.wire.codecs import Cast, Delta, Quantise, TopK, TwoWay
+from medley.scenarios import Pace, cosine
 from support.pairs import quick
 
 TEXT = """
@@ -82,7 +85,7 @@ def test_what_is_written_is_what_is_built():
     assert fed.partition == Dirichlet(clients=10, alpha=0.3)
     assert fed.pace == Pace(lr=Uniform(0.01, 0.1), epochs=Integers(1, 3), batch=None, schedule=cosine(4))
     assert fed.participation == Fraction(0.2)
-    assert fed.devices == md.scenarios.phones()
+    assert fed.devices == md.devices.phones()
     assert (fed.weights, fed.validation) == ("uniform", 0.2)
     module = fed.problem.module
     assert [tuple(p.shape) for p in module.parameters() if p.ndim == 2] == [(16, 64), (8, 16), (10, 8)]
@@ -183,7 +186,7 @@ def test_files_are_looked_for_beside_the_recipe_then_in_the_working_folder(
     file = visits(project).with_settings(["data.path=visits.csv", "run.rounds=1"]).save(project / "recipe.toml")
     monkeypatch.chdir(tmp_path)
     data = recipe.load(file).federation().data
-    md.scenarios.save([np.arange(30), np.arange(30, 40)], project / "parts.npz")
+    md.partitions.save([np.arange(30), np.arange(30, 40)], project / "parts.npz")
     parts = recipe.load("project/recipe.toml").with_settings(["partition={ kind = 'Saved', path = 'parts.npz' }"])
     assert parts.federation().draw(0).sizes.tolist() == [30, 10]
     shorter = Path("visits.csv")
@@ -418,7 +421,7 @@ def test_the_fading_channel_and_the_fast_preset_have_names():
     assert recipe.loads("").methods(["shed.fast"]) == [md.SHED.fast()]
     text = 'problem.kind = "Logistic"\ndata.name = "breast_cancer"\npartition = { kind = "IID", clients = 3 }\n'
     fed = recipe.loads(text + 'pace.pairs = { kind = "Rayleigh", d0 = 3 }').federation()
-    assert fed.pace.pairs == md.scenarios.Rayleigh(d0=3)
+    assert fed.pace.pairs == md.distributions.Rayleigh(d0=3)
 
 
 @pytest.mark.parametrize(

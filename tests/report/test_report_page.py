@@ -520,12 +520,12 @@ def test_who_holds_what_names_clients_and_labels_and_says_whether_seeds_agree() 
     wards = np.repeat(["Bern", "Lyon", "Porto"], [30, 20, 10])
     data = md.datasets.Dataset(X, np.where(X[:, 0] > 0, "alive", "died"), keys={"ward": wards})
     problem = md.problems.Logistic(mu=0.1)
-    natural = md.Federation(problem, data=data, partition=md.scenarios.ByKey("ward"))
+    natural = md.Federation(problem, data=data, partition=md.partitions.ByKey("ward"))
     told = page([run("A", s) for s in range(2)], partition=natural.describe())
     for word in ("Bern", "Lyon", "Porto", "alive", "died"):
         assert f">{word}</text>" in told
     assert "Every seed has the same partition." in told
-    drawn = md.Federation(problem, data=data, partition=md.scenarios.IID(3))
+    drawn = md.Federation(problem, data=data, partition=md.partitions.IID(3))
     told = page([run("A", s) for s in range(2)], partition=drawn.describe())
     assert "Every seed may draw its own" in told
     assert ">alive</text>" in told

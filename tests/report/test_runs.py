@@ -11,7 +11,7 @@ def test_a_report_has_no_seed_of_a_private_run() -> None:
     """Noise follows from it. The seed of another run stands in its row and among its settings."""
     pytest.importorskip("dp_accounting")
     fed = md.Federation(
-        md.problems.Softmax(), data=md.datasets.digits(), partition=md.scenarios.IID(4), weights="uniform"
+        md.problems.Softmax(), data=md.datasets.digits(), partition=md.partitions.IID(4), weights="uniform"
     )
     private = md.run(md.Private(md.FedAvg(), noise=1.0), fed, rounds=1, seed=987654321, progress=False)
     plain = md.run(md.FedAvg(), fed, rounds=1, seed=987654322, progress=False)

@@ -26,7 +26,7 @@ R = md.robust
 
 def federation(n: int = 10, **arguments: Any) -> md.Federation:
     """Digits dealt to n clients, with one weight for all."""
-    settings = {"weights": "uniform", "partition": md.scenarios.IID(n), **arguments}
+    settings = {"weights": "uniform", "partition": md.partitions.IID(n), **arguments}
     return md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits().standardise(), **settings)
 
 
@@ -152,7 +152,7 @@ def test_another_fold_is_another_run(tmp_path: Path) -> None:
 
 
 def test_the_root_is_asked_in_every_round() -> None:
-    fed = federation(participation=md.scenarios.Fixed([[1, 2, 3], [4, 5, 6]]))
+    fed = federation(participation=md.participation.Fixed([[1, 2, 3], [4, 5, 6]]))
     r = run(md.Robust(md.SCAFFOLD(), rule=R.FLTrust(0)), fed, 2)
     clients_asked = [sorted({e.client for e in r.ledger if e.round == k}) for k in (1, 2)]
     assert clients_asked == [[0, 1, 2, 3], [0, 4, 5, 6]]
@@ -211,7 +211,7 @@ def test_weights_by_rows_and_models_with_buffers_are_refused() -> None:
         run(md.Robust(md.FedAvg(), rule=R.Median()), federation(weights="size"))
     net = torch.nn.Sequential(torch.nn.Linear(64, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 10))
     data = md.datasets.digits().standardise().flatten()
-    fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(5), weights="uniform")
+    fed = md.Federation(md.problems.Network(net), data=data, partition=md.partitions.IID(5), weights="uniform")
     with pytest.raises(
         Unsupported, match="a model with buffers, such as BatchNorm's, whose mean one Byzantine client can set"
     ):
@@ -290,7 +290,7 @@ def test_a_rule_of_ones_own_makes_one_vector(rule: Callable[[torch.Tensor], Any]
 
 def test_a_rule_of_ones_own_may_compute_by_numpy_in_double_precision() -> None:
     net = md.problems.Network(torch.nn.Linear(64, 10))
-    fed = md.Federation(net, data=md.datasets.digits(), partition=md.scenarios.IID(4), weights="uniform")
+    fed = md.Federation(net, data=md.datasets.digits(), partition=md.partitions.IID(4), weights="uniform")
     rule = Own(lambda rows: rows.double().mean(0).numpy())
     assert run(md.Robust(md.FedAvg(), rule=rule), fed).x.dtype == torch.float32
 
@@ -327,7 +327,7 @@ def test_those_who_are_asked_again_may_be_all_liars_of_the_round() -> None:
     fed = md.Federation(
         md.problems.Softmax(mu=1e-2),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(20),
+        partition=md.partitions.IID(20),
         weights="uniform",
         attack=attack,
     )

@@ -102,7 +102,7 @@ def test_rows_standardised_by_the_data_set_train_as_those_standardised_by_hand()
     by_hand = (X - X.mean(0)) / X.std(0)
     P = md.problems.Logistic(mu=1e-2, intercept=True)
     data = [md.datasets.Dataset(X, y).standardise(), md.datasets.Dataset(by_hand, y)]
-    one, two = (md.run(md.Newton(), md.Federation(P, data=d, partition=md.scenarios.IID(4)), 12) for d in data)
+    one, two = (md.run(md.Newton(), md.Federation(P, data=d, partition=md.partitions.IID(4)), 12) for d in data)
     assert one.summary["loss"] == pytest.approx(two.summary["loss"], rel=1e-6)
 
 
@@ -128,7 +128,9 @@ def test_a_stamp_is_the_same_number_whichever_rows_it_stands_among(tmp_path: Pat
     assert np.array_equal(sparse.held.toarray(), dense.numpy())  # type: ignore[attr-defined]
     pd = pytest.importorskip("pandas")
     d = md.datasets.frame(pd.DataFrame({"t": np.r_[TIMES, 0.0], "y": np.arange(N + 1) % 2}), "y").standardise()
-    result = md.run(md.Newton(), md.Federation(md.problems.Logistic(mu=1e-2), data=d, partition=md.scenarios.IID(2)), 2)
+    result = md.run(
+        md.Newton(), md.Federation(md.problems.Logistic(mu=1e-2), data=d, partition=md.partitions.IID(2)), 2
+    )
     assert d.scaling is not None
     stamp = rows_of(pd.DataFrame({"t": TIMES[:1]}), result.features, d.scaling.plain())
     assert float(stamp) == float(((TIMES[0] - d.scaling.mean) / d.scaling.deviation).float())

@@ -156,7 +156,7 @@ def test_rows_of_a_data_set_are_dealt_by_a_partition() -> None:
         for rows in (Sparse.of(X), torch.from_numpy(X.toarray()))
     ]
     runs = [
-        md.run(md.LBFGS(), md.Federation(Softmax(mu=0.1), data=d, partition=md.scenarios.IID(clients=4)), rounds=5)
+        md.run(md.LBFGS(), md.Federation(Softmax(mu=0.1), data=d, partition=md.partitions.IID(clients=4)), rounds=5)
         for d in made
     ]
     near(runs[0].x, runs[1].x, 1e-9)

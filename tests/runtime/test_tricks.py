@@ -52,7 +52,7 @@ def test_one_switch_turns_all_of_them_off(switch: str | None, said: str, monkeyp
 def test_a_run_without_tricks_ends_where_it_ends_with_them():
     script = "import medley as md\n"
     script += "fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition="
-    script += "md.scenarios.IID(10))\nprint(md.run(md.FedAvg(), fed, rounds=2, progress=False).digest)"
+    script += "md.partitions.IID(10))\nprint(md.run(md.FedAvg(), fed, rounds=2, progress=False).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", script],

@@ -23,7 +23,7 @@ R = md.robust
 
 
 def federation(attack: Attack | None = None, n: int = 10, **arguments: Any) -> md.Federation:
-    settings = {"weights": "uniform", "partition": md.scenarios.IID(n), "pace": md.scenarios.Pace(lr=0.3), **arguments}
+    settings = {"weights": "uniform", "partition": md.partitions.IID(n), "pace": md.scenarios.Pace(lr=0.3), **arguments}
     return md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), attack=attack, **settings)
 
 
@@ -276,12 +276,12 @@ def test_attacks_that_this_federation_cannot_have() -> None:
     with pytest.raises(RecipeError, match=r"rows are \[64\]; use at most 8"):
         federation(Attack("backdoor", 0.2, patch=9)).draw(0)
     with pytest.raises(RecipeError, match="'label flip' changes rows of one data set, but a stream has several"):
-        federation(Attack("label flip", 0.2), stream=md.scenarios.Split(tasks=2))
+        federation(Attack("label flip", 0.2), stream=md.tasks.Split(tasks=2))
     numbers = [(torch.randn(4, 2), torch.randn(4)) for _ in range(4)]
     fed = md.Federation(md.problems.LeastSquares(), clients=numbers, attack=Attack("label flip", 0.5))
     with pytest.raises(RecipeError, match=r"Attack\('label flip'\) changes labels in classes, and this data has none"):
         fed.draw(0)
-    assert run(md.FedAvg(), federation(Attack("alie", 0.3), stream=md.scenarios.Split(tasks=2)), 2).status.ok
+    assert run(md.FedAvg(), federation(Attack("alie", 0.3), stream=md.tasks.Split(tasks=2)), 2).status.ok
 
 
 def test_tokens_have_no_patch() -> None:

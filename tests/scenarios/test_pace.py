@@ -8,8 +8,9 @@ import pytest
 
 from medley.contract import pace as core
 from medley.contract.errors import RecipeError
+from medley.distributions import Choice, Integers, Uniform
 from medley.runtime.streams import rng
-from medley.scenarios import Choice, Integers, Pace, Uniform, cosine, step_decay
+from medley.scenarios import Pace, cosine, step_decay
 
 
 def test_numbers_are_for_everyone():

@@ -19,7 +19,7 @@ def trained(lr=0.5, rounds=3, method=None, **options):
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=DIGITS,
-        partition=md.scenarios.IID(10),
+        partition=md.partitions.IID(10),
         pace=md.scenarios.Pace(lr=lr, epochs=1, batch=64),
     )
     return md.run(method or md.FedAvg(), fed, rounds=rounds, progress=False, **options)
@@ -106,7 +106,7 @@ def test_under_noise_rounding_does_not_matter():
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=DIGITS,
-        partition=md.scenarios.IID(10),
+        partition=md.partitions.IID(10),
         weights="uniform",
         pace=md.scenarios.Pace(lr=1e-6, epochs=1, batch=64),
     )

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import medley as md
+from medley.codecs import Cast, Plain, Quantise, TwoWay
 from medley.secure.ring import Ring
-from medley.wire.codecs import Cast, Plain, Quantise, TwoWay
 from support.pairs import quick
 
 
 def federation(clients: int = 6, participation: Any = None, **more: Any) -> md.Federation:
-    partition = md.scenarios.Dirichlet(clients, 0.5)
+    partition = md.partitions.Dirichlet(clients, 0.5)
     return md.Federation(
         md.problems.Softmax(mu=1e-3),
         data=md.datasets.digits(),
@@ -76,7 +76,7 @@ def test_the_ledger_has_the_true_bytes() -> None:
 
 
 def test_the_protocol_takes_time_on_the_virtual_clock() -> None:
-    slow = md.scenarios.Devices(latency=1.0)
+    slow = md.devices.Devices(latency=1.0)
     plain = md.run(md.FedAvg(), federation(devices=slow), 1, progress=False)
     secure = md.run(md.FedAvg(), federation(devices=slow), 1, secure=md.SecureSum(), progress=False)
     assert secure.history[-1]["seconds"] - plain.history[-1]["seconds"] == pytest.approx(3.0, abs=0.1)  # three steps
@@ -124,7 +124,7 @@ def test_a_client_that_fails_is_left_out_where_the_policy_says_so() -> None:
 
 @pytest.mark.slow
 def test_private_sums_are_bounded_at_the_clients_and_summed_securely() -> None:
-    fed = federation(10, md.scenarios.Bernoulli(0.8), weights="uniform")
+    fed = federation(10, md.participation.Bernoulli(0.8), weights="uniform")
     method = md.Private(md.FedAvg(), noise=0.5, clip=0.5)
     plain = md.run(method, fed, 3, progress=False)
     secure = md.run(method, fed, 3, secure=md.SecureSum(), progress=False)
@@ -164,7 +164,7 @@ def test_requests_may_have_a_codec() -> None:
 
 def test_a_model_with_buffers_is_refused() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10))
-    fed = md.Federation(md.problems.Network(net), data=md.datasets.digits(), partition=md.scenarios.IID(3))
+    fed = md.Federation(md.problems.Network(net), data=md.datasets.digits(), partition=md.partitions.IID(3))
     with pytest.raises(md.Unsupported, match="this network has buffers"):
         md.run(md.FedAvg(), fed, 1, secure=md.SecureSum(), progress=False)
 
@@ -191,7 +191,7 @@ def test_noise_is_whole_with_the_shares_that_a_client_insists_on(monkeypatch: py
     seen, right = [], Ring.share_of_noise
     monkeypatch.setattr(Ring, "share_of_noise", lambda self, *args: seen.append(self.stay) or right(self, *args))
     fed = md.Federation(
-        md.problems.Softmax(), data=md.datasets.digits(), partition=md.scenarios.IID(60), weights="uniform"
+        md.problems.Softmax(), data=md.datasets.digits(), partition=md.partitions.IID(60), weights="uniform"
     )
     method = md.Private(md.FedAvg(), noise=1.0, noise_at="clients")
     md.run(method, fed, rounds=1, secure=md.SecureSum(), progress=False)

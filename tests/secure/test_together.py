@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import medley as md
-from medley.wire.codecs import Cast, Plain, TwoWay
+from medley.codecs import Cast, Plain, TwoWay
 from support.pairs import quick
 
 PAGE = (Path(__file__).parents[2] / "docs" / "secure.md").read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def test_a_line_is_true(key: str, value: str, verdict: str, words: str) -> None:
     parts: dict[str, Any] = {
         "problem": md.problems.Softmax(mu=1e-3),
         "data": md.datasets.digits(),
-        "partition": md.scenarios.IID(6),
+        "partition": md.partitions.IID(6),
         "weights": "uniform",
     }
     method = given if key == "method" else md.FedAvg()

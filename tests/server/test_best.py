@@ -16,7 +16,7 @@ from medley.storage.result import Result
 
 def fed(**settings: Any) -> md.Federation:
     data = md.datasets.digits()
-    settings = {"partition": md.scenarios.Dirichlet(6, alpha=0.3), "validation": 0.2, **settings}
+    settings = {"partition": md.partitions.Dirichlet(6, alpha=0.3), "validation": 0.2, **settings}
     return md.Federation(md.problems.Softmax(mu=1e-3), data=data, pace=md.scenarios.Pace(lr=0.05), **settings)
 
 
@@ -95,7 +95,7 @@ def test_the_board_and_the_clients_table_are_of_the_best_round() -> None:
         ({"best": None, "patience": 3}, "name its figure"),
         ({"patience": 0}, "patience"),
         ({"method": md.Ditto(), "best": "accuracy"}, "use their own models"),
-        ({"over": {"stream": md.scenarios.Split(tasks=2)}, "best": "accuracy"}, "its own best round"),
+        ({"over": {"stream": md.tasks.Split(tasks=2)}, "best": "accuracy"}, "its own best round"),
     ],
 )
 def test_what_has_no_best_round_is_refused(options: dict[str, Any], said: str) -> None:

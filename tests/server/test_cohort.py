@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import medley as md
+from medley.codecs import Cast
 from medley.contract.errors import MedleyError, TooFewReplies, WireError
 from medley.contract.message import nbytes
 from medley.runtime.clock import Device
 from medley.server.bookkeeping import Bookkeeping
 from medley.server.cohort import LiveCohort
 from medley.transports.inprocess import InProcessConnection
-from medley.wire.codecs import Cast
 from medley.wire.exchange import Exchange
 from medley.wire.ledger import Entry
 from support.toys import Lossy, Own, Say, Shuffled, Toy, cohort, federation, host
@@ -276,7 +276,7 @@ def test_buffers_are_averaged_over_those_that_came_alone():
     data = [(torch.randn(n, 4, generator=g) + n, torch.arange(n) % 3) for n in (5, 8, 4)]
     net = md.problems.Network(torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3)), start="module")
     pace = md.scenarios.Pace(lr=0.1, steps=2, batch=None)
-    of_three = md.Federation(net, clients=data, pace=pace, participation=md.scenarios.Fixed([[0, 2]]))
+    of_three = md.Federation(net, clients=data, pace=pace, participation=md.participation.Fixed([[0, 2]]))
     of_two = md.Federation(net, clients=[data[0], data[2]], pace=pace)
     some, all_of_them = (md.run(md.FedAvg(), fed, 1, progress=False).buffers for fed in (of_three, of_two))
     assert some is not None

@@ -289,7 +289,7 @@ def test_targets_on_the_gradient_the_gap_and_the_accuracy():
     r = md.run(md.FedAvg(), fed, 500, target={"gap": 1e-6})
     assert r["gap"][-1] <= 1e-6 < r["gap"][-2]
     assert r["gap"][0] == r["loss"][0] - syn.f_star
-    lone = md.Federation(md.problems.Softmax(), data=md.datasets.digits(), partition=md.scenarios.IID(4))
+    lone = md.Federation(md.problems.Softmax(), data=md.datasets.digits(), partition=md.partitions.IID(4))
     r = md.run(md.FedAvg(), lone, 20, target={"accuracy": 0.85})
     assert r["accuracy"][-1] >= 0.85 > r["accuracy"][-2]
 
@@ -342,7 +342,7 @@ def test_a_loss_that_overflows_between_evaluations_still_gives_a_result():
 
 
 def test_rounds_in_which_nobody_takes_part_pass():
-    fed = federation(participation=md.scenarios.Fixed([[0, 1], [], [2]]))
+    fed = federation(participation=md.participation.Fixed([[0, 1], [], [2]]))
     r = md.run(Toy(), fed, 3)
     assert [row["round"] for row in r.history] == [0, 1, 2, 3]
     assert [row["exchanges"] for row in r.history] == [0, 2, 2, 4]
@@ -426,7 +426,7 @@ def test_late_replies_are_told_by_the_clients_that_a_round_asks(
     replies: float, cohorts: list[list[int]], warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of five clients; 0.9 of three are all three."""
-    fed = federation(participation=md.scenarios.Fixed(cohorts), devices=md.scenarios.Devices())
+    fed = federation(participation=md.participation.Fixed(cohorts), devices=md.devices.Devices())
     r = md.run(md.FedBuff(), fed, 2, reply_policy=md.ReplyPolicy(replies=replies), progress=False)
     assert ("waits for every reply" in caplog.text) == warns == ("waits as" in r.settings)
 
@@ -514,7 +514,7 @@ def test_a_disk_that_is_full_for_a_moment_loses_no_memory(
 
 def slow_clients(**options: Any) -> md.Federation:
     speed = [1000, 900, 800, 300, 200, 150]
-    return federation(6, devices=md.scenarios.Devices(speed=speed, latency=0.01), **options)
+    return federation(6, devices=md.devices.Devices(speed=speed, latency=0.01), **options)
 
 
 def test_a_late_reply_counts_in_the_round_that_asked_for_it(tmp_path: Path):
@@ -534,7 +534,7 @@ def test_clients_at_work_keep_the_memories_that_they_began_with(tmp_path: Path):
         md.problems.Network(md.models.mlp(4, 3, (5,)), shared="body"),
         clients=clients,
         pace=md.scenarios.Pace(lr=0.3, batch=None),
-        devices=md.scenarios.Devices(speed=[1000, 900, 800, 300, 200, 150], latency=0.01),
+        devices=md.devices.Devices(speed=[1000, 900, 800, 300, 200, 150], latency=0.01),
     )
     options: dict[str, Any] = {"reply_policy": md.ReplyPolicy(replies=3), "clients_every": 1, "progress": False}
     whole = md.run(md.FedBuff(), fed, 5, **options)

@@ -140,7 +140,7 @@ def test_fednorton_begins_to_move_anew_when_members_change(flows: Any) -> None:
 
 
 def test_cflag_takes_a_client_that_joins_in_the_second_task() -> None:
-    parts = {"partition": md.scenarios.IID(4), "stream": md.scenarios.Split(tasks=2, mode="class")}
+    parts = {"partition": md.partitions.IID(4), "stream": md.tasks.Split(tasks=2, mode="class")}
     where = {"replay": md.replay.Ring(capacity=20), "pace": md.scenarios.Pace(lr=0.1, steps=2, batch=32)}
     data = md.datasets.digits().take(400, 100)
     changes = md.scenarios.Membership(joins={3: 4}, leaves={0: 5})
@@ -222,7 +222,7 @@ def test_a_membership_that_does_not_fit_the_clients_is_refused() -> None:
 
 
 def test_a_client_that_replied_left_and_came_back_has_taken_part(tmp_path: Path) -> None:
-    cohorts = md.scenarios.Fixed([[0, 1], [0], [0], [0], [0, 2]])
+    cohorts = md.participation.Fixed([[0, 1], [0], [0], [0], [0, 2]])
     fed, _ = federation(membership=md.scenarios.Membership(leaves={1: 2}, joins={1: 4}), participation=cohorts)
     parts = [
         fed.run(md.FedAvg(), 3, clients_every=1, checkpoint=tmp_path),

@@ -100,8 +100,8 @@ def test_cflag_loses_nothing_with_a_memory_that_lasts_a_round(method: Any, tmp_p
     fed = md.Federation(
         md.problems.Softmax(mu=1e-2),
         data=md.datasets.digits().take(400, 100),
-        partition=md.scenarios.Dirichlet(clients=4, alpha=1.0),
-        stream=md.scenarios.Split(tasks=2, mode="class"),
+        partition=md.partitions.Dirichlet(clients=4, alpha=1.0),
+        stream=md.tasks.Split(tasks=2, mode="class"),
         replay=md.replay.Ring(capacity=20),
         pace=md.scenarios.Pace(lr=0.1, steps=2, batch=32),
     )

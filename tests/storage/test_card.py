@@ -32,8 +32,8 @@ def federation(module: nn.Module) -> md.Federation:
     return md.Federation(
         md.problems.Network(module, start="module"),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(20),
-        participation=md.scenarios.Bernoulli(0.5),
+        partition=md.partitions.IID(20),
+        participation=md.participation.Bernoulli(0.5),
         weights="uniform",
     )
 
@@ -87,7 +87,7 @@ def test_a_plain_module_with_a_named_base_is_no_adapter_of_peft(tmp_path: Path) 
     fed = md.Federation(
         md.problems.Network(module, base="some/base", start="module"),
         data=md.datasets.digits(),
-        partition=md.scenarios.IID(5),
+        partition=md.partitions.IID(5),
     )
     text = (md.run(md.FedAvg(), fed, 1, progress=False).save_pretrained(tmp_path) / "README.md").read_text()
     assert text.startswith("---\nlibrary_name: pytorch\n")

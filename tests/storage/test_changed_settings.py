@@ -19,7 +19,7 @@ PACE = repr(md.scenarios.Pace(lr=0.3))
         (PACE, repr(md.scenarios.Pace(lr=0.2)), "pace.lr was 0.3 there and is 0.2 here"),
         (
             PACE,
-            repr(md.scenarios.Pace(lr=md.scenarios.Uniform(0.1, 0.3), batch=None)),
+            repr(md.scenarios.Pace(lr=md.distributions.Uniform(0.1, 0.3), batch=None)),
             "pace.lr was 0.3 there and is Uniform(low=0.1, high=0.3) here, pace.batch was 32 there and is None here",
         ),
         ("A(x=1)", "B(x=1)", "pace was 'A(x=1)' there and is 'B(x=1)' here"),

@@ -35,7 +35,7 @@ def federation() -> md.Federation:
     g = torch.Generator().manual_seed(0)
     X = torch.randn(200, 3, generator=g)
     data = md.datasets.Dataset(X, (X[:, 0] > 0).long()).split(0.2)
-    parts = md.scenarios.IID(clients=4)
+    parts = md.partitions.IID(clients=4)
     return md.Federation(md.problems.Logistic(mu=1e-2), data=data, partition=parts, validation=0.2)
 
 

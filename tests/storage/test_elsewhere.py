@@ -45,7 +45,7 @@ if sys.argv[1] == "poor":
 torch.set_num_threads(1)
 spill.BUDGET = 1  # memories go to disk
 data = md.datasets.digits().take(200, 50)
-fed = md.Federation(md.problems.Softmax(mu=1e-3), data=data, partition=md.scenarios.IID(6))
+fed = md.Federation(md.problems.Softmax(mu=1e-3), data=data, partition=md.partitions.IID(6))
 folder = sys.argv[2]
 
 

@@ -207,7 +207,7 @@ def test_recurrent_layers_keep_references_to_their_weights(kind: str, tmp_path: 
     def federation() -> md.Federation:
         data = md.datasets.Dataset(torch.arange(60).reshape(20, 3) % 30, torch.arange(20) % 2, classes=2)
         module = RECURRENT[kind](30, 2, 4, 5)
-        return md.Federation(md.problems.Network(module), data=data, partition=md.scenarios.IID(2))
+        return md.Federation(md.problems.Network(module), data=data, partition=md.partitions.IID(2))
 
     fed = federation()
     before = fed.identity()

@@ -59,7 +59,7 @@ def test_labels_of_fractions_keep_their_values(tmp_path: Path) -> None:
 def test_labels_of_a_logistic_regression_come_back_from_pairs_and_data_sets(y: np.ndarray) -> None:
     fed = [md.Federation(Logistic(), clients=[(X, y), (X, y)])]
     if y.dtype.kind == "f" or y.min() == 0:
-        fed.append(md.Federation(Logistic(), data=md.datasets.Dataset(X, y), partition=md.scenarios.IID(2)))
+        fed.append(md.Federation(Logistic(), data=md.datasets.Dataset(X, y), partition=md.partitions.IID(2)))
     for f in fed:
         predictions = md.run(md.FedAvg(), f, 2, progress=False).predict(X)
         assert set(predictions.tolist()) == {*y.tolist()}

@@ -95,7 +95,7 @@ def test_lost_and_refused_clients_are_counted_and_named(tmp_path: Path, caplog: 
 
 def test_a_client_that_is_waited_for_is_late(tmp_path: Path) -> None:
     q = md.problems.quadratics(clients=4, d=4)
-    slow = md.scenarios.Devices(speed=[1000.0] * 3 + [0.5])
+    slow = md.devices.Devices(speed=[1000.0] * 3 + [0.5])
     fed = md.Federation(q.problem, clients=q.clients, devices=slow)
     fed.run(md.FedBuff(), 3, checkpoint=tmp_path, reply_policy=md.ReplyPolicy(replies=3))
     v = run_view.view(tmp_path)

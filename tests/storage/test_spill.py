@@ -66,10 +66,10 @@ def test_places_on_disk_are_used_again():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", [None, md.transports.Processes(2)])
-@pytest.mark.parametrize("codec", [None, md.wire.codecs.Delta()])
+@pytest.mark.parametrize("codec", [None, md.codecs.Delta()])
 def test_a_run_has_the_same_bits_whatever_fits(transport: Any, codec: Any, tmp_path: Path, monkeypatch: Any):
     fed = md.Federation(
-        md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(40), participation=0.5
+        md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(40), participation=0.5
     )
     options: dict[str, Any] = {"progress": False, "transport": transport, "codec": codec}
     in_memory = md.run(md.SCAFFOLD(), fed, 4, **options)

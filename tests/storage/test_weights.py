@@ -40,7 +40,7 @@ def federation(module: nn.Module, **how: str) -> md.Federation:
     return md.Federation(
         md.problems.Network(module, **how),  # type: ignore[arg-type]
         data=DATA,
-        partition=md.scenarios.IID(clients=5),
+        partition=md.partitions.IID(clients=5),
         pace=md.scenarios.Pace(lr=0.2),
     )
 
@@ -356,7 +356,7 @@ def test_modules_of_many_kinds_come_back(tmp_path: Path) -> None:
 
 def test_linear_models_come_out_as_pytorchs(tmp_path: Path) -> None:
     for family in (md.problems.Softmax(mu=1e-3, intercept=True), md.problems.Softmax(mu=1e-3)):
-        fed = md.Federation(family, data=DATA, partition=md.scenarios.IID(clients=5))
+        fed = md.Federation(family, data=DATA, partition=md.partitions.IID(clients=5))
         r = md.run(md.FedAvg(), fed, 2)
         assert isinstance(r.model, nn.Linear)
         assert float((r.predict(DATA.X_test) == np.asarray(DATA.y_test)).mean()) == r.summary["accuracy"]
@@ -383,7 +383,7 @@ def test_a_results_model_can_be_written_by_other_tools(tmp_path: Path) -> None:
     """Trained parameters are no views of one vector; a frozen base is not copied."""
     net = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
     net[0].weight.requires_grad_(False)
-    fed = md.Federation(md.problems.Network(net), data=md.datasets.digits(), partition=md.scenarios.IID(4))
+    fed = md.Federation(md.problems.Network(net), data=md.datasets.digits(), partition=md.partitions.IID(4))
     result = md.run(md.FedAvg(), fed, 1, progress=False)
     assert result.model is not None
     for p in result.model.parameters():
@@ -401,7 +401,7 @@ def test_a_module_that_keeps_its_outputs_ends_no_run() -> None:
             self.last = super().forward(x)
             return self.last
 
-    fed = md.Federation(md.problems.Network(Keeps(64, 10)), data=md.datasets.digits(), partition=md.scenarios.IID(4))
+    fed = md.Federation(md.problems.Network(Keeps(64, 10)), data=md.datasets.digits(), partition=md.partitions.IID(4))
     result = md.run(md.FedAvg(), fed, 1, progress=False)
     assert result.model is not None
     assert torch.equal(result.model.weight.reshape(-1), result.x[:640])

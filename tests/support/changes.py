@@ -115,7 +115,7 @@ def grouped(by: int) -> md.datasets.Dataset:
 
 
 def partition_file(path: Path, first: int) -> Path:
-    md.scenarios.saved.save([np.arange(first), np.arange(first, 200)], path)
+    md.partitions.saved.save([np.arange(first), np.arange(first, 200)], path)
     return path
 
 
@@ -128,7 +128,7 @@ class Call:
     options: dict[str, Any]
 
     def federation(self) -> md.Federation:
-        arguments = {"partition": md.scenarios.IID(4), "data": digits(), **self.fed}
+        arguments = {"partition": md.partitions.IID(4), "data": digits(), **self.fed}
         return md.Federation(arguments.pop("problem", md.problems.Softmax()), **arguments)
 
 
@@ -151,7 +151,7 @@ def pairs(folder: Path) -> dict[str, tuple[Callable[[], Call], Callable[[], Call
     moved[70] = 1e-3
     call = lambda method=None, options=None, **fed: Call(method or md.FedAvg(), fed, options or {})
     file = folder / "parts.json"
-    key = md.scenarios.ByKey
+    key = md.partitions.ByKey
     pace = md.scenarios.Pace
     return {
         "init": (lambda: call(options={"init": x0}), lambda: call(options={"init": moved})),
@@ -162,8 +162,8 @@ def pairs(folder: Path) -> dict[str, tuple[Callable[[], Call], Callable[[], Call
             lambda: call(data=grouped(100), partition=key("who")),
         ),
         "file": (
-            lambda: call(partition=md.scenarios.Saved(partition_file(file, 90))),
-            lambda: call(partition=md.scenarios.Saved(partition_file(file, 20))),
+            lambda: call(partition=md.partitions.Saved(partition_file(file, 90))),
+            lambda: call(partition=md.partitions.Saved(partition_file(file, 20))),
         ),
         "weights": (lambda: call(problem=net()), lambda: call(problem=net(module=heavier()))),
         "attributes": (lambda: call(problem=net()), lambda: call(problem=net(module=Net(2.0)))),

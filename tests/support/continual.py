@@ -36,7 +36,7 @@ def stream(
         clients=data or rows(),
         test=rows(1, 20, 1)[0],
         classes=4,
-        stream=md.scenarios.Split(tasks=2, mode=mode, classes=[[0, 1], [2, 3]]),
+        stream=md.tasks.Split(tasks=2, mode=mode, classes=[[0, 1], [2, 3]]),
         replay=replay,
         pace=md.scenarios.Pace(**{"lr": 0.1, "batch": 4} | pace),
     )

@@ -130,7 +130,7 @@ def _pooled(make: Callable[[Rows, Path, str], Any], key: str | None = "client") 
     """A door ``data=`` of all rows, dealt by the column of clients, with ``test=`` of the same kind."""
 
     def door(family: Family, rows: Rows, folder: Path) -> md.Federation:
-        deal = md.scenarios.IID(2) if key is None else md.scenarios.ByKey(key)
+        deal = md.partitions.IID(2) if key is None else md.partitions.ByKey(key)
         test = {} if rows.test is None else {"test": make(rows.test, folder, "later")}
         return _federation(family, rows, data=make(rows, folder, "now"), partition=deal, **test)
 

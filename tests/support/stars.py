@@ -19,7 +19,7 @@ STEPS = [1, 4, 2, 3, 7]
 
 TOY = md.problems.quadratics(clients=N, d=3, seed=4)
 EIGHT = md.problems.quadratics(clients=8, d=6, seed=5)
-UNEQUAL = {"lr": md.scenarios.Uniform(0.02, 0.1), "epochs": md.scenarios.Integers(1, 10)}
+UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions.Integers(1, 10)}
 WHERE = ["server", "client"]
 """Who keeps the flows."""
 

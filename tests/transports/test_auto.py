@@ -26,7 +26,7 @@ def digits(clients: int = 80, buffers: bool = False, lr: float = 0.1) -> md.Fede
     between = [torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.2)] if buffers else [torch.nn.ReLU()]
     net = torch.nn.Sequential(torch.nn.Linear(64, 16), *between, torch.nn.Linear(16, 10))
     data, pace = md.datasets.digits().flatten(), md.scenarios.Pace(lr=lr, epochs=3)
-    return md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(clients), pace=pace)
+    return md.Federation(md.problems.Network(net), data=data, partition=md.partitions.IID(clients), pace=pace)
 
 
 def run(transport: Any, method: Any = None, fed: md.Federation | None = None) -> md.Result:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import medley as md
+from medley.codecs import Delta
 from medley.contract import pytree
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import ClientFailed, MedleyError, RecipeError, TooFewReplies, WireError
@@ -18,7 +19,6 @@ from medley.engines import choose
 from medley.storage import checkpoint
 from medley.storage.result import Result
 from medley.transports import InProcess, Lossy, Processes
-from medley.wire.codecs import Delta
 from support.pairs import quick
 from support.toys import Toy, federation
 
@@ -27,7 +27,9 @@ TRYING = md.ReplyPolicy(retries=60)
 
 
 def fed(**options: Any) -> md.Federation:
-    pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.02, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
+    pace = md.scenarios.Pace(
+        lr=md.distributions.Uniform(0.02, 0.1), epochs=md.distributions.Integers(1, 10), batch=None
+    )
     options = {"pace": pace, "f_star": QUADRATICS.f_star} | options
     return md.Federation(QUADRATICS.problem, clients=QUADRATICS.clients, **options)
 
@@ -179,7 +181,7 @@ def test_what_a_client_does_wrong_is_named_or_dropped():
         "nan": (WireError, r"client 3's answer to Toy\.train, round 1: Heard\.v contains numbers that are not finite"),
         "shape": (WireError, r"client 3's answer to Toy\.train, round 1: Heard\.v is a tensor of float64\[2\]"),
     }
-    without = federation(11, participation=md.scenarios.Fixed([[i for i in range(11) if i != 3]] * 4))
+    without = federation(11, participation=md.participation.Fixed([[i for i in range(11) if i != 3]] * 4))
     for fate, (kind, said) in faults.items():
         lossy = Lossy(**{fate: 1.0}, clients=(3,))
         with pytest.raises(kind, match=said):
@@ -214,8 +216,8 @@ def test_a_quorum_that_is_missed_ends_the_run_and_keeps_what_was_done(tmp_path: 
     assert torch.equal(on.x, e.value.result.x)
 
 
-def devices(*speeds: float) -> md.scenarios.Devices:
-    return md.scenarios.Devices(speed=list(speeds), down=1e12, up=1e12, latency=0.0)
+def devices(*speeds: float) -> md.devices.Devices:
+    return md.devices.Devices(speed=list(speeds), down=1e12, up=1e12, latency=0.0)
 
 
 def test_a_deadline_leaves_the_slow_out_and_takes_as_long_as_it_says():

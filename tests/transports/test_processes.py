@@ -52,7 +52,7 @@ def test_a_number_of_workers_that_no_machine_bears_is_refused(workers: int) -> N
 def test_buffers_and_dropout_have_the_same_bits() -> None:
     net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
     data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
-    fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(6))
+    fed = md.Federation(md.problems.Network(net), data=data, partition=md.partitions.IID(6))
     a, b = train(Script(), InProcess(), fed), train(Script(), Processes(2), fed)
     assert_same(a, b)
     assert a.model is not None

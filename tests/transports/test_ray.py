@@ -55,7 +55,7 @@ def test_same_bits_as_in_one_process(method: Any) -> None:
 def test_buffers_and_dropout_have_the_same_bits() -> None:
     net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
     data = md.datasets.gaussian_classes(n=120, features=8, classes=3, test=30)
-    fed = md.Federation(md.problems.Network(net), data=data, partition=md.scenarios.IID(6))
+    fed = md.Federation(md.problems.Network(net), data=data, partition=md.partitions.IID(6))
     a, b = train(Script(), InProcess(), fed), train(Script(), Ray(2), fed)
     assert_same(a, b)
     assert a.buffers is not None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import medley as md
-from medley.wire.codecs import Cast, Codec, Delta, Plain, Quantise, TwoWay
+from medley.codecs import Cast, Codec, Delta, Plain, Quantise, TwoWay
 
 RNG = np.random.default_rng(0)
 CLIENTS = [(RNG.normal(size=(n, 3)) + np.eye(3).repeat(n // 3, 0) * 2, RNG.normal(size=n)) for n in (21, 6, 12)]

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 import medley as md
+from medley.codecs import Cast, Delta, Plain, Quantise, TopK, TwoWay
 from medley.contract.message import Packed, nbytes
 from medley.runtime import streams
 from medley.testing.faults import Rewired, losing, one_by_one, twice
 from medley.transports import InProcess, Processes
 from medley.wire.codec import Codec
-from medley.wire.codecs import Cast, Delta, Plain, Quantise, TopK, TwoWay
 from support.pairs import quick
 
 f64 = torch.float64

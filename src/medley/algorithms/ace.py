@@ -29,7 +29,7 @@ update stays in the mean (under ACED, until it is too old).
 
 >>> import medley as md
 >>> toy = md.problems.quadratics(clients=10)
->>> devices = md.scenarios.Devices(speed=[1000.0] * 5 + [100.0] * 5)
+>>> devices = md.devices.Devices(speed=[1000.0] * 5 + [100.0] * 5)
 >>> pace = md.scenarios.Pace(lr=0.02, batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, devices=devices, pace=pace)
 >>> md.run(md.ACE(), fed, 1500, reply_policy=md.ReplyPolicy(replies=2), progress=False).summary["gap"] < 1e-12

@@ -19,8 +19,8 @@ without a memory does not project.
 **Example**
 
 >>> import medley as md
->>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
->>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Split(tasks=5, mode="task")
+>>> digits, dealt = md.datasets.digits(), md.partitions.IID(clients=5)
+>>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.tasks.Split(tasks=5, mode="task")
 >>> pace, ring = md.scenarios.Pace(lr=0.1, batch=16), md.replay.Ring(capacity=20, sample=16)
 >>> fed = md.Federation(net, data=digits, partition=dealt, pace=pace, stream=split, replay=ring)
 >>> md.run(md.AGEM(), fed, rounds=10, progress=False).summary["acc"] > 0.8

@@ -42,7 +42,7 @@ round are short. The code for images steps by η with α = 0.5, as here; the cod
 
 >>> import medley as md
 >>> problem, pace = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Pace(lr=0.01)
->>> fed = md.Federation(problem, data=md.datasets.digits(), partition=md.scenarios.IID(10), pace=pace)
+>>> fed = md.Federation(problem, data=md.datasets.digits(), partition=md.partitions.IID(10), pace=pace)
 >>> md.run(md.FedAdamW(), fed, rounds=5, progress=False).summary["accuracy"] > 0.8
 True
 """

@@ -22,7 +22,7 @@ client that never took part fine-tunes like any other.
 >>> import medley as md
 >>> fed = md.Federation(
 ...     md.problems.Network(md.models.mlp(64, 10, (16,))), data=md.datasets.digits(), own_test=True,
-...     partition=md.scenarios.Labels(clients=10, per_client=2),
+...     partition=md.partitions.Labels(clients=10, per_client=2),
 ... )
 >>> s = md.run(md.FedAvgFT(), fed, rounds=5, progress=False).summary
 >>> s["personal_accuracy"] > s["accuracy"]

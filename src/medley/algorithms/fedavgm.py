@@ -18,7 +18,7 @@ Classification", arXiv:1909.06335, 2019, §4.3.
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 >>> md.run(md.FedAvgM(), fed, rounds=5, progress=False).summary["accuracy"] > 0.8
 True
 """

@@ -24,7 +24,7 @@ had before. A client that never took part has the server's model with the initia
 >>> net = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
 >>> fed = md.Federation(
 ...     md.problems.Network(net), data=md.datasets.digits(), own_test=True,
-...     partition=md.scenarios.Labels(clients=10, per_client=2),
+...     partition=md.partitions.Labels(clients=10, per_client=2),
 ... )
 >>> md.run(md.FedBN(), fed, rounds=5, progress=False).summary["personal_accuracy"] > 0.3
 True

@@ -30,7 +30,7 @@ as strong by default. ``Pace(weight_decay=λ/α)`` gives the same step. It clips
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 >>> md.run(md.FedCM(), fed, rounds=20, progress=False).summary["accuracy"] > 0.8
 True
 """

@@ -22,7 +22,7 @@ has no correlations and no penalty.
 
 >>> import medley as md
 >>> digits = md.datasets.digits()
->>> fed = md.Federation(md.problems.Network(md.models.mlp(64, 10)), data=digits, partition=md.scenarios.IID(5))
+>>> fed = md.Federation(md.problems.Network(md.models.mlp(64, 10)), data=digits, partition=md.partitions.IID(5))
 >>> md.run(md.FedDecorr(), fed, rounds=10, progress=False).summary["accuracy"] > 0.7
 True
 """

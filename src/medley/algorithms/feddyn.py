@@ -23,7 +23,8 @@ so x ends near the minimum, within a few steps of size lr.
 
 >>> import medley as md
 >>> toy = md.problems.quadratics(clients=10)
->>> pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.02, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
+>>> lr = md.distributions.Uniform(0.02, 0.1)
+>>> pace = md.scenarios.Pace(lr=lr, epochs=md.distributions.Integers(1, 10), batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=pace, participation=0.4)
 >>> md.run(md.FedDyn(alpha=5.0), fed, rounds=300, progress=False).summary["gap"] < 1e-12
 True

@@ -78,7 +78,8 @@ client's curvature is lost, it counts as flat, H̄_i = 0, until the server asks 
 
 >>> import medley as md
 >>> q = md.problems.quadratics(clients=10, d=5, seed=1)
->>> pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.01, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
+>>> lr = md.distributions.Uniform(0.01, 0.1)
+>>> pace = md.scenarios.Pace(lr=lr, epochs=md.distributions.Integers(1, 10), batch=None)
 >>> fed = md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.4)
 >>> run = md.run(md.FedECADO(), fed, rounds=300, progress=False)
 >>> float((run.x - q.x_star).norm() / q.x_star.norm()) < 1e-8

@@ -54,7 +54,7 @@ weights are transposed.
 >>> from medley.testing.toys import Adapted
 >>> network = torch.nn.Sequential(Adapted(64, 32, 4), torch.nn.ReLU(), Adapted(32, 10, 4))
 >>> data, pace = md.datasets.digits(), md.scenarios.Pace(lr=0.02, epochs=3, optimizer="adam")
->>> fed = md.Federation(md.problems.Network(network), data=data, partition=md.scenarios.IID(5), pace=pace)
+>>> fed = md.Federation(md.problems.Network(network), data=data, partition=md.partitions.IID(5), pace=pace)
 >>> md.run(md.FedExLoRA(), fed, rounds=5, progress=False).summary["accuracy"] > 0.8
 True
 """

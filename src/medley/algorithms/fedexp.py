@@ -22,7 +22,7 @@ and returns is the mean of the last two iterates. After round 1 that is (x₀ + 
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 >>> md.run(md.FedExP(), fed, rounds=3, progress=False).summary["accuracy"] > 0.8
 True
 """

@@ -21,7 +21,7 @@ stands for K·η_l (K steps of size η_l). It also holds under learning-rate sch
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 >>> md.run(md.FedGAMMA(), fed, rounds=5, progress=False).summary["accuracy"] > 0.8
 True
 """

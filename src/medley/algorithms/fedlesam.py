@@ -27,7 +27,7 @@ command in its README; the default here is smaller. It clips gradients at norm 1
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 >>> md.run(md.FedLESAM(), fed, rounds=5, progress=False).summary["accuracy"] > 0.8
 True
 """

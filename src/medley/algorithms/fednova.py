@@ -23,9 +23,9 @@ comes to rest away from the minimum, and normalising the steps does not change t
 **Example**
 
 >>> import medley as md
->>> pace = md.scenarios.Pace(lr=0.1, epochs=md.scenarios.Integers(1, 5))
+>>> pace = md.scenarios.Pace(lr=0.1, epochs=md.distributions.Integers(1, 5))
 >>> digits = md.datasets.digits()
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=digits, partition=md.scenarios.IID(10), pace=pace)
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=digits, partition=md.partitions.IID(10), pace=pace)
 >>> md.run(md.FedNova(), fed, rounds=3, progress=False).summary["accuracy"] > 0.8
 True
 """

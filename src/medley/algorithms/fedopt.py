@@ -18,7 +18,7 @@ ICLR 2021, Algorithm 2.
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 >>> for method in (md.FedAdagrad(), md.FedAdam(), md.FedYogi()):
 ...     print(md.run(method, fed, rounds=10, progress=False).summary["accuracy"] > 0.8)
 True

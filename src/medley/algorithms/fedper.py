@@ -22,7 +22,7 @@ before. A client that never took part has the server's model with the initial pe
 >>> import medley as md
 >>> fed = md.Federation(
 ...     md.problems.Network(md.models.mlp(64, 10, (16,))), data=md.datasets.digits(), own_test=True,
-...     partition=md.scenarios.Labels(clients=10, per_client=2),
+...     partition=md.partitions.Labels(clients=10, per_client=2),
 ... )
 >>> md.run(md.FedPer(), fed, rounds=5, progress=False).summary["personal_accuracy"] > 0.7
 True

@@ -20,7 +20,7 @@ f_i, never on the pull.
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 >>> md.run(md.FedProx(mu=0.1), fed, rounds=3, progress=False).summary["accuracy"] > 0.8
 True
 """

@@ -23,7 +23,7 @@ classes' scales applies to it, as it would to its two logits ∓m/2.
 **Example**
 
 >>> import medley as md
->>> digits, dealt = md.datasets.digits(), md.scenarios.Dirichlet(clients=10, alpha=0.3)
+>>> digits, dealt = md.datasets.digits(), md.partitions.Dirichlet(clients=10, alpha=0.3)
 >>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=digits, partition=dealt)
 >>> md.run(md.FedRS(), fed, rounds=10, progress=False).summary["accuracy"] > 0.6
 True

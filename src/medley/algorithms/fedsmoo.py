@@ -27,7 +27,7 @@ code also clips gradients at norm 10 and decays weights; both are settings of th
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 >>> md.run(md.FedSMOO(), fed, rounds=5, progress=False).summary["accuracy"] > 0.8
 True
 """

@@ -30,7 +30,7 @@ and both ρ and prox .1, the models are 4e-5 apart after 20 rounds. The code cli
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10))
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10))
 >>> md.run(md.FedSpeed(), fed, rounds=5, progress=False).summary["accuracy"] > 0.8
 True
 """

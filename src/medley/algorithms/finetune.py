@@ -20,8 +20,8 @@ Using Incrementally Aggregated Gradients", AISTATS 2025; its rounds are those of
 
 >>> import medley as md
 >>> fed = md.Federation(
-...     md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(5),
-...     stream=md.scenarios.Split(tasks=5, mode="class"),
+...     md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(5),
+...     stream=md.tasks.Split(tasks=5, mode="class"),
 ... )
 >>> last = md.run(md.FineTune(), fed, rounds=5, progress=False).summary
 >>> last["learn"] > 0.9 and last["acc"] < 0.5

@@ -34,8 +34,8 @@ exemplars of that task, and the classes' means do not include them.
 **Example**
 
 >>> import medley as md
->>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
->>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Split(tasks=5, mode="class")
+>>> digits, dealt = md.datasets.digits(), md.partitions.IID(clients=5)
+>>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.tasks.Split(tasks=5, mode="class")
 >>> fed = md.Federation(net, data=digits, partition=dealt, stream=split, pace=md.scenarios.Pace(lr=0.1, batch=16))
 >>> md.run(md.ICaRL(capacity=100), fed, rounds=10, progress=False).summary["acc"] > 0.7
 True

@@ -21,7 +21,7 @@ Learning Through Personalization", ICML 2021, Section 4.
 >>> import medley as md
 >>> fed = md.Federation(
 ...     md.problems.Network(md.models.mlp(64, 10, (16,))), data=md.datasets.digits(), own_test=True,
-...     partition=md.scenarios.Labels(clients=10, per_client=2),
+...     partition=md.partitions.Labels(clients=10, per_client=2),
 ... )
 >>> md.run(md.LocalOnly(), fed, rounds=5, progress=False).summary["personal_accuracy"] > 0.9
 True

@@ -21,8 +21,8 @@ the current running statistics.
 **Example**
 
 >>> import medley as md
->>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
->>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Split(tasks=5, mode="task")
+>>> digits, dealt = md.datasets.digits(), md.partitions.IID(clients=5)
+>>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.tasks.Split(tasks=5, mode="task")
 >>> fed = md.Federation(net, data=digits, partition=dealt, stream=split, pace=md.scenarios.Pace(lr=0.1, batch=16))
 >>> md.run(md.LwF(), fed, rounds=10, progress=False).summary["acc"] > 0.8
 True

@@ -21,8 +21,8 @@ below 1/L, because at 1/L and above a step that helps both ignores the task.
 **Example**
 
 >>> import medley as md
->>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
->>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.scenarios.Split(tasks=5, mode="class")
+>>> digits, dealt = md.datasets.digits(), md.partitions.IID(clients=5)
+>>> net, split = md.problems.Network(md.models.mlp(64, 10)), md.tasks.Split(tasks=5, mode="class")
 >>> pace, ring = md.scenarios.Pace(lr=0.1, batch=16), md.replay.Ring(capacity=20, sample=16)
 >>> fed = md.Federation(net, data=digits, partition=dealt, pace=pace, stream=split, replay=ring)
 >>> md.run(md.NCCL(), fed, rounds=10, progress=False).summary["acc"] > 0.7

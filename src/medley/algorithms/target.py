@@ -44,9 +44,9 @@ it goes on with the rows that it had.
 **Example**
 
 >>> import medley as md
->>> digits, dealt = md.datasets.digits(), md.scenarios.IID(clients=5)
+>>> digits, dealt = md.datasets.digits(), md.partitions.IID(clients=5)
 >>> net, maker = md.models.mlp(64, 10), md.models.generator((64,))
->>> split, pace = md.scenarios.Split(tasks=2, mode="class"), md.scenarios.Pace(lr=0.1, batch=16)
+>>> split, pace = md.tasks.Split(tasks=2, mode="class"), md.scenarios.Pace(lr=0.1, batch=16)
 >>> fed = md.Federation(md.problems.Network(net), data=digits, partition=dealt, stream=split, pace=pace)
 >>> md.run(md.TARGET(net, maker, rows=128), fed, rounds=5, progress=False).summary["acc"] > 0.55
 True

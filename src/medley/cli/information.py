@@ -83,14 +83,14 @@ def list_all(
         typer.Argument(
             help="methods, problems, models, datasets, partitions, participations, streams, memories, codecs, sinks, "
             "attacks, "
-            "rules, laws or devices, by default all; or a name, for its settings, e.g. fedprox.",
+            "rules, distributions or devices, by default all; or a name, for its settings, e.g. fedprox.",
             metavar="[WHAT]",
         ),
     ] = None,
     debug: Debug = False,
 ) -> None:
     """List methods, problems, models and scenarios, each with one sentence, or the settings of one of them."""
-    from .. import datasets, models, recipe
+    from .. import models, recipe
     from ..contract import RecipeError
     from ..contract.errors import nearest
     from ..datasets import files
@@ -99,7 +99,7 @@ def list_all(
         "methods": recipe.constructors(),
         "problems": recipe.KINDS["problem"],
         "models": {n: getattr(models, n) for n in models.__all__},
-        "datasets": {n: getattr(datasets, n) for n in datasets.__all__ if n != "Dataset"} | recipe.readers(),
+        "datasets": recipe.readers(),
         "partitions": recipe.KINDS["partition"],
         "participations": recipe.KINDS["participation"],
         "streams": recipe.KINDS["stream"],
@@ -108,7 +108,7 @@ def list_all(
         "sinks": recipe.sink_kinds(),
         "attacks": _attacks(),
         "rules": recipe.RULES,
-        "laws": recipe.LAWS,
+        "distributions": recipe.DISTRIBUTIONS,
         "devices": recipe.PRESETS,
     }
     if what is not None and what not in kinds:

@@ -3,7 +3,7 @@
 A float accepts any finite real number, an int only whole numbers, and neither accepts True or False. A Literal accepts
 its words, a sequence lists and tuples whose entries fit, a class its instances, and a jaxtyping annotation tensors with
 its dtypes and axes. A text in an annotation is an example for error messages:
-``Annotated[Codec, "wire.codecs.Cast('float16')"]``.
+``Annotated[Codec, "codecs.Cast('float16')"]``.
 """
 
 from __future__ import annotations

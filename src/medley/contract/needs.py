@@ -17,7 +17,7 @@ class Need(StrEnum):
     wanted: str
 
     EVERYONE = "everyone", "every client in every round; leave participation= out"
-    STREAM = "stream", "a stream of tasks: give Federation(stream=scenarios.Split(tasks=5))"
+    STREAM = "stream", "a stream of tasks: give Federation(stream=tasks.Split(tasks=5))"
     REPLAY = "replay", "a memory of past tasks: give Federation(stream=..., replay=replay.Ring(capacity=100))"
     CONVEX = "convex", "a convex problem: Logistic, Softmax or LeastSquares"
     QUADRATIC = "quadratic", "a quadratic problem: LeastSquares"

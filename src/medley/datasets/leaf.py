@@ -2,7 +2,7 @@
 
 Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018. A benchmark's folder has the sub-folders ``train`` and
 ``test``; each holds JSON files with ``users`` and ``user_data``, {user: {"x": [...], "y": [...]}}. ``keys`` names the
-user of every training row, ``test_keys`` that of every test row: partition by ``scenarios.ByKey``. Without a ``test``
+user of every training row, ``test_keys`` that of every test row: partition by ``partitions.ByKey``. Without a ``test``
 folder there are no test rows.
 """
 

@@ -5,6 +5,9 @@ Side: the client's. An engine sees rows through the objective, changes no memory
 `choose` picks one of `NAMES` for a problem and a device; `stack_size` says how many clients it serves in one call.
 """
 
-from .choose import NAMES as NAMES
-from .choose import choose as choose
-from .choose import stack_size as stack_size
+from ..contract.public import public
+from .choose import NAMES, choose, stack_size
+
+__all__ = ["NAMES", "choose", "stack_size"]
+
+public(__name__)

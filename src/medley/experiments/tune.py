@@ -13,10 +13,10 @@ from typing import Any
 
 from ..contract import Algorithm, Diverged, Pace, RecipeError, Tuned, Wrapper
 from ..contract.surroundings import set_aside
+from ..distributions import is_number
 from ..federation.federation import Federation
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
-from ..scenarios.laws import is_number
 from ..storage.directions import directions_of, higher_is_better
 from ..storage.history import Row
 from ..storage.result import Result

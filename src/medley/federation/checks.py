@@ -14,13 +14,13 @@ from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, 
 from ..datasets import Dataset
 from ..datasets.ingest.keys import refuse_parts
 from ..datasets.ingest.spelling import look_alike
+from ..distributions import is_number
+from ..partitions import ByKey, Partition
 from ..privacy.private import private_part
 from ..problems import Logistic, Network, Softmax
 from ..problems.network.own_loss import called
 from ..rows.numbers import MISSING, kind_of_text
 from ..rows.numbers import is_number as is_number_text
-from ..scenarios import ByKey, Partition
-from ..scenarios.laws import is_number
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..wire.codec import Codec, Plain
@@ -56,13 +56,13 @@ def check_sources(data: Dataset | None, clients: object, partition: Partition | 
         raise RecipeError(
             "Federation(data=...): pass partition= to divide the rows among clients; the data set has "
             f"{' and '.join(data.keys)}, so "
-            f"scenarios.ByKey({key!r}) makes each {key} a client",
+            f"partitions.ByKey({key!r}) makes each {key} a client",
             "partition",
         )
     if data is not None and partition is None:
         raise RecipeError(
             "Federation(data=...): pass partition= to divide the rows among clients, e.g. "
-            "scenarios.Dirichlet(clients=100, "
+            "partitions.Dirichlet(clients=100, "
             "alpha=0.1)",
             "partition",
         )

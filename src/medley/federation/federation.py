@@ -18,20 +18,24 @@ from ..datasets import Dataset
 from ..datasets.facts import recorded
 from ..datasets.ingest.keys import client_names, only_key
 from ..datasets.readers.table import by_client
+from ..devices import Devices
+from ..participation import Participation
+from ..partitions import ByKey, Partition
+from ..partitions.dealing import Parts, dealt_alike
+from ..partitions.rules import deal_rows
 from ..problems import Network
 from ..rows.columns import is_frame
 from ..rows.fields import Fields, integers
 from ..rows.lazy import joined
 from ..runtime import streams
-from ..scenarios import Attack, ByKey, Devices, Members, Pace, Participation, Partition, Stream, Tasks, describe
-from ..scenarios.dealing import Parts, dealt_alike
+from ..scenarios import Attack, Members, Pace, describe
 from ..scenarios.description import Description
-from ..scenarios.partition import deal_rows
 from ..server.options import HeldOut
 from ..storage.as_json import without_addresses
 from ..storage.html import facts
 from ..storage.identity import PREFIX, fingerprint, identity
 from ..storage.result import Result
+from ..tasks import Stream, Tasks
 from .checks import check_labels, check_names, check_sources, checked_number, expect
 from .clients_data import pooled
 from .labels import recorded_labels, refuse_renumbered
@@ -59,10 +63,10 @@ class Federation(Settings):
             and "label" (or "target", "y"); for other column names, pass the result of `datasets.frame`
         test: test rows (X, y), or a data set, if ``data`` or clients have none
         pace: the clients' local training budgets; lr 0.1, one epoch, batches of 32 by default
-        participation: the rule for taking part in a round, one of `medley.scenarios`, or a fraction; by default all
+        participation: the rule for taking part in a round, one of `medley.participation`, or a fraction; by default all
             clients take part
         devices: the speed of machines and of their network, which determines virtual seconds; by default each is an
-            ordinary phone, `scenarios.Devices()`
+            ordinary phone, `devices.Devices()`
         weights: p_i by "size" (or the sum of the rows' weights, if they have weights), the default, or "uniform"
         validation: the share of the training rows to hold out, for `tune`; 0 by default
         classes: the number of classes, if the labels do not include all of them
@@ -71,7 +75,7 @@ class Federation(Settings):
         replay: the rule for the rows of past tasks that a client keeps (`medley.replay`)
         own_test: whether figures over clients are measured on each client's own test rows. True divides ``data``'s test
             rows by each client's label distribution, unless they already belong to clients; False shares all test rows.
-            By default Medley measures if clients bring test rows, or if `scenarios.ByKey` finds its key in
+            By default Medley measures if clients bring test rows, or if `partitions.ByKey` finds its key in
             ``data.test_keys``
         attack: the Byzantine clients and their attack; by default all clients are honest
         membership: the clients that join or leave during a run, `scenarios.Membership`; by default none
@@ -109,7 +113,7 @@ class Federation(Settings):
         classes = checked_number(problem, validation, classes, own_test)
         data = whole_data(problem, data, test, classes, partition.key if isinstance(partition, ByKey) else None)
         expect(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
-        expect(partition, Partition, "Federation(partition=...)", "scenarios.IID(clients=10)", "partition")
+        expect(partition, Partition, "Federation(partition=...)", "partitions.IID(clients=10)", "partition")
         if isinstance(stream, Tasks):
             if data is not None or clients is not None:
                 raise RecipeError("Federation(stream=Tasks(...)): the tasks have the data; leave data= out", "data")
@@ -176,7 +180,7 @@ class Federation(Settings):
 
     @cached_property
     def client_names(self) -> tuple[str, ...]:
-        """The clients' names by id, if ``clients`` has names or `scenarios.ByKey` divides the rows; otherwise empty."""
+        """The clients' names by id, if ``clients`` has names or `ByKey` divides the rows; otherwise empty."""
         rule = self.partition
         if isinstance(rule, ByKey) and self.stream is None and rule.key in self.data.keys:
             return rule.names(self.data.keys)

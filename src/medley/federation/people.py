@@ -59,8 +59,8 @@ def people_of(by: str, picked: Sequence[Picked], layout: Layout) -> Index | None
         raise BadData(
             f"Private(by={by!r}): {str(names[k])!r} has rows at {name_of(first[k])} and at {name_of(last[k])}, as "
             f"{len(shared)} of {len(names)} people have at several, and their ε would be the sum of those clients'. "
-            f"Give each person's rows to one client, as partition=scenarios.ByKey({by!r}) does. If these are different "
-            "people, give them different names, for example the client's name before the number",
+            f"Give each person's rows to one client, as partition=partitions.ByKey({by!r}) does. If these are "
+            "different people, give them different names, for example the client's name before the number",
             client=int(first[k]),
         )
     return torch.from_numpy(people.astype(np.int64))

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ..contract import BadData, Family, Index, Need, Objective, Place, Problem, Unsupported, Weights
 from ..contract.place import name_of
+from ..partitions.dealing import Parts
 from ..problems.network import Network
 from ..rows.fields import Fields, tensors
 from ..rows.lazy import Held, Lazy, blocks, joined
 from ..rows.precision import kept_apart
 from ..rows.sparse import largest, not_finite
-from ..scenarios.dealing import Parts
 
 
 @runtime_checkable

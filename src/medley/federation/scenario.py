@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from ..contract import Algorithm, BadData, Family, LocalSampling, Need, RecipeError, ReplayPolicy
+from ..devices import Devices
+from ..distributions import is_number
+from ..participation import Everyone, Fixed, Participation, draw_cohort, rule_of, sampling_of
 from ..problems import Network
-from ..scenarios import Attack, Devices, Everyone, Fixed, Members, Membership, Pace, Participation, Stream, Tasks
-from ..scenarios import participation as participation_rule
-from ..scenarios.laws import is_number
-from ..scenarios.participation import draw_cohort, sampling_of
+from ..scenarios import Attack, Members, Membership, Pace
 from ..storage.as_json import without_addresses
+from ..tasks import Stream, Tasks
 from .checks import expect
 
 Weighting = Literal["size", "uniform"]
@@ -80,9 +81,9 @@ class Scenario:
             raise RecipeError("Federation(problem): this is a module; wrap it: problems.Network(module)", "problem")
         expect(problem, Family, "Federation(problem)", "problems.Softmax()", "problem", wanted=True)
         expect(pace, Pace, "Federation(pace=...)", "scenarios.Pace(lr=0.1)", "pace")
-        expect(devices, Devices, "Federation(devices=...)", "scenarios.phones()", "devices")
-        expect(participation, object, "Federation(participation=...)", "scenarios.Everyone()", "participation")
-        expect(stream, Stream | Tasks, "Federation(stream=...)", "scenarios.Split(tasks=5)", "stream")
+        expect(devices, Devices, "Federation(devices=...)", "devices.phones()", "devices")
+        expect(participation, object, "Federation(participation=...)", "participation.Everyone()", "participation")
+        expect(stream, Stream | Tasks, "Federation(stream=...)", "tasks.Split(tasks=5)", "stream")
         expect(replay, ReplayPolicy, "Federation(replay=...)", "replay.Ring(capacity=100)", "replay")
         if replay is not None and stream is None:
             raise RecipeError(
@@ -93,7 +94,7 @@ class Scenario:
         if f_star is not None and not is_number(f_star):
             raise RecipeError(f"Federation(f_star={f_star!r}): must be a finite number, the optimal loss", "f_star")
         try:
-            rule = participation_rule(participation)
+            rule = rule_of(participation)
         except RecipeError as e:
             raise RecipeError(f"Federation(participation={participation!r}): {e}", "participation") from None
         return cls(problem, pace or Pace(), rule, devices or Devices(), weights, f_star, stream, replay)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..contract import BadData, Client, Engine, Problem, RecipeError, State, Task, TaskView, Vec
 from ..datasets import Dataset
+from ..participation import sampling_of
+from ..partitions.dealing import Parts
 from ..runtime.recent import Recent
-from ..scenarios.dealing import Parts
-from ..scenarios.participation import sampling_of
 from ..server.options import HeldOut, Metric
 from ..storage.history import Row
 from .clients import ClientFactory

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ..contract.task import Mode, Task
 from ..datasets import Dataset
+from ..partitions.dealing import Parts
 from ..runtime import streams
 from ..runtime.handed import handed
-from ..scenarios import Stream, Tasks
-from ..scenarios.dealing import Parts
+from ..tasks import Stream, Tasks
 
 
 class DealtTask(NamedTuple):

@@ -3,6 +3,7 @@
 Side: both: the server draws a network's first weights, clients train it. Only `pretrained` opens a file.
 """
 
+from ..contract.public import public
 from .generator import generator
 from .resnet import resnet, resnet18, resnet34, resnet50
 from .small import cnn, mlp, softmax
@@ -14,3 +15,5 @@ __all__ = [
     "char_lstm", "cnn", "generator", "gru", "lstm", "mlp", "resnet", "resnet18", "resnet34", "resnet50", "softmax",
     "text_cnn", "vgg11", "vit",
 ]  # fmt: skip
+
+public(__name__)

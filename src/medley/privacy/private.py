@@ -19,8 +19,8 @@ nobody takes part, changes neither denominator nor noise.
 **Example**
 
 >>> import medley as md
->>> rule = md.scenarios.Bernoulli(0.5)
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(40),
+>>> rule = md.participation.Bernoulli(0.5)
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(40),
 ...                     participation=rule, weights="uniform")
 >>> result = md.run(md.Private(md.FedAvg(), noise=1.0, clip=0.5), fed, rounds=2, progress=False)
 >>> 1 < result.history[-1]["epsilon"] < 10
@@ -307,7 +307,7 @@ class Round:
         if private.mechanism is not None and private.mechanism.bands > sampling.period:
             raise RecipeError(
                 f"Private(mechanism={private.mechanism!r}): a client's turns are {sampling.period} rounds "
-                f"apart; use Federation(participation=scenarios.Cyclic({private.mechanism.bands})), or fewer "
+                f"apart; use Federation(participation=participation.Cyclic({private.mechanism.bands})), or fewer "
                 "bands",
                 "mechanism",
             )

@@ -3,13 +3,24 @@
 Side: both: the server knows a problem's shapes and classes; an objective holds one client's rows and stays with them.
 """
 
-from .language import causal_lm as causal_lm
-from .linear import LeastSquares as LeastSquares
-from .linear import Logistic as Logistic
-from .linear import Softmax as Softmax
-from .network import Network as Network
-from .survival import concordance as concordance
-from .survival import cox as cox
-from .synthetic import Synthetic as Synthetic
-from .synthetic import logistic as logistic
-from .synthetic import quadratics as quadratics
+from ..contract.public import public
+from .language import causal_lm
+from .linear import LeastSquares, Logistic, Softmax
+from .network import Network
+from .survival import concordance, cox
+from .synthetic import Synthetic, logistic, quadratics
+
+__all__ = [
+    "LeastSquares",
+    "Logistic",
+    "Network",
+    "Softmax",
+    "Synthetic",
+    "causal_lm",
+    "concordance",
+    "cox",
+    "logistic",
+    "quadratics",
+]
+
+public(__name__)

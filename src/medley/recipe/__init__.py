@@ -6,18 +6,27 @@ and imports the code that a recipe names.
 The documentation's page on recipes lists every table and key; `medley new` writes a recipe to start from.
 """
 
-from .build import transport as transport
-from .build import transport_kinds as transport_kinds
-from .recipe import Recipe as Recipe
-from .recipe import load as load
-from .recipe import loads as loads
-from .recipe import tuned as tuned
-from .schema import KINDS as KINDS
-from .schema import LAWS as LAWS
-from .schema import PRESETS as PRESETS
-from .schema import RULES as RULES
-from .schema import arguments as arguments
-from .schema import constructors as constructors
-from .schema import methods as methods
-from .schema import readers as readers
-from .schema import sink_kinds as sink_kinds
+from ..contract.public import public
+from .build import transport, transport_kinds
+from .recipe import Recipe, load, loads, tuned
+from .schema import DISTRIBUTIONS, KINDS, PRESETS, RULES, arguments, constructors, methods, readers, sink_kinds
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "KINDS",
+    "PRESETS",
+    "RULES",
+    "Recipe",
+    "arguments",
+    "constructors",
+    "load",
+    "loads",
+    "methods",
+    "readers",
+    "sink_kinds",
+    "transport",
+    "transport_kinds",
+    "tuned",
+]
+
+public(__name__)

@@ -13,7 +13,7 @@ from ..contract.errors import RecipeError
 from ..runtime import renamed
 from . import toml
 from .bounds import Bounded
-from .schema import LAWS, fits, hints, in_toml, model_functions
+from .schema import DISTRIBUTIONS, fits, hints, in_toml, model_functions
 from .user_code import is_own, load_object
 
 
@@ -163,7 +163,7 @@ class Builder:
         """The object that a table with a kind names, by default a distribution, schedule or model; else the value."""
         if isinstance(value, dict) and "kind" in value:
             with Bounded():
-                return self.kind(path, value, choice or {**LAWS, **model_functions()}, inner=choice)
+                return self.kind(path, value, choice or {**DISTRIBUTIONS, **model_functions()}, inner=choice)
         return value
 
 

@@ -1,6 +1,6 @@
 """The tables and keys of a recipe, the names that each of them accepts, and the types of their values.
 
-Names come from the classes: a partition is any class with the members of `medley.scenarios.Partition`, and so on.
+Names come from the classes: a partition is any class with the members of `medley.partitions.Partition`, and so on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,22 @@ from typing import Any, NamedTuple, Protocol
 
 from typing_extensions import get_protocol_members
 
-from .. import algorithms, datasets, models, problems, replay, robust, scenarios, sinks
+from .. import (
+    algorithms,
+    codecs,
+    datasets,
+    devices,
+    distributions,
+    models,
+    participation,
+    partitions,
+    problems,
+    replay,
+    robust,
+    scenarios,
+    sinks,
+    tasks,
+)
 from ..contract import Algorithm, Family, RecipeError, ReplayPolicy, ValueType, describe, in_words, kinds
 from ..experiments.compare import presets
 from ..runtime.plugins import plugins
@@ -26,7 +41,6 @@ from ..server.options import RunOptions
 from ..server.reply_policy import ReplyPolicy
 from ..statistics import GLM, Cox, Describe, KaplanMeier, Meta, Prepare, Rules
 from ..transports import Lossy
-from ..wire import codecs
 from ..wire.codec import Codec
 from .limits import ClientLimits
 from .toml import inline
@@ -62,7 +76,7 @@ def having(module: Any, protocol: Any) -> dict[str, Any]:
     return classes
 
 
-LAWS = having(scenarios, scenarios.Law) | having(scenarios, Schedule)
+DISTRIBUTIONS = having(distributions, distributions.Distribution) | having(scenarios, Schedule)
 
 RULES = {
     name: f
@@ -72,15 +86,15 @@ RULES = {
 
 PRESETS = {
     name: f
-    for name, f in sorted(vars(scenarios).items())
+    for name, f in sorted(vars(devices).items())
     if inspect.isfunction(f) and f.__annotations__.get("return") == "Devices"
 }
 
 KINDS: dict[str, dict[str, Any]] = {
     "problem": having(problems, Family),
-    "partition": having(scenarios, scenarios.Partition),
-    "participation": having(scenarios, scenarios.Participation),
-    "stream": having(scenarios, scenarios.Stream),
+    "partition": having(partitions, partitions.Partition),
+    "participation": having(participation, participation.Participation),
+    "stream": having(tasks, tasks.Stream),
     "replay": having(replay, ReplayPolicy),
     "codec": having(codecs, Codec),
     "sink": {name: getattr(sinks, name) for name in sinks.__all__ if name != "Sink"},
@@ -89,7 +103,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 CALLS: dict[str, Any] = {
     "pace": scenarios.Pace,
-    "devices": scenarios.Devices,
+    "devices": devices.Devices,
     "membership": scenarios.Membership,
     "attack": scenarios.Attack,
     "reply_policy": ReplyPolicy,
@@ -182,8 +196,8 @@ def model_functions() -> dict[str, Any]:
 
 def readers(only: Collection[str] | None = None) -> dict[str, Any]:
     """Every function of `medley.datasets` and other packages that reads or makes a data set; see `methods`."""
-    public = {name: getattr(datasets, name) for name in datasets.__all__}
-    functions = {name: f for name, f in public.items() if inspect.isfunction(f)}
+    public = {name: getattr(datasets, name) for name in datasets.__all__ if name not in ("frame", "lazy")}
+    functions = {name: f for name, f in public.items() if inspect.isfunction(f)}  # those two take objects of Python
     return _with_others("datasets", callable, functions, only)
 
 

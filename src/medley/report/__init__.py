@@ -3,6 +3,7 @@
 Side: the server's, or that of whoever reads a result. It reads results and run folders, never rows.
 """
 
+from ..contract.public import public
 from .bands import Band, band
 from .figures import Dots, Line, Markup, forest, lines, partition, strip
 from .numbers import MethodSummary, Paired, Stat, aggregate, by_method, paired, primary, usable
@@ -39,3 +40,5 @@ __all__ = [
     "usable",
     "with_target",
 ]  # fmt: skip
+
+public(__name__)

@@ -23,7 +23,7 @@ cohort that is drawn may have more Byzantine clients than its share; a warning s
 **Example**
 
 >>> import medley as md
->>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(10),
+>>> fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(10),
 ...                     weights="uniform")
 >>> result = md.run(md.Robust(md.FedAvg(), rule=md.robust.TrimmedMean(0.2)), fed, rounds=3, progress=False)
 >>> result.history[-1]["accuracy"] > 0.8

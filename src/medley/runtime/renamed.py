@@ -11,12 +11,57 @@ from collections.abc import Iterable
 from types import ModuleType
 
 NAMES = {
-    "medley.Local": "medley.LocalOnly",
     "medley.algorithms.local": "medley.algorithms.localonly",
+    "medley.algorithms.local.Local": "medley.algorithms.localonly.LocalOnly",
     "medley.contract.Local": "medley.contract.LocalSampling",
+    "medley.Local": "medley.LocalOnly",
     "medley.robust.Fold": "medley.robust.Rule",
+    "medley.scenarios.Availability": "medley.participation.Availability",
+    "medley.scenarios.Bandwidth": "medley.distributions.Bandwidth",
+    "medley.scenarios.Bernoulli": "medley.participation.Bernoulli",
+    "medley.scenarios.ByKey": "medley.partitions.ByKey",
+    "medley.scenarios.Choice": "medley.distributions.Choice",
+    "medley.scenarios.Constant": "medley.distributions.Constant",
+    "medley.scenarios.Cyclic": "medley.participation.Cyclic",
+    "medley.scenarios.dealing": "medley.partitions.dealing",
+    "medley.scenarios.devices": "medley.devices",
+    "medley.scenarios.Devices": "medley.devices.Devices",
+    "medley.scenarios.Dirichlet": "medley.partitions.Dirichlet",
+    "medley.scenarios.Everyone": "medley.participation.Everyone",
+    "medley.scenarios.Fixed": "medley.participation.Fixed",
+    "medley.scenarios.Fraction": "medley.participation.Fraction",
+    "medley.scenarios.IID": "medley.partitions.IID",
+    "medley.scenarios.Integers": "medley.distributions.Integers",
+    "medley.scenarios.Labels": "medley.partitions.Labels",
+    "medley.scenarios.Law": "medley.distributions.Distribution",
+    "medley.scenarios.laws": "medley.distributions",
+    "medley.scenarios.channel": "medley.distributions",
+    "medley.scenarios.laws.Law": "medley.distributions.Distribution",
+    "medley.scenarios.load": "medley.partitions.load",
+    "medley.scenarios.LogUniform": "medley.distributions.LogUniform",
+    "medley.scenarios.Normal": "medley.distributions.Normal",
+    "medley.scenarios.participation": "medley.participation",
+    "medley.scenarios.Participation": "medley.participation.Participation",
+    "medley.scenarios.partition": "medley.partitions.rules",
+    "medley.scenarios.Partition": "medley.partitions.Partition",
+    "medley.scenarios.Permuted": "medley.tasks.Permuted",
+    "medley.scenarios.Quantity": "medley.partitions.Quantity",
+    "medley.scenarios.Rayleigh": "medley.distributions.Rayleigh",
+    "medley.scenarios.Rotated": "medley.tasks.Rotated",
+    "medley.scenarios.save": "medley.partitions.save",
+    "medley.scenarios.saved": "medley.partitions.saved",
+    "medley.scenarios.Saved": "medley.partitions.Saved",
+    "medley.scenarios.Shards": "medley.partitions.Shards",
+    "medley.scenarios.Split": "medley.tasks.Split",
+    "medley.scenarios.Stream": "medley.tasks.Stream",
+    "medley.scenarios.tasks": "medley.tasks",
+    "medley.scenarios.Tasks": "medley.tasks.Tasks",
+    "medley.scenarios.TimeOrder": "medley.tasks.TimeOrder",
+    "medley.scenarios.Uniform": "medley.distributions.Uniform",
     "medley.transports.Local": "medley.transports.InProcess",
     "medley.transports.local": "medley.transports.inprocess",
+    "medley.transports.local.Local": "medley.transports.inprocess.InProcess",
+    "medley.wire.codecs": "medley.codecs",
 }
 """Modules and their attributes, by the names that they had. What was inside a module is inside its new place."""
 
@@ -24,6 +69,7 @@ WORDS = {
     "fold": ("rule",),
     "folds": ("rules",),
     "liars": ("byzantine", "attackers"),
+    "laws": ("distributions",),
     "local": ("inprocess", "LocalOnly"),
 }
 """Settings, their values, and kinds of a recipe, in lower case; of several new words the one that fits is meant."""
@@ -37,6 +83,11 @@ def current(name: str) -> str | None:
         if not dot:
             return None
     return NAMES[head] + name.removeprefix(head)
+
+
+def first(module: str) -> str:
+    """The first name of a module, which is in the fingerprints of its classes: a run of before it moved can go on."""
+    return next((old for old, new in NAMES.items() if new == module), module)
 
 
 def word(old: str, allowed: Iterable[str]) -> str | None:

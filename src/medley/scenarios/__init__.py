@@ -1,25 +1,22 @@
-"""The ways in which clients differ: data, pace, participation, devices, channel, and tasks that arrive over time.
+"""The clients' training budgets, attacks, members who join and leave, and ready-made machines.
 
-Side: the server's, which draws who takes part and at which pace. Partitions and streams exist in simulations only,
-and see labels and keys.
+Side: the server's, which draws each client's pace, its attackers and its members.
+
+The other parts of a scenario have modules of their own: `medley.partitions` deals rows to clients,
+`medley.participation` draws each round's cohort, `medley.devices` has the clients' machines, `medley.tasks` streams of
+tasks, and `medley.distributions` what clients draw their values from.
 """
 
+from ..contract.public import public
+from ..devices import factory, hospitals, phones
 from .attack import Attack
-from .channel import Bandwidth, Rayleigh
 from .description import Description, describe
-from .devices import Devices, factory, hospitals, phones
-from .laws import Choice, Constant, Integers, Law, LogUniform, Normal, Uniform
 from .membership import Members, Membership
 from .pace import Pace, cosine, step_decay
-from .participation import Availability, Bernoulli, Cyclic, Everyone, Fixed, Fraction, Participation, participation
-from .partition import IID, ByKey, Dirichlet, Labels, Partition, Quantity, Shards
-from .saved import Saved, load, save
-from .tasks import Permuted, Rotated, Split, Stream, Tasks, TimeOrder
 
 __all__ = [
-    "IID", "Attack", "Availability", "Bandwidth", "Bernoulli", "ByKey", "Choice", "Constant", "Cyclic",
-    "Description", "Devices", "Dirichlet", "Everyone", "Fixed", "Fraction", "Integers", "Labels", "Law",
-    "LogUniform", "Members", "Membership", "Normal", "Pace", "Participation", "Partition", "Permuted", "Quantity",
-    "Rayleigh", "Rotated", "Saved", "Shards", "Split", "Stream", "Tasks", "TimeOrder", "Uniform", "cosine",
-    "describe", "factory", "hospitals", "load", "participation", "phones", "save", "step_decay",
+    "Attack", "Description", "Members", "Membership", "Pace", "cosine", "describe", "factory", "hospitals", "phones",
+    "step_decay",
 ]  # fmt: skip
+
+public(__name__)

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Int64, Shaped
 
 from ..contract.errors import BadData
+from ..partitions.dealing import Column, Rows
 from ..storage.html import facts
-from .dealing import Column, Rows
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,8 +12,8 @@ import torch
 from ..contract import RecipeError, Settings, check_flags
 from ..contract import pace as contract
 from ..contract.place import name_of
+from ..distributions import Number, Spread, check_lengths, is_distribution, is_number, of_client, plain
 from ..runtime.streams import rng
-from .laws import Number, Spread, check_lengths, is_law, is_number, of_client, plain
 
 PaceSchedule = Callable[[int], Number]
 """A function of the round (1, 2, ...)."""
@@ -120,7 +120,7 @@ class Pace(Settings):
             if isinstance(value, tuple):
                 for client, entry in enumerate(value):
                     _checked(key, entry, name_of(client))
-            elif not is_law(value) and not callable(value):
+            elif not is_distribution(value) and not callable(value):
                 _checked(key, value, "every client")
         for key, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf)):
             value = getattr(self, key)
@@ -166,10 +166,10 @@ class Pace(Settings):
                 "batch=",
                 "drop_last",
             )
-        if self.redraw and not any(is_law(getattr(self, key)) for key in _SPREAD):
+        if self.redraw and not any(is_distribution(getattr(self, key)) for key in _SPREAD):
             raise RecipeError(
                 "Pace(redraw=True): no setting is drawn from a distribution; leave redraw= out, or give one, such as "
-                "lr=scenarios.LogUniform(0.01, 0.1)",
+                "lr=distributions.LogUniform(0.01, 0.1)",
                 "redraw",
             )
         if not isinstance(self.optimizer, str):
@@ -183,7 +183,9 @@ class Pace(Settings):
     def steady(self) -> bool:
         """Whether a client's budget is the same in every round."""
         functions = (getattr(self, key) for key in _SPREAD)
-        return not self.redraw and self.schedule is None and all(is_law(f) or not callable(f) for f in functions)
+        return (
+            not self.redraw and self.schedule is None and all(is_distribution(f) or not callable(f) for f in functions)
+        )
 
     def of(self, seed: int, client: int, round: int) -> contract.Pace:
         """The budget of ``client`` in ``round`` (1, 2, ...) of the run of ``seed``: a pure function of its arguments.
@@ -215,7 +217,7 @@ class Pace(Settings):
 
     def _value(self, key: str, seed: int, client: int, round: int) -> Any:
         value = getattr(self, key)
-        if callable(value) and not is_law(value):
+        if callable(value) and not is_distribution(value):
             value = plain(_called(value, key, round))
         if value is not None and not isinstance(value, str):
             name = (client, key, round) if self.redraw else (client, key)

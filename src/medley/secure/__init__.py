@@ -4,6 +4,9 @@ Side: `party` is the client's and `session` the server's; `ring`, `crypto`, `tab
 `connection` has both sides, for a simulation.
 """
 
+from ..contract.public import public
 from .settings import SecureSum
 
 __all__ = ["SecureSum"]
+
+public(__name__)

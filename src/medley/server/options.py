@@ -75,7 +75,7 @@ class RunOptions(Checked):
         engine: the engine of local descents: "auto", "seq", "fused" or "stacked"
         transport: the way to the clients; this process by default. `transports.Auto()` takes worker processes if
             they save time
-        codec: the encoding of messages; see `medley.wire.codecs`
+        codec: the encoding of messages; see `medley.codecs`
         reply_policy: the replies that an exchange waits for; all by default
         secure: secure aggregation: the server learns only sums of replies. None, the default, for none
         checkpoint: a new folder for everything that the run saves; see `medley.storage.run_folder`
@@ -119,7 +119,7 @@ class RunOptions(Checked):
     device: str | torch.device = "cpu"
     engine: Annotated[str, "'auto'"] = "auto"
     transport: Annotated[Transport, "transports.InProcess()"] | None = None
-    codec: Annotated[Codec, "wire.codecs.Cast('float16')"] | None = None
+    codec: Annotated[Codec, "codecs.Cast('float16')"] | None = None
     reply_policy: Annotated[ReplyPolicy, "ReplyPolicy(deadline=60)"] | None = None
     secure: Annotated[SecureSum, "SecureSum(bound=10)"] | None = None
     checkpoint: Annotated[str, "'runs/a'"] | Path | None = field(default=None, metadata=HERE)
@@ -224,7 +224,7 @@ class RunOptions(Checked):
             raise RecipeError(
                 f"run(dtype={self.dtype!r}): choose float32 or float64. The model itself would be {kind}, whose "
                 "rounding loses small steps, and a step on the CPU takes twice as long as in float32; "
-                f"codec=wire.codecs.Cast({kind!r}) halves the bytes on the wire",
+                f"codec=codecs.Cast({kind!r}) halves the bytes on the wire",
                 "dtype",
             )
         if self.dtype is not None and dtype not in (torch.float32, torch.float64):

@@ -5,6 +5,7 @@ Side: `site`, `rules`, `register`, `cells`, `rounding` and `events` run at a sit
 method.
 """
 
+from ..contract.public import public
 from .curves import KaplanMeier as KaplanMeier
 from .describe import Describe as Describe
 from .fit import GLMFit as GLMFit
@@ -34,3 +35,5 @@ __all__ = [
     "Study",
     "Withheld",
 ]
+
+public(__name__)

@@ -34,6 +34,7 @@ from ..contract.errors import RecipeError
 from ..rows.fields import Fields
 from ..rows.lazy import Lazy, digest
 from ..rows.sparse import arrays
+from ..runtime import renamed
 from .as_json import without_addresses
 from .modules import OWN
 
@@ -349,7 +350,8 @@ def _trusted(module: str | None) -> bool:
 
 
 def _release(module: str) -> bytes:
-    """A package's name, and its version unless a folder records it."""
+    """A module's first name, and its package's version unless a folder records it."""
+    module = renamed.first(module)
     top = module.partition(".")[0]
     if top in RECORDED or top in sys.stdlib_module_names:
         return module.encode()

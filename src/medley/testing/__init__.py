@@ -27,11 +27,12 @@ first), or ``if ...`` (only with some settings; such a line need not occur). Sev
 must then fit one of them. A method from elsewhere may omit the section: its bytes are then not checked.
 """
 
-from .battery import Check as Check
-from .battery import checks as checks
-from .battery import conformance as conformance
-from .card import Line as Line
-from .card import card as card
-from .faults import Rewired as Rewired
-from .pretended_gpu import Event as Event
-from .pretended_gpu import PretendedGPU as PretendedGPU
+from ..contract.public import public
+from .battery import Check, checks, conformance
+from .card import Line, card
+from .faults import Rewired
+from .pretended_gpu import Event, PretendedGPU
+
+__all__ = ["Check", "Event", "Line", "PretendedGPU", "Rewired", "card", "checks", "conformance"]
+
+public(__name__)

@@ -10,9 +10,10 @@ import torch
 from .. import engines
 from ..clients.host import ClientHost
 from ..contract import Need, Unsupported, pytree
+from ..participation import Fixed
 from ..problems import Network
 from ..runtime import streams
-from ..scenarios import Fixed, Membership
+from ..scenarios import Membership
 from ..secure import SecureSum
 from ..server.bookkeeping import Bookkeeping
 from ..server.cohort import LiveCohort

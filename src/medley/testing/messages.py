@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..codecs import Cast
 from ..contract import Algorithm, MedleyError
 from ..storage.result import Result
-from ..wire.codecs import Cast
 from .card import Line, card, has_card
 from .compare import expect, expect_same
 from .faults import Deliver, Rewired, losing, twice

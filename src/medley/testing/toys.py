@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from ..contract import Family, Need
 from ..federation.federation import Federation
 from ..models import mlp
+from ..participation import Participation
 from ..problems import Network, Softmax, quadratics
 from ..replay import Ring
 from ..runtime import streams
-from ..scenarios import Membership, Pace, Participation, Split
+from ..scenarios import Membership, Pace
+from ..tasks import Split
 
 LR = (0.02, 0.05, 0.1, 0.03, 0.08)
 EPOCHS = (1, 3, 2, 1, 2)

@@ -1,7 +1,7 @@
 """The codec protocol: the encoding of messages on the wire.
 
 A codec of your own is a frozen dataclass with the members of `Codec`; `Cast` (both ways, no state) and `Delta` (replies
-only, with state) in `medley.wire.codecs` are short examples.
+only, with state) in `medley.codecs` are short examples.
 """
 
 from __future__ import annotations

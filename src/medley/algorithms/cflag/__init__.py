@@ -55,9 +55,9 @@ the other clients. If its step is lost, the server leaves it out of the mean.
 
 >>> import medley as md
 >>> fed = md.Federation(
-...     md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.scenarios.IID(5),
+...     md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(5),
 ...     pace=md.scenarios.Pace(lr=0.1, epochs=2),
-...     stream=md.scenarios.Split(tasks=5, mode="task"), replay=md.replay.Ring(capacity=40),
+...     stream=md.tasks.Split(tasks=5, mode="task"), replay=md.replay.Ring(capacity=40),
 ... )
 >>> last = md.run(md.CFLAG(), fed, rounds=5, progress=False).summary
 >>> last["acc"] > 0.85 and last["fgt"] < 0.05

@@ -68,7 +68,8 @@ with all of them), and the node starts again from rest.
 
 >>> import medley as md
 >>> q = md.problems.quadratics(clients=10, d=5, seed=1)
->>> pace = md.scenarios.Pace(lr=md.scenarios.Uniform(0.01, 0.1), epochs=md.scenarios.Integers(1, 10), batch=None)
+>>> lr = md.distributions.Uniform(0.01, 0.1)
+>>> pace = md.scenarios.Pace(lr=lr, epochs=md.distributions.Integers(1, 10), batch=None)
 >>> fed = md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.4)
 >>> run = md.run(md.FedNorton(), fed, rounds=300, progress=False)
 >>> float((run.x - q.x_star).norm() / q.x_star.norm()) < 1e-8

@@ -172,6 +172,6 @@ def only_key(keys: Mapping[str, Any], what: str) -> str:
         return next(iter(keys))
     raise RecipeError(
         f"Federation(clients={what}): the data set has {len(keys)} keys, and Medley cannot choose which one names the "
-        "clients; pass data= and partition=scenarios.ByKey(...)",
+        "clients; pass data= and partition=partitions.ByKey(...)",
         "clients",
     )

@@ -45,7 +45,8 @@ def csv(  # noqa: PLR0913
             that looks like a row of numbers raises BadData.
         prepared: What `Study.prepare` found, or its file: its columns are the features, with empty cells and text.
             Default none.
-        client: The column of each row's client, a text as the file has it; `scenarios.ByKey` deals by it. Default none.
+        client: The column of each row's client, a text as the file has it; `partitions.ByKey` deals by it. Default
+            none.
 
     Raises:
         RecipeError: A column is not there.

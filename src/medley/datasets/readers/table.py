@@ -222,7 +222,7 @@ def frame(
     Args:
         table: the frame
         target: the column of labels, numbers or text, or of values
-        client: the column of each row's client; `scenarios.ByKey` deals by it. Default None
+        client: the column of each row's client; `partitions.ByKey` deals by it. Default None
         features: the columns of inputs, numbers or booleans; default None: all others
         regression: whether targets are values; by default fractions are values, and everything else is labels
         name: the data set's name in messages and reports

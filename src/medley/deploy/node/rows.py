@@ -36,10 +36,10 @@ from ...federation.rows import Layout, bound, counting, gathered, held_out, read
 from ...federation.scenario import Scenario
 from ...federation.tasks import TaskPlan
 from ...federation.whole_data import recoded
+from ...partitions.dealing import Parts
 from ...problems.network import SharedNetwork
 from ...recipe import Recipe
 from ...runtime import streams
-from ...scenarios.dealing import Parts
 from ...server.options import Metric
 from ..protocol.reports import ClientReport, Known, Names, RowKind, TaskReport, base_of
 from .coarse import Coarse

@@ -18,7 +18,7 @@ from ...federation.rows import refuse_weights
 from ...federation.scenario import Scenario
 from ...federation.tasks import Planned, TaskPlan
 from ...numerics.scaling import Scaling
-from ...scenarios.participation import sampling_of
+from ...participation import sampling_of
 from ...server.options import HeldOut, Metric
 from ...storage.identity import identity
 from ..protocol.reports import Census, base_of

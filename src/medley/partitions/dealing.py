@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64, Shaped
 
 from ..contract import BadData, Place, RecipeError
 from ..contract.place import name_of
-from .laws import Number, is_number
+from ..distributions import Number, is_number
 
 Rows = Int64[np.ndarray, "_"]
 """Row indices, ascending."""

@@ -1,4 +1,7 @@
-"""Codecs: `Cast` narrows messages both ways; `Quantise`, `TopK` and `Delta` compress replies; `TwoWay` has two."""
+"""Codecs: `Cast` narrows messages both ways; `Quantise`, `TopK` and `Delta` compress replies; `TwoWay` has two.
+
+Side: both: a client encodes its reply, and the server decodes it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..contract import Packed, RecipeError, Settings, check_flags, integer, real, take
-from ..numerics.shares import least_of
-from .codec import Codec, CodecState, Draws, Plain, compressible, error_feedback, plus_state
+from .contract import Packed, RecipeError, Settings, check_flags, integer, real, take
+from .contract.public import public
+from .numerics.shares import least_of
+from .wire.codec import Codec, CodecState, Draws, Plain, compressible, error_feedback, plus_state
 
 __all__ = ["Cast", "Codec", "Delta", "Plain", "Quantise", "TopK", "TwoWay"]
 
@@ -268,3 +272,6 @@ class TwoWay(Settings):
     def keep(self, packed: Packed, decoded: Packed, state: CodecState) -> CodecState:
         """The state of ``up``."""
         return self.up.keep(packed, decoded, state)
+
+
+public(__name__)

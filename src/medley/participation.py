@@ -1,4 +1,7 @@
-"""Participation rules: which clients form the cohort of each round."""
+"""Participation rules: which clients form the cohort of each round.
+
+Side: the server's, which draws each round's cohort.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,14 @@ from typing import Annotated, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int64, Real
 
-from ..contract import Checked, RecipeError, Sampling, Settings, at_least, check_flags
-from ..runtime.streams import rng
-from .laws import Number, is_number
+from .contract import Checked, RecipeError, Sampling, Settings, at_least, check_flags
+from .contract.public import public
+from .distributions import Number, is_number
+from .runtime.streams import rng
+
+__all__ = [
+    "Availability", "Bernoulli", "Cyclic", "Everyone", "Fixed", "Fraction", "Participation", "rule_of",
+]  # fmt: skip
 
 Ids = Int64[np.ndarray, " a"]
 """Client ids, ascending."""
@@ -65,7 +73,7 @@ def sampling_of(rule: Participation, clients: int) -> Sampling | None:
     return None if law is None else law(clients)
 
 
-def participation(value: Participation | Number | None) -> Participation:
+def rule_of(value: Participation | Number | None) -> Participation:
     """A rule from a share of the clients in (0, 1]; None and 1 mean everyone; a rule is returned unchanged."""
     if value is None or (is_number(value) and value == 1):
         return Everyone()
@@ -238,3 +246,6 @@ class Fixed(Settings):
     def sampling(self, clients: int) -> Sampling:
         """The distribution of the cohorts: nothing is drawn, and every round counts as a turn of every client."""
         return Sampling("fixed", clients, sum(map(len, self.cohorts)) / len(self.cohorts) / clients)
+
+
+public(__name__)

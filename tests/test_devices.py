@@ -5,9 +5,10 @@ import math
 import pytest
 
 from medley.contract.errors import RecipeError
+from medley.devices import Devices, factory, hospitals, phones
+from medley.distributions import LogUniform, Uniform
 from medley.runtime.clock import Device
 from medley.runtime.streams import rng
-from medley.scenarios import Devices, LogUniform, Uniform, factory, hospitals, phones
 
 
 def test_numbers_lists_and_laws():

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from ..contract import BadData, Checked, RecipeError, at_least
+from ..distributions import Number
 from ..runtime.streams import rng
 from .dealing import (
     Column,
@@ -26,7 +27,6 @@ from .dealing import (
     shuffled_by,
     top_up,
 )
-from .laws import Number
 
 log = logging.getLogger("medley")
 

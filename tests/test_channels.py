@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from medley.contract.errors import RecipeError
+from medley.distributions import Bandwidth, Rayleigh, Uniform
 from medley.runtime.streams import rng
-from medley.scenarios import Bandwidth, Pace, Rayleigh, Uniform
+from medley.scenarios import Pace
 
 
 def test_sh_12_the_fading_channel_carries_3_814_pairs():

@@ -1,15 +1,21 @@
-"""Speed, bandwidth and latency of the clients' machines, for the virtual clock."""
+"""Speed, bandwidth and latency of the clients' machines, for the virtual clock.
+
+Side: the server's, for its virtual clock; real machines have their own speed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from ..contract import RecipeError, Settings
-from ..contract.place import name_of
-from ..runtime.clock import Device
-from ..runtime.streams import rng
-from .laws import LogUniform, Spread, check_lengths, is_law, is_number, of_client, plain
+from .contract import RecipeError, Settings
+from .contract.place import name_of
+from .contract.public import public
+from .distributions import LogUniform, Spread, check_lengths, is_distribution, is_number, of_client, plain
+from .runtime.clock import Device
+from .runtime.streams import rng
+
+__all__ = ["Devices", "factory", "hospitals", "phones"]
 
 _FIELDS = ("speed", "down", "up", "latency")
 
@@ -41,7 +47,7 @@ class Devices(Settings):
             if isinstance(value, tuple):
                 for client, entry in enumerate(value):
                     _checked(key, entry, name_of(client))
-            elif not is_law(value):
+            elif not is_distribution(value):
                 _checked(key, value, "every client")
 
     def check(self, clients: int) -> None:
@@ -92,3 +98,6 @@ def factory() -> Devices:
     return Devices(
         speed=LogUniform(20, 2e4), down=LogUniform(1e6, 1e8), up=LogUniform(1e6, 1e8), latency=LogUniform(0.001, 0.01)
     )
+
+
+public(__name__)

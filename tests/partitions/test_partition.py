@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from medley import FedAvg, Federation, datasets, run
 from medley.contract.errors import BadData, MedleyError, RecipeError, WireError
+from medley.partitions import IID, ByKey, Dirichlet, Labels, Partition, Quantity, Saved, Shards, load, save
+from medley.partitions.dealing import Parts
 from medley.problems import Softmax
-from medley.scenarios import IID, ByKey, Dirichlet, Labels, Partition, Quantity, Saved, Shards, describe, load, save
-from medley.scenarios.dealing import Parts
+from medley.scenarios import describe
 
 TEN = np.repeat(np.arange(10), 100)
 

@@ -18,8 +18,7 @@ from medley.numerics.forgetting import figures
 from medley.problems import LeastSquares
 from medley.runtime import streams
 
-S = md.scenarios
-PACE = S.Pace(lr=0.2, epochs=1, batch=16)
+PACE = md.scenarios.Pace(lr=0.2, epochs=1, batch=16)
 
 
 def rows(n: int = 240, classes: int = 6, seed: int = 0) -> md.datasets.Dataset:
@@ -31,7 +30,7 @@ def rows(n: int = 240, classes: int = 6, seed: int = 0) -> md.datasets.Dataset:
 
 
 def federation(stream, data=None, problem=None, **rest) -> md.Federation:
-    rest = {"partition": S.Dirichlet(clients=4, alpha=0.5), "pace": PACE, "data": data or rows()} | rest
+    rest = {"partition": md.partitions.Dirichlet(clients=4, alpha=0.5), "pace": PACE, "data": data or rows()} | rest
     return md.Federation(problem or md.problems.Softmax(mu=1e-3), stream=stream, **rest)
 
 
@@ -42,7 +41,7 @@ def run(method, fed, rounds=3, **options) -> md.Result:
 @pytest.mark.parametrize("mode", ["task", "class"])
 @pytest.mark.parametrize("own_order", [False, True])
 def test_cf18_every_row_is_in_one_task_at_one_client_and_labels_stay_apart(mode, own_order):
-    fed = federation(S.Split(3, mode, own_order=own_order))
+    fed = federation(md.tasks.Split(3, mode, own_order=own_order))
     full = fed.data
     for seed in (0, 1):
         tasks = fed.tasks(seed)
@@ -61,7 +60,7 @@ def test_cf18_every_row_is_in_one_task_at_one_client_and_labels_stay_apart(mode,
 
 
 def test_a_client_alone_has_the_rows_of_its_tasks_in_its_own_order():
-    fed = federation(S.Split(3, "class", own_order=True), partition=S.IID(1))
+    fed = federation(md.tasks.Split(3, "class", own_order=True), partition=md.partitions.IID(1))
     seed = next(s for s in range(9) if fed.draw(s).plan.order(0).tolist() != [0, 1, 2])
     world = fed.draw(seed, rounds=1)
     for t, k in enumerate(world.plan.order(0), 1):
@@ -73,7 +72,7 @@ def test_a_client_alone_has_the_rows_of_its_tasks_in_its_own_order():
 def test_classes_in_a_given_order():
     order = [[5, 0], [1, 2], [4, 3]]
     for classes in (order, [5, 0, 1, 2, 4, 3]):
-        tasks = federation(S.Split(3, classes=classes)).tasks(7)
+        tasks = federation(md.tasks.Split(3, classes=classes)).tasks(7)
         assert [sorted(c) for _, c, *_ in tasks] == [sorted(g) for g in order]
 
 
@@ -81,7 +80,7 @@ def test_classes_in_a_given_order():
 def test_the_loss_compares_what_the_mode_allows(mode):
     """Cross-entropy by hand over the outputs of the row's task, or of the classes seen so far; network and softmax."""
     for problem in (md.problems.Softmax(), md.problems.Network(md.models.mlp(5, 6, (4,)))):
-        fed = federation(S.Split(3, mode), problem=problem, replay=md.replay.Ring(20))
+        fed = federation(md.tasks.Split(3, mode), problem=problem, replay=md.replay.Ring(20))
         world = fed.draw(0, dtype=torch.float64, rounds=1)
         x = 0.5 * torch.randn(world.problem.d, generator=streams.generator(0), dtype=torch.float64)
         groups = [set(classes) for _, classes, *_ in fed.tasks(0)]
@@ -106,7 +105,7 @@ def test_the_loss_compares_what_the_mode_allows(mode):
 
 def test_squared_row_gradients_are_those_of_single_rows():
     for problem in (md.problems.Softmax(), md.problems.Network(md.models.mlp(5, 6, (4,)))):
-        world = federation(S.Split(3, "class"), problem=problem).draw(0, dtype=torch.float64)
+        world = federation(md.tasks.Split(3, "class"), problem=problem).draw(0, dtype=torch.float64)
         f = world.client(0, 1, Seq()).problem
         x = torch.randn(world.problem.d, generator=streams.generator(0), dtype=torch.float64)
         want = sum(f.grad(x, torch.tensor([j])).square() for j in range(f.n)) / f.n
@@ -116,7 +115,7 @@ def test_squared_row_gradients_are_those_of_single_rows():
 
 
 def test_what_a_client_holds_is_its_own_past():
-    fed = federation(S.Split(3, "class"), replay=md.replay.Ring(8, sample=3))
+    fed = federation(md.tasks.Split(3, "class"), replay=md.replay.Ring(8, sample=3))
     world = fed.draw(0, rounds=2)
     again = fed.draw(0, rounds=2)
     for i in range(4):
@@ -160,7 +159,7 @@ def test_cf17_figures_of_a_matrix_by_hand():
 
 
 def test_the_matrix_is_accuracy_on_each_tasks_test_rows():
-    fed = federation(S.Split(3, "class"))
+    fed = federation(md.tasks.Split(3, "class"))
     r = run(md.FineTune(), fed)
     assert [row["task"] for row in r.history] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     W = r.x.view(6, 5)
@@ -172,13 +171,13 @@ def test_the_matrix_is_accuracy_on_each_tasks_test_rows():
 
 
 def test_no_rounds_leave_the_first_row():
-    r = run(md.FineTune(), federation(S.Split(3, "class")), rounds=0)
+    r = run(md.FineTune(), federation(md.tasks.Split(3, "class")), rounds=0)
     assert [row["round"] for row in r.history] == [0]
 
 
 @pytest.mark.slow
 def test_a_run_cut_anywhere_and_resumed_is_the_same_run(tmp_path):
-    fed = federation(S.Split(3, "class"), replay=md.replay.Ring(12, sample=4))
+    fed = federation(md.tasks.Split(3, "class"), replay=md.replay.Ring(12, sample=4))
     uninterrupted = run(md.CFLAG.joint(), fed)
     for cut in (3, 7):
 
@@ -198,13 +197,13 @@ def test_a_run_cut_anywhere_and_resumed_is_the_same_run(tmp_path):
     with pytest.raises(md.WireError, match="stream"):
         run(
             md.CFLAG.joint(),
-            federation(S.Split(2, "class"), replay=md.replay.Ring(12, sample=4)),
+            federation(md.tasks.Split(2, "class"), replay=md.replay.Ring(12, sample=4)),
             resume=tmp_path / "7",
         )
 
 
 def test_a_saved_result_has_its_matrix(tmp_path):
-    r = run(md.FineTune(), federation(S.Split(2, "task")))
+    r = run(md.FineTune(), federation(md.tasks.Split(2, "task")))
     assert md.Result.load(r.save(tmp_path)).summary["matrix"] == r.summary["matrix"]
 
 
@@ -217,7 +216,7 @@ def test_a_client_without_rows_of_a_task_sits_it_out():
     ]
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3), clients=[(data.X[m], data.y[m]) for m in has], test=(data.X_test, data.y_test),
-        pace=PACE, stream=S.Split(3, "class", classes=[[0, 1], [2, 3], [4, 5]]), replay=md.replay.Ring(10),
+        pace=PACE, stream=md.tasks.Split(3, "class", classes=[[0, 1], [2, 3], [4, 5]]), replay=md.replay.Ring(10),
     )  # fmt: skip
     clients_asked: dict[int, set[int]] = {}
     r = run(md.FineTune(), fed, 2)
@@ -236,7 +235,7 @@ def test_a_client_without_rows_of_a_task_sits_it_out():
 @pytest.mark.shapes
 def test_domain_streams_keep_the_classes_and_change_the_rows():
     data = rows()
-    permuted = federation(S.Permuted(3), data).tasks(0)
+    permuted = federation(md.tasks.Permuted(3), data).tasks(0)
     for s, (task, classes, *_) in enumerate(permuted):
         assert classes == tuple(range(6))
         assert torch.equal(task.y, data.y)
@@ -245,7 +244,7 @@ def test_domain_streams_keep_the_classes_and_change_the_rows():
     images = md.datasets.Dataset(
         torch.rand(20, 1, 6, 6), torch.arange(20) % 2, torch.rand(4, 1, 6, 6), torch.arange(4) % 2, classes=2
     )
-    turned = federation(S.Rotated(3, degrees=180), images, partition=S.IID(2)).tasks(0)
+    turned = federation(md.tasks.Rotated(3, degrees=180), images, partition=md.partitions.IID(2)).tasks(0)
     assert torch.equal(turned[0][0].X, images.X)
     assert torch.allclose(turned[2][0].X, images.X.flip(2, 3), atol=1e-5)
     assert torch.allclose(turned[1][0].X_test, images.X_test.rot90(1, (2, 3)), atol=1e-5) or torch.allclose(
@@ -257,7 +256,7 @@ def test_domain_streams_keep_the_classes_and_change_the_rows():
 @pytest.mark.shapes
 def test_time_runs_through_the_rows_or_a_column(column):
     data = rows()
-    tasks = [task for task, *_ in federation(S.TimeOrder(4, column=column), data).tasks(0)]
+    tasks = [task for task, *_ in federation(md.tasks.TimeOrder(4, column=column), data).tasks(0)]
     assert [len(t.X) for t in tasks] == [60] * 4
     assert sum(len(t.X_test) for t in tasks) == 120
     if column is None:
@@ -266,7 +265,7 @@ def test_time_runs_through_the_rows_or_a_column(column):
         for a, b in pairwise(tasks):
             assert float(a.X[:, 2].max()) < float(b.X[:, 2].min())
             assert float(a.X_test[:, 2].max()) < float(b.X_test[:, 2].min())
-    r = run(md.FineTune(), federation(S.TimeOrder(4, column=column), data))
+    r = run(md.FineTune(), federation(md.tasks.TimeOrder(4, column=column), data))
     assert len(r.summary["matrix"]) == 4
     assert r.summary["acc"] > 0.5
 
@@ -278,7 +277,11 @@ def test_tasks_of_ones_own():
     pairs = [((d.X.numpy(), d.y.numpy()), (d.X_test, d.y_test)) for d in (a, b)]
     for mode, classes in (("task", 6), ("class", 3), ("domain", 3)):
         fed = md.Federation(
-            md.problems.Softmax(mu=1e-3), stream=S.Tasks(pairs, mode), partition=S.IID(3), pace=PACE, validation=0.1
+            md.problems.Softmax(mu=1e-3),
+            stream=md.tasks.Tasks(pairs, mode),
+            partition=md.partitions.IID(3),
+            pace=PACE,
+            validation=0.1,
         )
         assert fed.data.classes == classes
         r = run(md.FineTune(), fed)
@@ -290,47 +293,47 @@ def test_labels_may_be_of_any_whole_type():
     X = torch.eye(2)
     y = torch.tensor([0, 1])
     for kind in (torch.bool, torch.uint8, torch.uint16, torch.int32):
-        tasks = S.Tasks([((X, y.to(kind)), (X, y.to(kind)))] * 2)
+        tasks = md.tasks.Tasks([((X, y.to(kind)), (X, y.to(kind)))] * 2)
         assert all(torch.equal(part[k], y) for part in tasks.parts() for k in (1, 3))
 
 
 def test_methods_that_need_a_stream_are_refused_without():
     data = rows()
-    plain = md.Federation(md.problems.Softmax(), data=data, partition=S.IID(3))
+    plain = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.IID(3))
     with pytest.raises(Unsupported, match="stream"):
         run(md.FineTune(), plain)
     with pytest.raises(Unsupported, match="replay"):
-        run(md.CFLAG.joint(), federation(S.Split(3)))
+        run(md.CFLAG.joint(), federation(md.tasks.Split(3)))
 
 
 def test_an_update_of_a_target_is_refused():
     with pytest.raises(RecipeError, match="target"):
-        run(md.FineTune(), federation(S.Split(3)), target={"accuracy": 0.9})
+        run(md.FineTune(), federation(md.tasks.Split(3)), target={"accuracy": 0.9})
 
 
 @pytest.mark.parametrize(
     ("make", "kind", "says"),
     [
-        (lambda: federation(S.Split(7, "class")).tasks(0), RecipeError, "task 6 would have 0"),
-        (lambda: federation(S.Split(4, "task")).tasks(0), RecipeError, "1 of the 6 classes"),
-        (lambda: federation(S.Split(3, classes=[0, 1, 2, 3, 4, 4])).tasks(0), RecipeError, "class 4 is repeated"),
-        (lambda: federation(S.Split(3, classes=[0, 1, 2, 3, 4])).tasks(0), RecipeError, "no class 5"),
-        (lambda: federation(S.Split(2, classes=[[0], [1], [2]])), RecipeError, "3 groups"),
-        (lambda: S.Split(2, classes=np.arange(6)), RecipeError, "a ndarray; give a list"),
-        (lambda: S.Split(3, classes="abc"), RecipeError, "a str; give a list"),
-        (lambda: S.Split(2, classes=[[0, 1, 2, 3, 4], 5]), RecipeError, r"5 stands next to lists .*: \[5\]"),
-        (lambda: S.Split(0), RecipeError, "at least 1"),
-        (lambda: S.Tasks(p for p in ()), RecipeError, "pairs is a generator; give a list"),
-        (lambda: federation(S.TimeOrder(300)).tasks(0), BadData, "240 rows"),
-        (lambda: S.TimeOrder(3, column=1.5), RecipeError, r"TimeOrder\(column=1.5\): must be the whole number"),
-        (lambda: S.TimeOrder(3, column=True), RecipeError, r"TimeOrder\(column=True\): must be the whole number"),
-        (lambda: federation(S.TimeOrder(3, column=5)).tasks(0), RecipeError, r"column=5\): rows are \[5\]"),
-        (lambda: federation(S.TimeOrder(column=0), md.datasets.digits()).tasks(0), BadData,
+        (lambda: federation(md.tasks.Split(7, "class")).tasks(0), RecipeError, "task 6 would have 0"),
+        (lambda: federation(md.tasks.Split(4, "task")).tasks(0), RecipeError, "1 of the 6 classes"),
+        (lambda: federation(md.tasks.Split(3, classes=[0, 1, 2, 3, 4, 4])).tasks(0), RecipeError, "4 is repeated"),
+        (lambda: federation(md.tasks.Split(3, classes=[0, 1, 2, 3, 4])).tasks(0), RecipeError, "no class 5"),
+        (lambda: federation(md.tasks.Split(2, classes=[[0], [1], [2]])), RecipeError, "3 groups"),
+        (lambda: md.tasks.Split(2, classes=np.arange(6)), RecipeError, "a ndarray; give a list"),
+        (lambda: md.tasks.Split(3, classes="abc"), RecipeError, "a str; give a list"),
+        (lambda: md.tasks.Split(2, classes=[[0, 1, 2, 3, 4], 5]), RecipeError, r"5 stands next to lists .*: \[5\]"),
+        (lambda: md.tasks.Split(0), RecipeError, "at least 1"),
+        (lambda: md.tasks.Tasks(p for p in ()), RecipeError, "pairs is a generator; give a list"),
+        (lambda: federation(md.tasks.TimeOrder(300)).tasks(0), BadData, "240 rows"),
+        (lambda: md.tasks.TimeOrder(3, column=1.5), RecipeError, r"TimeOrder\(column=1.5\): must be the whole number"),
+        (lambda: md.tasks.TimeOrder(3, column=True), RecipeError, r"TimeOrder\(column=True\): must be the whole"),
+        (lambda: federation(md.tasks.TimeOrder(3, column=5)).tasks(0), RecipeError, r"column=5\): rows are \[5\]"),
+        (lambda: federation(md.tasks.TimeOrder(column=0), md.datasets.digits()).tasks(0), BadData,
          r"column=0\): \d+ rows have 1 different values .* use fewer tasks"),
-        (lambda: federation(S.Rotated(3)).tasks(0), RecipeError, "not images"),
+        (lambda: federation(md.tasks.Rotated(3)).tasks(0), RecipeError, "not images"),
         (lambda: federation(None, replay=md.replay.Ring(3)), RecipeError, "replay needs stream="),
-        (lambda: federation(S.Split(3), problem=LeastSquares()).draw(0).problem_at(1), BadData, "Softmax"),
-        (lambda: federation(S.Tasks([((torch.ones(2, 2), torch.zeros(2).long()),) * 2], "task"), data=None),
+        (lambda: federation(md.tasks.Split(3), problem=LeastSquares()).draw(0).problem_at(1), BadData, "Softmax"),
+        (lambda: federation(md.tasks.Tasks([((torch.ones(2, 2), torch.zeros(2).long()),) * 2], "task"), data=None),
          RecipeError, "leave data= out"),
     ],
 )  # fmt: skip
@@ -360,7 +363,7 @@ def test_streams_that_make_no_sense(make, kind, says):
 )  # fmt: skip
 def test_tasks_that_do_not_fit(pairs, mode, says):
     with pytest.raises(BadData, match=says):
-        md.Federation(md.problems.Softmax(), stream=S.Tasks(pairs, mode), partition=S.IID(1))
+        md.Federation(md.problems.Softmax(), stream=md.tasks.Tasks(pairs, mode), partition=md.partitions.IID(1))
 
 
 def test_a_task_without_test_rows_is_named():
@@ -368,7 +371,7 @@ def test_a_task_without_test_rows_is_named():
     keep = data.y_test < 5
     short = md.datasets.Dataset(data.X, data.y, data.X_test[keep], data.y_test[keep], classes=6)
     with pytest.raises(BadData, match="task 5 has no test rows"):
-        run(md.FineTune(), federation(S.Split(6, "class", classes=list(range(6))), short))
+        run(md.FineTune(), federation(md.tasks.Split(6, "class", classes=list(range(6))), short))
 
 
 def test_a_recipe_says_the_same_as_the_constructors():
@@ -392,7 +395,7 @@ def test_a_recipe_says_the_same_as_the_constructors():
     """
     r = recipe.loads(text)
     fed = r.federation()
-    assert fed.stream == S.Split(2, "class", [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]])
+    assert fed.stream == md.tasks.Split(2, "class", [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]])
     assert fed.replay == md.replay.Ring(10)
     assert recipe.loads(r.dumps()).federation().settings() == fed.settings()
     with pytest.raises(RecipeError, match="Did you mean 'tasks'"):
@@ -401,7 +404,7 @@ def test_a_recipe_says_the_same_as_the_constructors():
 
 @pytest.mark.slow
 def test_methods_are_compared_and_tuned_over_streams():
-    fed = federation(S.Split(2, "class"), replay=md.replay.Ring(20), validation=0.2)
+    fed = federation(md.tasks.Split(2, "class"), replay=md.replay.Ring(20), validation=0.2)
     board = md.compare([md.FineTune(), md.CFLAG.joint()], fed, 2, 2, jobs=1, progress=False)
     rows_ = {row["method"]: row for row in board.rows}
     mean = sum(run(md.CFLAG.joint(), fed, 2, seed=seed).summary["acc"] for seed in (0, 1)) / 2
@@ -418,19 +421,19 @@ def test_methods_are_compared_and_tuned_over_streams():
 
 
 def test_finetune_is_fedavg_over_a_stream():
-    fed = federation(S.Split(3, "class"))
+    fed = federation(md.tasks.Split(3, "class"))
     assert torch.equal(run(md.FineTune(), fed).x, run(md.FedAvg(), fed).x)
 
 
 def test_a_task_may_have_one_class_where_it_is_compared_with_those_seen():
-    r = run(md.CFLAG.joint(), federation(S.Split(6, "class"), replay=md.replay.Ring(10)), 2)
+    r = run(md.CFLAG.joint(), federation(md.tasks.Split(6, "class"), replay=md.replay.Ring(10)), 2)
     assert len(r.summary["matrix"]) == 6
     assert r.summary["matrix"][0][0] == 1  # nothing to compare with yet
 
 
 @pytest.mark.slow
 def test_worker_processes_walk_the_same_stream():
-    fed = federation(S.Split(3, "class", own_order=True), replay=md.replay.Reservoir(12, sample=4))
+    fed = federation(md.tasks.Split(3, "class", own_order=True), replay=md.replay.Reservoir(12, sample=4))
     local = run(md.CFLAG.joint(form="svrg"), fed, 2)
     remote = run(md.CFLAG.joint(form="svrg"), fed, 2, transport=md.transports.Processes(2))
     assert torch.equal(local.x, remote.x)
@@ -439,7 +442,7 @@ def test_worker_processes_walk_the_same_stream():
 
 
 def test_uniform_weights_count_those_who_are_there():
-    fed = federation(S.Split(3, "class"), weights="uniform")
+    fed = federation(md.tasks.Split(3, "class"), weights="uniform")
     world = fed.draw(0, rounds=2)
     for t in (1, 3, 5):
         p = world.view(t).p
@@ -452,7 +455,7 @@ def test_uniform_weights_count_those_who_are_there():
 
 
 def test_a_stream_is_not_resumed_with_other_rounds_a_task(tmp_path):
-    fed = federation(S.Split(3, "class"))
+    fed = federation(md.tasks.Split(3, "class"))
     md.run(md.FineTune(), fed, 2, checkpoint=tmp_path, progress=False)
     with pytest.raises(md.MedleyError, match="rounds a task"):
         md.run(md.FineTune(), fed, 3, resume=tmp_path, progress=False)
@@ -462,8 +465,8 @@ def test_a_stream_is_not_resumed_with_other_rounds_a_task(tmp_path):
 def test_a_network_may_have_more_outputs_than_classes(method):
     fed = md.Federation(
         md.problems.Network(md.models.mlp(64, 12, (8,))), data=md.datasets.digits().flatten().take(n_train=200),
-        partition=S.IID(2), pace=S.Pace(lr=0.1, steps=1, batch=16), stream=S.Split(2, "class"),
-        replay=md.replay.Ring(capacity=8),
+        partition=md.partitions.IID(2), pace=md.scenarios.Pace(lr=0.1, steps=1, batch=16),
+        stream=md.tasks.Split(2, "class"), replay=md.replay.Ring(capacity=8),
     )  # fmt: skip
     assert md.run(method, fed, 1, progress=False).status.outcome == "finished"
 
@@ -471,7 +474,7 @@ def test_a_network_may_have_more_outputs_than_classes(method):
 def test_the_tail_of_a_loss_is_of_the_last_task_alone():
     data = rows()
     values = dataclasses.replace(data, y=data.y.double(), y_test=data.y_test.double(), classes=None)
-    fed = federation(S.TimeOrder(3, column=0), values, LeastSquares(), partition=S.IID(4))
+    fed = federation(md.tasks.TimeOrder(3, column=0), values, LeastSquares(), partition=md.partitions.IID(4))
     r = run(md.FineTune(), fed, rounds=4)
     last = [row["loss"] for row in r.history if row["task"] == 2]
     assert len(last) == 4
@@ -505,8 +508,8 @@ def test_time_order_by_a_key(values):
     d = md.datasets.Dataset(
         X, np.arange(40) % 2, X[:8], np.arange(8) % 2, keys={"day": key}, test_keys={"day": key[:8]}
     )
-    stream = md.scenarios.TimeOrder(tasks=4, key="day")
-    fed = md.Federation(md.problems.Logistic(), data=d, partition=md.scenarios.IID(2), stream=stream)
+    stream = md.tasks.TimeOrder(tasks=4, key="day")
+    fed = md.Federation(md.problems.Logistic(), data=d, partition=md.partitions.IID(2), stream=stream)
     keys = [{*(task.data.X[:, 0] % 4).tolist()} for task in fed.tasks(0)]
     tests = [{*(task.data.X_test[:, 0] % 4).tolist()} for task in fed.tasks(0)]
     assert keys == tests == [{1.0}, {3.0}, {0.0}, {2.0}]
@@ -546,8 +549,8 @@ def test_a_key_whose_place_in_time_is_not_known_is_refused_by_its_row(values, ro
 
 def test_time_order_by_a_key_says_what_it_lacks():
     d = md.datasets.Dataset(torch.zeros(8, 1), np.arange(8) % 2, keys={"day": np.arange(8) // 4})
-    of = {"data": d, "partition": md.scenarios.IID(2)}
-    stream = lambda **how: md.Federation(md.problems.Logistic(), **of, stream=md.scenarios.TimeOrder(**how)).tasks(0)
+    of = {"data": d, "partition": md.partitions.IID(2)}
+    stream = lambda **how: md.Federation(md.problems.Logistic(), **of, stream=md.tasks.TimeOrder(**how)).tasks(0)
     with pytest.raises(RecipeError, match="'hour'"):
         stream(tasks=2, key="hour")
     with pytest.raises(BadData, match="8 rows have 2 different values of that key 'day'"):

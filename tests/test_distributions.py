@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from medley.contract.errors import RecipeError
+from medley.distributions import Choice, Constant, Distribution, Integers, LogUniform, Normal, Uniform
 from medley.runtime.streams import rng
-from medley.scenarios import Choice, Constant, Integers, Law, LogUniform, Normal, Uniform
 
 
 def draws(law, m=4000):
@@ -33,7 +33,7 @@ def draws(law, m=4000):
     ],
 )
 def test_continuous_laws_follow_their_distribution(law, cdf):
-    assert isinstance(law, Law)
+    assert isinstance(law, Distribution)
     assert stats.kstest(draws(law), cdf).pvalue > 1e-3
 
 

@@ -1,4 +1,7 @@
-"""Streams of tasks, each with its own rows."""
+"""Streams of tasks, each with its own rows.
+
+Side: the server's, in simulations only: a stream cuts rows that are on this machine.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,12 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..contract import BadData, Mode, RecipeError, Settings, check_flags
-from ..runtime import streams
-from .laws import Number, is_number
+from .contract import BadData, Mode, RecipeError, Settings, check_flags
+from .contract.public import public
+from .distributions import Number, is_number
+from .runtime import streams
+
+__all__ = ["Permuted", "Rotated", "Split", "Stream", "Tasks", "TimeOrder"]
 
 Pick = Callable[[Tensor, Tensor], Bool[Tensor, " n"]]
 """A function of X [n, ...] and y [n], from training, test or validation rows, to a mask [n]."""
@@ -361,3 +367,6 @@ def _turned(angle: float, X: Tensor) -> Tensor:
         grid = F.affine_grid(turn.expand(len(block), 2, 3), list(block.shape), align_corners=False)
         blocks.append(F.grid_sample(block, grid, align_corners=False))
     return torch.cat(blocks)
+
+
+public(__name__)

@@ -1,4 +1,7 @@
-"""Distributions of quantities in which clients differ: ``Pace(lr=LogUniform(0.001, 0.1), epochs=Integers(1, 10))``."""
+"""Distributions of quantities in which clients differ: ``Pace(lr=LogUniform(0.001, 0.1), epochs=Integers(1, 10))``.
+
+Side: the server's, which draws each client's values from them.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,31 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 import scipy
 
-from ..contract import RecipeError, Settings
-from ..contract.place import name_of
+from .contract import Checked, RecipeError, Settings, at_least, positive
+from .contract.place import name_of
+from .contract.public import public
+
+__all__ = [
+    "Bandwidth", "Choice", "Constant", "Distribution", "Integers", "LogUniform", "Normal", "Rayleigh", "Uniform",
+]  # fmt: skip
 
 Number = float | int
 
 
 @runtime_checkable
-class Law(Protocol):
+class Distribution(Protocol):
     """A distribution of a number."""
 
     def draw(self, rng: np.random.Generator) -> Number:
         """One number, from ``rng`` alone."""
 
 
-Spread = Number | Sequence[Number] | np.ndarray | Law
+Spread = Number | Sequence[Number] | np.ndarray | Distribution
 """A quantity over clients: one number for all, one per client, or a distribution that each client draws from."""
 
 
@@ -34,7 +42,7 @@ def is_number(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
-def is_law(value: object) -> bool:
+def is_distribution(value: object) -> bool:
     """Whether ``value`` can draw. isinstance with the Protocol gives the same answer, fifty times slower."""
     return hasattr(value, "draw")
 
@@ -47,7 +55,10 @@ def plain(value: Any) -> Any:
 
 
 def of_client(
-    value: Number | Sequence[Number | None] | Law, key: str, client: int, stream: Callable[[], np.random.Generator]
+    value: Number | Sequence[Number | None] | Distribution,
+    key: str,
+    client: int,
+    stream: Callable[[], np.random.Generator],
 ) -> Number | None:
     """The value of one client.
 
@@ -79,10 +90,10 @@ def check_lengths(setting: Any, clients: int) -> None:
             )
 
 
-def _finite(law: object, **values: object) -> None:
+def _finite(distribution: object, **values: object) -> None:
     for key, value in values.items():
         if not is_number(value):
-            raise RecipeError(f"{type(law).__name__}({key}={value!r}): {key} must be a finite number.", key)
+            raise RecipeError(f"{type(distribution).__name__}({key}={value!r}): {key} must be a finite number.", key)
 
 
 @dataclass(frozen=True)
@@ -221,3 +232,56 @@ class Normal(Settings):
         top = float(log_below(b))
         z = scipy.special.ndtri_exp(top + math.log(u + (1 - u) * math.exp(float(log_below(a)) - top)))
         return float(min(max(self.mean + sign * self.std * float(z), low), high))  # against rounding only
+
+
+@dataclass(frozen=True)
+class Rayleigh(Checked):
+    """A distribution: ⌊d0·log2(1 + γΓ)⌋ pairs, the capacity of a Rayleigh fading channel with gain γ ~ Exp(1).
+
+    With the defaults, from SHED, eq. (38), it draws 3.814 pairs on average, and none in 8 of 100 rounds.
+
+    Attributes:
+        d0: Pairs per bit/s/Hz; default 2.
+        snr: Γ, the mean signal-to-noise ratio; default 5.
+    """
+
+    d0: Annotated[float, positive] = 2
+    snr: Annotated[float, positive] = 5
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """A whole number, from 0."""
+        return math.floor(self.d0 * math.log2(1 + self.snr * rng.exponential()))
+
+
+@dataclass(frozen=True)
+class Bandwidth(Checked):
+    """A distribution: how many eigenpairs fit into a budget of bytes after the gradient; 0 if none do.
+
+    With budget B it is ⌊(B − dw − 16) / (dw + 8)⌋: the gradient has d numbers of w bytes, ρ and a count 16 bytes, an
+    eigenvector d numbers of w bytes and its eigenvalue 8 bytes.
+
+    Attributes:
+        bytes: B, the budget of a round: a number, or a distribution if it varies.
+        d: The length of the model.
+        width: w, the bytes of one number; default 8.
+    """
+
+    bytes: Number | Distribution
+    d: Annotated[int, at_least(1)]
+    width: Annotated[int, at_least(1)] = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.bytes, Distribution) and (not is_number(self.bytes) or self.bytes < 0):
+            raise RecipeError(
+                f"Bandwidth(bytes={self.bytes!r}): must be a distribution or a number, at least 0", "bytes"
+            )
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """A whole number, from 0."""
+        budget = self.bytes.draw(rng) if isinstance(self.bytes, Distribution) else self.bytes
+        vector = self.d * self.width
+        return max(0, math.floor((budget - vector - 16) / (vector + 8)))
+
+
+public(__name__)

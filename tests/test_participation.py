@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from medley.contract.errors import RecipeError
-from medley.scenarios import Availability, Bernoulli, Everyone, Fixed, Fraction, Participation, participation
-from medley.scenarios.participation import draw_cohort
+from medley.participation import Availability, Bernoulli, Everyone, Fixed, Fraction, Participation, draw_cohort, rule_of
 
 SIZES = np.array([1, 2, 3, 4, 10])
 
@@ -99,18 +98,18 @@ def test_fixed_cohorts_cycle():
 
 
 def test_what_a_user_types():
-    assert participation(None) == participation(1.0) == participation(1) == Everyone()
-    assert participation(0.1) == Fraction(0.1)
+    assert rule_of(None) == rule_of(1.0) == rule_of(1) == Everyone()
+    assert rule_of(0.1) == Fraction(0.1)
     rule = Bernoulli(0.5)
-    assert participation(rule) is rule
+    assert rule_of(rule) is rule
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: participation(0), r"Fraction\(fraction=0\): fraction must be in \(0, 1\]. 1.0 is everyone; .* k / n"),
-        (lambda: participation(10), r"fraction=10\)"),
-        (lambda: participation(math.nan), r"fraction=nan\)"),
+        (lambda: rule_of(0), r"Fraction\(fraction=0\): fraction must be in \(0, 1\]. 1.0 is everyone; .* k / n"),
+        (lambda: rule_of(10), r"fraction=10\)"),
+        (lambda: rule_of(math.nan), r"fraction=nan\)"),
         (lambda: Fraction(-0.1), "must be in"),
         (lambda: Bernoulli(0.0), r"Bernoulli\(p=0.0\): p must be in \(0, 1\]"),
         (lambda: Availability(0.0), r"Availability\(fraction=0.0\)"),
