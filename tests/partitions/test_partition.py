@@ -279,7 +279,7 @@ def test_describe_by_hand():
     assert d.distance == pytest.approx((2 / 3 + 1 / 3 + 1 / 3) / 3)
     assert describe([np.arange(3)], None).counts.shape == (1, 0)
     assert describe(IID(1).split(TEN, 1000, 0), TEN).distance == 0
-    with pytest.raises(BadData, match="holds row 6, and there are 6 labels"):
+    with pytest.raises(BadData, match="has row 6, but there are 6 labels"):
         describe([np.array([6])], y)
 
 
