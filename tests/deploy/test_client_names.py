@@ -68,9 +68,6 @@ def test_the_folder_and_its_views_have_names(path: Path) -> None:
     e = {"at": 0.0, "event": "awaited", "clients": [0, 2], "waited": 12, "most": 60}
     assert "waits for Bern and Chur, for 12 s" in run_view.line(e, run_view.names(run))
     assert "waits for clients [0, 2]" in run_view.line(e)
-    assert "client 'Bern' is late" in run_view.line(
-        {"at": 0.0, "event": "log", "message": "client 0 is late"}, {0: "Bern"}
-    )
 
 
 def test_errors_and_lines_of_the_log_have_names(
