@@ -55,7 +55,7 @@ def test_an_entry_beyond_the_bound_is_refused_with_client_and_field() -> None:
 
 
 def test_too_few_bits_and_fields_without_a_sum_are_refused() -> None:
-    with pytest.raises(md.RecipeError, match=r"bits=16\): in a sum of 300 clients each has 108 levels.*bits=32"):
+    with pytest.raises(md.RecipeError, match=r"bits=16\): a sum of 300 clients leaves each 108 levels.*bits=32"):
         Ring(16, 1.0, dict.fromkeys(range(300), 1.0)).layout({"v": torch.zeros(2)})
     ring = Ring(32, 1.0, {0: 1.0, 1: 1.0})
     with pytest.raises(md.MedleyError, match="'ok' is a bool"):

@@ -11,6 +11,7 @@ import pytest
 import medley as md
 from medley.statistics import Rules, Study
 from medley.statistics.scales import FINER, banded, exponents_of
+from support.pairs import quick
 
 OPEN = Rules(rows=1, events=1, parameters=1.0, exact=True)
 SECURE = md.SecureSum(bits=64, bound=2.0**40)
@@ -165,13 +166,28 @@ def test_a_scale_is_of_the_pooled_root_mean_square_and_of_no_single_row() -> Non
     assert banded(x).sum() == len(x)  # counts alone
 
 
-@pytest.mark.parametrize(
-    ("bits", "bound", "said"),
-    [(32, 2.0**40, "steps of 2e"), (32, 1e9, "steps of 2 "), (64, 2.0**50, "steps of 0.00049"), (32, 16.0, "up to 16")],
-)
-def test_secure_sums_that_are_too_coarse_are_refused_with_a_remedy(bits: Any, bound: float, said: str) -> None:
-    frames = {f"S{k}": part for k, part in rows().groupby("at")}
-    with pytest.raises(md.RecipeError, match=said) as e:
-        Study(frames, secure=md.SecureSum(bits=bits, bound=bound)).glm("value ~ x")
-    assert str(e.value).endswith("give SecureSum(bits=64, bound=2.0**40)")
-    assert len(Study(frames, secure=SECURE).glm("value ~ x").params) == 2
+SETTINGS = [
+    (32, 2.0**40, "steps of 2e"),
+    (32, 1e9, "steps of 2 "),
+    (64, 2.0**50, "steps of 0.00049"),
+    (32, 16.0, "up to 16"),
+    (32, 1000.0, "beyond SecureSum"),
+    (64, 1000.0, "beyond SecureSum"),
+]
+
+
+@pytest.mark.parametrize(("bits", "bound", "text"), SETTINGS)
+@pytest.mark.parametrize("unit", quick(1, [1.0, 1e9]))
+def test_secure_sums_that_do_not_suit_a_study_are_refused_with_a_remedy(
+    bits: Any, bound: float, text: str, unit: float
+) -> None:
+    frame = rows().assign(wide=unit * np.arange(N))
+    frames = {f"S{k}": part for k, part in frame.groupby("at")}
+    with pytest.raises(md.MedleyError, match=text) as e:
+        Study(frames, secure=md.SecureSum(bits=bits, bound=bound)).describe(["wide"])
+    secure = eval(str(e.value).rpartition("give ")[2], {"SecureSum": md.SecureSum})
+    masked = Study(frames, secure=secure)
+    assert masked.describe(["wide"]).cells["wide"][""].sd == pytest.approx(frame["wide"].std(), rel=1e-6)
+    assert masked.glm("value ~ x").params.to_numpy() == pytest.approx(
+        Study(frames).glm("value ~ x").params.to_numpy(), rel=1e-5
+    )

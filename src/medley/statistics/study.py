@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from ..contract.place import naming
 from ..contract.surroundings import set_aside
 from ..secure import SecureSum
 from ..secure.connection import SecureConnection
-from ..secure.ring import Ring
+from ..secure.ring import STEPS, Ring, widest
 from ..server.bookkeeping import Bookkeeping
 from ..server.cohort import LiveCohort
 from ..storage.events import ExchangeEvent
@@ -58,9 +57,8 @@ RESULTS: dict[type[Analysis], Any] = {
 """The result of each analysis."""
 
 
-STEPS = 16
 LEAST = 1000
-"""The coarsest steps of a study's secure sums, 2**-STEPS, and the least bound of their entries, which count rows."""
+"""The least bound of the entries of a study's secure sums, which count rows; for the coarsest steps see `STEPS`."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +91,10 @@ def check_ring(secure: SecureSum, sites: int) -> None:
     weights = dict.fromkeys(range(sites), 1.0)
     scale = Ring(secure.bits, bound, weights).scale(bound)
     if scale < 2.0**STEPS or bound < LEAST:
-        most = min(40, int(math.log2(Ring(64, 1.0, weights).scale(1.0))) - STEPS)
         raise RecipeError(
             f"Study(secure=SecureSum(bits={secure.bits}, bound={bound:.3g})): sums of {sites} sites would have steps "
             f"of {1 / scale:.2g} up to {bound:.3g}, and a study needs {2.0**-STEPS:.2g} up to {LEAST} or more; "
-            f"give SecureSum(bits=64, bound=2.0**{most})",
+            f"give SecureSum(bits=64, bound={widest(weights)})",
             "secure",
         )
 
