@@ -36,6 +36,7 @@ ROOMS = [
     "datasets",
     "transports",
     "codecs",
+    "metrics",
     "sinks",
 ]
 """Modules whose public names are for users."""

@@ -90,7 +90,7 @@ def by_client(name: str, x: Tensor) -> float:
     assert pooled.y_test is not None
     z = pooled.X_test @ x[: SETS[name].features, None].float() + x[SETS[name].features].float()
     parts = zip(z.split(sizes), pooled.y_test.split(sizes), strict=True)
-    figure = md.problems.concordance if name == "brca" else lambda z, y: float(((z > 0) == (y > 0.5)).double().mean())
+    figure = md.metrics.concordance if name == "brca" else lambda z, y: float(((z > 0) == (y > 0.5)).double().mean())
     return sum(n * figure(z, y) for n, (z, y) in zip(sizes, parts, strict=True)) / sum(sizes)
 
 

@@ -76,7 +76,7 @@ def once(name: str, label: str, point: Any, seed: int, tuning: bool) -> dict[str
         progress=False,
         eval_every=how.rounds,
         evaluate_on="validation" if tuning else "test",
-        metrics={"figure": md.problems.concordance if name == "brca" else accuracy},
+        metrics={"figure": md.metrics.concordance if name == "brca" else accuracy},
     )
     if result.status.outcome == "interrupted":
         raise KeyboardInterrupt

@@ -14,8 +14,9 @@ from sklearn.metrics import roc_auc_score
 
 import medley as md
 from medley import recipe
-from medley.federation.figures import AUROC, pooled_error, wilson
 from medley.flower import client_app, server_app
+from medley.metrics import AUROC
+from medley.numerics.intervals import pooled_error, wilson
 from medley.storage import events
 
 pytest.importorskip("flwr")
@@ -29,7 +30,7 @@ import torch
 from torch import nn
 
 import medley as md
-from medley.federation.figures import AUROC
+from medley.metrics import AUROC
 
 auroc = AUROC(bins=50)
 

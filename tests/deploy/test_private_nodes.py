@@ -56,7 +56,7 @@ UNITS = {
 @pytest.fixture(autouse=True)
 def areas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of the user with an AUROC of its own bins."""
-    (tmp_path / "areas.py").write_text("from medley.federation.figures import AUROC\nauroc = AUROC(bins=50)\n")
+    (tmp_path / "areas.py").write_text("from medley.metrics import AUROC\nauroc = AUROC(bins=50)\n")
     monkeypatch.syspath_prepend(tmp_path)
 
 

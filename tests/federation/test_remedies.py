@@ -159,13 +159,13 @@ REFUSED = {
         lambda: md.scenarios.Pace(lr=md.distributions.LogUniform(0.01, 0.1), redraw=True).redraw,
     ),
     "a metric's class": (
-        lambda: trained(P.Logistic(), BINARY, metrics={"auroc": md.federation.figures.AUROC}),
+        lambda: trained(P.Logistic(), BINARY, metrics={"auroc": md.metrics.AUROC}),
         r"AUROC\(\)",
         lambda: md.run(
             md.FedAvg(),
             md.Federation(P.Logistic(), clients=[(X, BINARY)], test=(X, BINARY)),
             20,
-            metrics={"auroc": md.federation.figures.AUROC()},
+            metrics={"auroc": md.metrics.AUROC()},
             progress=False,
         ).summary["auroc"],
     ),

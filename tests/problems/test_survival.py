@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from medley.problems import concordance, cox
+from medley.metrics import concordance
+from medley.problems import cox
 
 
 @pytest.mark.shapes

@@ -292,11 +292,38 @@ def test_a_recipe_begins_at_a_file_of_weights_beside_it_and_holds_a_mean_against
     assert {row["round"] for row in second.clients} >= {1, 2}
 
 
-@pytest.mark.parametrize("named", ["medley.federation.figures:AUROC", ["medley.federation.figures:AUROC", "max"]])
-def test_a_class_of_metrics_is_made(named: Any) -> None:
-    (instance,) = recipes.Recipe({**TABLES, "run": {"metrics": {"auroc": named}}}).options()["metrics"].values()
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"auroc": "medley.metrics:AUROC"},
+        {"auroc": ["medley.metrics:AUROC", "max"]},
+        {"auc": "AUROC"},
+        {"auc": ["auroc", "max"]},
+        {"auc": {"kind": "auroc", "bins": 500}},
+        ["auroc"],
+        "auroc",
+    ],
+)
+def test_a_metric_is_made_from_its_class_or_name(named: Any) -> None:
+    (instance,) = recipes.Recipe({**TABLES, "run": {"metrics": named}}).options()["metrics"].values()
     metric = instance[0] if isinstance(instance, tuple) else instance
     assert metric(torch.tensor([0.1, 0.4, 0.2, 0.9]), torch.tensor([0, 0, 1, 1])) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (["auroq"], r"^recipe: run\(metrics=...\) has no 'auroq'\. Did you mean 'auroc'\?"),
+        ({"auc": {"kind": "auroc", "bin": 9}}, r"^recipe: run\.metrics\.auc has no 'bin'\. Did you mean 'bins'\?"),
+        (
+            {"auc": "medley.federation.figures:AUROC"},
+            r"^recipe: run\.metrics\.auc = 'medley\.federation\.figures:AUROC' is now 'medley\.metrics:AUROC'$",
+        ),
+    ],
+)
+def test_a_metric_that_is_not_there_is_refused(named: Any, message: str) -> None:
+    with pytest.raises(md.RecipeError, match=message):
+        recipes.Recipe({**TABLES, "run": {"metrics": named}}).options()
 
 
 @pytest.mark.parametrize("loss", ["torch.nn:CrossEntropyLoss", "torch.nn:NLLLoss"])

@@ -138,7 +138,7 @@ def _classes(support: Mapping[str, Any], client: int) -> str:
 
 def _figures(rows: Sequence[tuple[str, Row, str]], total: Row) -> Any:
     """The figures of each client and of all together, with 95 % intervals."""
-    from ..federation.figures import Z, pooled_error, wilson
+    from ..numerics.intervals import Z, pooled_error, wilson
 
     clients = [row for _, row, _ in rows]
     tested = [r for r in clients if "test_loss_error" in r]

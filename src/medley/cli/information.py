@@ -81,8 +81,8 @@ def list_all(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="methods, problems, models, datasets, partitions, participations, streams, memories, codecs, sinks, "
-            "attacks, "
+            help="methods, problems, models, datasets, partitions, participations, streams, memories, codecs, metrics, "
+            "sinks, attacks, "
             "rules, distributions or devices, by default all; or a name, for its settings, e.g. fedprox.",
             metavar="[WHAT]",
         ),
@@ -94,6 +94,7 @@ def list_all(
     from ..contract import RecipeError
     from ..contract.errors import nearest
     from ..datasets import files
+    from ..metrics import METRICS
 
     kinds: dict[str, Mapping[str, Any]] = {
         "methods": recipe.constructors(),
@@ -105,6 +106,7 @@ def list_all(
         "streams": recipe.KINDS["stream"],
         "memories": recipe.KINDS["replay"],
         "codecs": recipe.KINDS["codec"],
+        "metrics": METRICS,
         "sinks": recipe.sink_kinds(),
         "attacks": _attacks(),
         "rules": recipe.RULES,

@@ -67,7 +67,7 @@ def tcga_brca(folder: Place | None = None) -> Dataset:
     """Fed-TCGA-BRCA: 866 training and 222 test patients of 6 regions, 39 covariates; y is (time, event) [n, 2].
 
     The event is 1 for a death and 0 for the last sight of a patient who lived. `problems.cox` is the loss, and
-    `problems.concordance` the metric. The files are ``brca.csv`` and ``train_test_split.csv`` of FLamby, in ``flamby``
+    `metrics.concordance` the metric. The files are ``brca.csv`` and ``train_test_split.csv`` of FLamby, in ``flamby``
     or in the folder itself.
 
     Raises BadData if a file is missing or has another format.

@@ -15,6 +15,7 @@ from ..contract import Algorithm, Diverged, Pace, RecipeError, Tuned, Wrapper
 from ..contract.surroundings import set_aside
 from ..distributions import is_number
 from ..federation.federation import Federation
+from ..metrics import named
 from ..numerics.forgetting import figures
 from ..report.numbers import directions, usable
 from ..storage.directions import directions_of, higher_is_better
@@ -183,7 +184,7 @@ def _check(method: object, grid: object, metric: object, options: Mapping[str, A
         raise RecipeError(f"tune(grid={grid!r}): give values by setting, such as {{'lr': [0.1, 1.0]}}", "grid")
     if metric is not None and not isinstance(metric, str):
         raise RecipeError(f"tune(metric={metric!r}): give the name of a figure, such as 'accuracy'", "metric")
-    declared = directions_of(options.get("metrics"))
+    declared = directions_of(named(options.get("metrics")))
     if metric in declared:
         higher_is_better(metric, declared)
     if options.get("best") is not None and options.get("patience") is None:

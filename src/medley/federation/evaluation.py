@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..contract import Data, Family, Need, Problem, RecipeError, Stalled, State, Vec
 from ..contract.personal import OwnState, PartlyShared, PersonalModels
+from ..metrics import AUROC, Summed
 from ..problems.linear import LeastSquares, Linear
 from ..problems.network import NetworkProblem, SharedNetwork, rows_at_once
 from ..rows.lazy import Lazy, blocks
@@ -21,7 +22,6 @@ from ..storage.history import Row
 from . import fairness
 from .clients import ClientFactory
 from .fairness import Mixes
-from .figures import AUROC, Summed
 from .scenario import Scenario
 
 Held = tuple[Tensor, Tensor]

@@ -7,7 +7,7 @@ from ..contract.public import public
 from .language import causal_lm
 from .linear import LeastSquares, Logistic, Softmax
 from .network import Network
-from .survival import concordance, cox
+from .survival import cox
 from .synthetic import Synthetic, logistic, quadratics
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "Softmax",
     "Synthetic",
     "causal_lm",
-    "concordance",
     "cox",
     "logistic",
     "quadratics",

@@ -1,4 +1,4 @@
-"""Survival data: Cox's partial likelihood and the concordance index, for targets (time, event) [n, 2]."""
+"""Survival data: Cox's partial likelihood, for targets (time, event) [n, 2]."""
 
 from __future__ import annotations
 
@@ -23,19 +23,3 @@ def cox(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> Float[Tensor,
     at_risk = time[None, :] >= time[:, None]
     total = torch.where(at_risk, s[None, :], -torch.inf).logsumexp(1)
     return (event * (total - s)).mean()
-
-
-def concordance(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> float:
-    """Harrell's C: the share of comparable pairs in which the earlier event has the larger log-hazard s.
-
-    Pairs with equal s count ½. A pair (i, j) is comparable if i has an event, and either T_i < T_j, or T_i = T_j and j
-    has no event. The result is 0.5 if no pair is comparable (Harrell et al., "Evaluating the Yield of Medical Tests",
-    1982).
-    """
-    s = outputs[:, 0]
-    time, event = y.unbind(1)
-    earlier = (time[:, None] < time[None, :]) | ((time[:, None] == time[None, :]) & (event[None, :] == 0))
-    pairs = earlier & (event[:, None] > 0) & ~torch.eye(len(s), dtype=torch.bool, device=s.device)
-    right = (s[:, None] > s[None, :]).double() + 0.5 * (s[:, None] == s[None, :]).double()
-    count = int(pairs.sum())
-    return float(right[pairs].sum()) / count if count else 0.5

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 
+from .. import metrics
 from ..contract import Algorithm, RecipeError, Tuned, describe
 from ..experiments.tune import tunable, variant
 from ..federation.federation import Federation
@@ -199,8 +200,8 @@ class Recipe:
         run = {k: v for k, v in self._table("run").items() if k not in COUNTS}
         self._build.options(run, RUN, COUNTS)
         declared = {setting.name: setting.hint for setting in describe(RunOptions)}
-        if isinstance(run.get("metrics"), dict):
-            run["metrics"] = {k: self._build.function(f"run.metrics.{k}", v) for k, v in run["metrics"].items()}
+        if "metrics" in run:
+            run["metrics"] = self._metrics(run["metrics"])
         for key, value in run.items():
             self._build.typed(f"run.{key}", value, declared[key])
         if "init" in run and self.folder is not None:
@@ -214,6 +215,18 @@ class Recipe:
             if table in self.tables:
                 run[key] = self._build.call(table, CALLS[table], self._table(table))
         return run
+
+    def _metrics(self, value: Any) -> Any:
+        """The metrics of run.metrics: names, or for each column a name, "module:name", a table with a kind, or one of
+        these with its direction."""
+        if isinstance(value, dict):
+            build = self._build
+            built = {k: build.nested(f"run.metrics.{k}", v, metrics.METRICS) for k, v in value.items()}
+            value = {k: build.function(f"run.metrics.{k}", v) for k, v in built.items()}
+        try:
+            return metrics.named(value)
+        except RecipeError as e:
+            raise RecipeError(f"{self.source}: {e}", "metrics") from None
 
     @contextmanager
     def filing(self) -> Iterator[Callable[[Mapping[str, Any]], None] | None]:

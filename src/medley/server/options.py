@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from ..contract import Checked, RecipeError, at_least, describe, integer, kinds, take
 from ..contract.surroundings import set_aside
 from ..contract.text import NAME, is_name
+from ..metrics import named
 from ..secure import SecureSum
 from ..storage.directions import DECLARED, directions_of, higher_is_better
 from ..storage.history import Row
@@ -27,8 +28,8 @@ HeldOut = Literal["test", "validation"]
 Metric = Callable[[Tensor, Tensor], float]
 """A figure of the test rows' outputs and targets."""
 
-DeclaredMetric = Metric | tuple[Metric, Literal["max", "min"]]
-"""A metric, or one with its direction: "max" where more is better."""
+DeclaredMetric = Metric | str | tuple[Metric | str, Literal["max", "min"]]
+"""A metric, the name of one, or one with its direction: "max" where more is better."""
 
 (FINITE,) = kinds(float)
 
@@ -97,9 +98,10 @@ class RunOptions(Checked):
         best: the result has the model of the round in which this figure was best: "accuracy", "test_loss" or a metric,
             on validation rows, so it needs ``evaluate_on="validation"``. None, the default: the last round's model
         patience: early stopping: with ``best``, the run ends after this number of evaluations without a better one
-        metrics: functions of the test rows' (outputs, y), by the name of their column; ``(f, "max")`` or ``(f, "min")``
-            says whether more or less is better. Without it, Medley looks for known words in the name, such as "recall",
-            and asks you if it matters and no word decides
+        metrics: names of `medley.metrics`, ``["auroc"]``; or, by the name of their column, functions of the test rows'
+            (outputs, y) and such names. ``(f, "max")`` or ``(f, "min")`` says whether more or less is better. Without
+            it, Medley looks for known words in the name, such as "recall", and asks you if it matters and no word
+            decides
         on_round: a function that is called with every row of the history
         throw: whether to raise Diverged, Stalled or BudgetSpent if the run diverges, stalls, or spends its privacy
             budget; the error carries the result so far
@@ -135,7 +137,12 @@ class RunOptions(Checked):
     target_over: Annotated[int, at_least(1)] = 1
     best: Annotated[str, "'accuracy'"] | None = None
     patience: Annotated[int, at_least(1)] | None = None
-    metrics: Annotated[Mapping[str, DeclaredMetric], "{'top3': (function, 'max')}"] | None = None
+    metrics: (
+        Annotated[Mapping[str, DeclaredMetric], "{'top3': (function, 'max')}"]
+        | Annotated[Sequence[str], "['auroc']"]
+        | str
+        | None
+    ) = None
     on_round: Callable[[Row], object] | None = None
     throw: bool = field(default=True, metadata=HERE)
     progress: bool | None = field(default=None, metadata=HERE)
@@ -149,7 +156,8 @@ class RunOptions(Checked):
         settings = describe(type(self))  # type: ignore[arg-type]
         take(self, integer, *(s.name for s in settings if any(kind.type is int for kind in s.kinds)))
         super().__post_init__()
-        for name, metric in (self.metrics or {}).items():
+        object.__setattr__(self, "metrics", named(self.metrics))
+        for name, metric in self.declared.items():
             if not is_name(name):
                 raise RecipeError(f"run(metrics={{{name!r}: ...}}): the name of a metric is {NAME}", "metrics")
             if isinstance(metric, tuple) and (len(metric) != 2 or metric[1] not in DECLARED):
@@ -174,7 +182,7 @@ class RunOptions(Checked):
                 raise RecipeError(
                     f"run(target={{{name!r}: {goal!r}}}): accuracies are 0 to 1; write 0.9 for 90 %", "target"
                 )
-            goals = (*GOALS, *(self.metrics or {}))
+            goals = (*GOALS, *self.declared)
             if name not in goals:
                 raise RecipeError.unknown(name, goals, "run(target=...)")
             higher_is_better(name, self.directions)
@@ -191,8 +199,8 @@ class RunOptions(Checked):
                 "figure, and eval_rows= only estimates it; leave one of them out",
                 "eval_rows",
             )
-        derived = {f"{m}_{end}" for m in self.metrics or {} for end in ("error", "within", "sd", "half", "n")}
-        taken = (COLUMNS | TABLE | derived) & (self.metrics or {}).keys()
+        derived = {f"{m}_{end}" for m in self.declared for end in ("error", "within", "sd", "half", "n")}
+        taken = (COLUMNS | TABLE | derived) & self.declared.keys()
         if taken:
             raise RecipeError(f"run(metrics=...): {min(taken)!r} is a column already; choose another name", "metrics")
 
@@ -201,7 +209,7 @@ class RunOptions(Checked):
             if self.patience is not None:
                 raise RecipeError("run(patience=...): name its figure, best='accuracy' or best='test_loss'", "patience")
             return
-        figures = ("accuracy", "test_loss", *(self.metrics or {}))
+        figures = ("accuracy", "test_loss", *self.declared)
         if self.best == "loss":
             raise RecipeError(
                 "run(best='loss') would choose by the training rows; to choose by held-out rows, pass best='test_loss'",
@@ -264,14 +272,20 @@ class RunOptions(Checked):
         return None if folder is None else Path(folder)
 
     @property
+    def declared(self) -> Mapping[str, DeclaredMetric]:
+        """The metrics by the name of their column, without names of metrics."""
+        return self.metrics if isinstance(self.metrics, Mapping) else {}
+
+    @property
     def functions(self) -> dict[str, Metric]:
         """The metrics' functions by name."""
-        return {name: m[0] if isinstance(m, tuple) else m for name, m in (self.metrics or {}).items()}
+        functions: dict[str, Any] = {name: m[0] if isinstance(m, tuple) else m for name, m in self.declared.items()}
+        return functions
 
     @property
     def directions(self) -> dict[str, str]:
         """The direction of each metric by name: "higher", "lower" or "unknown"."""
-        return directions_of(self.metrics)
+        return directions_of(self.declared)
 
     @property
     def at_least(self) -> frozenset[str]:

@@ -17,8 +17,9 @@ from ...contract import PersonalModels, State, Vec, pytree
 from ...contract.errors import Diverged, MedleyError, WireError
 from ...contract.place import name_of
 from ...federation import fairness
-from ...federation.figures import AUROC, Summed, pooled_error
 from ...federation.row_sample import LEAST
+from ...metrics import AUROC, Summed
+from ...numerics.intervals import pooled_error
 from ...server.clientwise import OwnModels
 from ...server.options import Metric
 from ...storage.history import Row

@@ -1,19 +1,27 @@
-"""Figures of test rows computed from sums, so that the sites' sums give the figure of all rows; and their intervals."""
+"""Metrics of test rows, which you pass to a run as ``metrics=["auroc"]``, or as ``{"auc": AUROC(bins=500)}``.
+
+A metric is a function of the outputs and the targets. One that is a function of sums over rows, `Summed`, gives the
+figure of all rows from the sites' sums. A metric that you write in this file has a name, its own in lower case.
+
+Side: both: a node computes its sums, and the server the figure of all rows.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from ..contract import Checked, RecipeError, at_least
+from .contract import Checked, RecipeError, at_least
+from .contract.public import public
 
-Z = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution."""
+__all__ = ["AUROC", "Summed", "concordance"]
 
 
 @runtime_checkable
@@ -93,19 +101,53 @@ class AUROC(Checked):
         return float(n @ p / (2 * n.sum() * p.sum())) if n.sum() and p.sum() else math.nan
 
 
-def wilson(share: float, n: float) -> tuple[float, float]:
-    """The 95 % interval of a share of n rows: Wilson, Probable inference, JASA 22 (1927)."""
-    middle = share + Z**2 / (2 * n)
-    half = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
-    return max(0.0, (middle - half) / (1 + Z**2 / n)), min(1.0, (middle + half) / (1 + Z**2 / n))
+def concordance(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> float:
+    """Harrell's C: the share of comparable pairs in which the earlier event has the larger log-hazard s.
 
-
-def pooled_error(parts: list[tuple[int, float, float]]) -> float:
-    """The standard error of a mean over all rows, from each site's number of rows, mean and standard error.
-
-    Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances (1979).
+    Pairs with equal s count ½. A pair (i, j) is comparable if i has an event, and either T_i < T_j, or T_i = T_j and j
+    has no event. The result is 0.5 if no pair is comparable (Harrell et al., "Evaluating the Yield of Medical Tests",
+    1982).
     """
-    n = sum(k for k, _, _ in parts)
-    mean = sum(k * m for k, m, _ in parts) / n
-    squares = sum(k * (k - 1) * e**2 + k * (m - mean) ** 2 for k, m, e in parts)
-    return math.sqrt(squares / max(1, n - 1) / n)
+    s = outputs[:, 0]
+    time, event = y.unbind(1)
+    earlier = (time[:, None] < time[None, :]) | ((time[:, None] == time[None, :]) & (event[None, :] == 0))
+    pairs = earlier & (event[:, None] > 0) & ~torch.eye(len(s), dtype=torch.bool, device=s.device)
+    right = (s[:, None] > s[None, :]).double() + 0.5 * (s[:, None] == s[None, :]).double()
+    count = int(pairs.sum())
+    return float(right[pairs].sum()) / count if count else 0.5
+
+
+METRICS: dict[str, Any] = {name.lower(): globals()[name] for name in __all__ if name != "Summed"}
+"""Every metric by its name; a class has its defaults."""
+
+
+def named(metrics: Any) -> Any:
+    """The metrics of a run by their columns: names become the metrics that they name.
+
+    Args:
+        metrics: a name, names, or metrics and names by the name of their column; anything else stays as it is
+
+    Raises RecipeError for a name that no metric has.
+    """
+    if isinstance(metrics, str):
+        metrics = (metrics,)
+    if isinstance(metrics, list | tuple) and all(isinstance(name, str) for name in metrics):
+        metrics = {name.lower(): name for name in metrics}
+    if not isinstance(metrics, Mapping):
+        return metrics
+    return {
+        column: (_named(f[0]), *f[1:]) if isinstance(f, tuple) and f else _named(f) for column, f in metrics.items()
+    }
+
+
+def _named(metric: Any) -> Any:
+    """The metric of this name; any other value unchanged."""
+    if not isinstance(metric, str):
+        return metric
+    if metric.lower() not in METRICS:
+        raise RecipeError.unknown(metric, METRICS, "run(metrics=...)")
+    kind = METRICS[metric.lower()]
+    return kind() if isinstance(kind, type) else kind
+
+
+public(__name__)
