@@ -125,12 +125,10 @@ def named(metrics: Any) -> Any:
     """The metrics of a run by their columns: names become the metrics that they name.
 
     Args:
-        metrics: a name, names, or metrics and names by the name of their column; anything else stays as it is
+        metrics: names, or metrics and names by the name of their column; anything else stays as it is
 
     Raises RecipeError for a name that no metric has.
     """
-    if isinstance(metrics, str):
-        metrics = (metrics,)
     if isinstance(metrics, list | tuple) and all(isinstance(name, str) for name in metrics):
         metrics = {name.lower(): name for name in metrics}
     if not isinstance(metrics, Mapping):

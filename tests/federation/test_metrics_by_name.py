@@ -21,7 +21,7 @@ def test_a_name_is_the_metric_with_its_defaults() -> None:
 
 
 def test_names_stand_for_metrics_wherever_these_may() -> None:
-    assert RunOptions(1, metrics="AUROC").functions == {"auroc": md.metrics.AUROC()}
+    assert RunOptions(1, metrics=["AUROC"]).functions == {"auroc": md.metrics.AUROC()}
     assert RunOptions(1, metrics={"c": "concordance"}).functions == {"c": md.metrics.concordance}
     options = RunOptions(1, metrics={"c": ("concordance", "min")})
     assert options.functions == {"c": md.metrics.concordance}

@@ -301,7 +301,6 @@ def test_a_recipe_begins_at_a_file_of_weights_beside_it_and_holds_a_mean_against
         {"auc": ["auroc", "max"]},
         {"auc": {"kind": "auroc", "bins": 500}},
         ["auroc"],
-        "auroc",
     ],
 )
 def test_a_metric_is_made_from_its_class_or_name(named: Any) -> None:

@@ -139,8 +139,7 @@ class RunOptions(Checked):
     patience: Annotated[int, at_least(1)] | None = None
     metrics: (
         Annotated[Mapping[str, DeclaredMetric], "{'top3': (function, 'max')}"]
-        | Annotated[Sequence[str], "['auroc']"]
-        | str
+        | Sequence[Annotated[str, "'auroc'"]]
         | None
     ) = None
     on_round: Callable[[Row], object] | None = None
