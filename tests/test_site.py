@@ -118,7 +118,7 @@ def test_no_line_of_a_page_is_too_long_for_an_editor():
 def test_every_need_is_in_the_reference():
     page = (DOCS / "reference" / "contract.md").read_text()
     assert [line for line in page.splitlines() if line.startswith("| `Need.")] == [
-        f"| `Need.{need.name}` | {need.wanted} |" for need in Need
+        f"| `Need.{need.name}` | {need.description} |" for need in Need
     ]
 
 

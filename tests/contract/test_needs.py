@@ -79,7 +79,7 @@ def test_a_refusal_says_the_sentence_of_the_need() -> None:
     for need in lacking:
         with pytest.raises(md.Unsupported) as e:
             md.run(Wanting(need.value), fed, 1)
-        assert str(e.value) == f"Wanting needs {need.wanted}"
+        assert str(e.value) == f"Wanting needs {need.description}"
         assert (e.value.method, e.value.need) == ("Wanting", need)
     for need in set(Need) - set(lacking):
         assert md.run(Wanting(need), fed, 1, progress=False).status.ok

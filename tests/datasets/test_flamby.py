@@ -73,7 +73,7 @@ def test_a_table_without_times_is_refused(tmp_path: Path) -> None:
 
 
 real = pytest.mark.skipif(
-    "MEDLEY_DATA" not in os.environ or not files.there("heart_disease"), reason="MEDLEY_DATA has no flamby/"
+    "MEDLEY_DATA" not in os.environ or not files.is_present("heart_disease"), reason="MEDLEY_DATA has no flamby/"
 )
 
 

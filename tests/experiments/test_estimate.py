@@ -52,7 +52,7 @@ def test_bytes_are_those_of_a_round(method: md.Algorithm, whole_rounds: bool, mo
     (e,) = estimates({"mine": method}, fed, 5)
     ledger = [entry for entry in md.run(method, fed, 3, throw=False).ledger if entry.round == 3]
     assert (e.down, e.up) == (sum(entry.down for entry in ledger), sum(entry.up for entry in ledger))
-    assert (e.name, e.whole, e.clients, e.rounds, e.evaluations) == ("mine", whole_rounds, 3, 5, 6)
+    assert (e.name, e.whole_rounds, e.clients, e.rounds, e.evaluations) == ("mine", whole_rounds, 3, 5, 6)
     assert e.rows == 3 * 20 * 3
     assert e.memory >= memory.peak() - 2**28
 
@@ -115,7 +115,7 @@ def test_a_trial_of_a_stream_visits_two_tasks(monkeypatch: pytest.MonkeyPatch) -
         replay=md.replay.Ring(capacity=20),
     )
     (e,) = estimates({"CFLAG.joint": md.CFLAG.joint()}, fed, 7)
-    assert (e.rounds, e.evaluations, e.whole) == (21, 22, False)
+    assert (e.rounds, e.evaluations, e.whole_rounds) == (21, 22, False)
     assert e.rows == 100
     assert 0 < e.seconds < 10
 

@@ -71,7 +71,7 @@ def test_indexed_rows_are_those_of_the_data_set(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rows, "INDEXED", 0)
     X = fed.draw(0).rows.X
     assert isinstance(X, Lazy)
-    assert X.held is fed.data.X
+    assert X.memory is fed.data.X
     assert sorted(X.rows.tolist()) == [*range(340)]
 
 

@@ -408,7 +408,7 @@ def test_a_recipe_trains_on_sparse_rows_which_stay_sparse_through_a_codec(tmp_pa
     fed = r.federation()
     sim = fed.draw(0)
     assert isinstance(sim.rows.X, Sparse)
-    assert sim.rows.X.held.nnz == 240
+    assert sim.rows.X.matrix.nnz == 240
     lbfgs, shed = (fed.run(m, 30, target={"grad_norm": 1e-6}, progress=False, **r.options()) for m in r.methods())
     assert {lbfgs.status.outcome, shed.status.outcome} == {"target"}
     assert lbfgs.history[-1]["loss"] == pytest.approx(shed.history[-1]["loss"], abs=1e-9)

@@ -46,7 +46,7 @@ def read(kind: str, folder: Path) -> md.datasets.Dataset:
 @pytest.mark.parametrize("kind", ["csv", "frame", "npz", "parquet", "svm", "svm, sparse"])
 def test_readers_keep_numbers_apart_that_float32_would_merge(kind: str, tmp_path: Path) -> None:
     d = read(kind, tmp_path)
-    rows: Any = d.X.held.toarray() if kind == "svm, sparse" else d.X.numpy()  # type: ignore[attr-defined]
+    rows: Any = d.X.matrix.toarray() if kind == "svm, sparse" else d.X.numpy()  # type: ignore[attr-defined]
     assert np.array_equal(rows[:, 0], TIMES)
     assert np.array_equal(d.y.numpy(), FAR)  # float32 has one value in place of 400
     if kind == "svm, sparse":
@@ -125,7 +125,7 @@ def test_a_stamp_is_the_same_number_whichever_rows_it_stands_among(tmp_path: Pat
     path.write_text("\n".join([*lines, "1 2:0.1"]))
     dense, sparse = (md.datasets.svmlight(path, sparse=s, zero_based=False).X for s in (False, True))
     assert np.array_equal(dense.numpy()[:, 0], np.r_[TIMES[:9], 0.0])
-    assert np.array_equal(sparse.held.toarray(), dense.numpy())  # type: ignore[attr-defined]
+    assert np.array_equal(sparse.matrix.toarray(), dense.numpy())  # type: ignore[attr-defined]
     pd = pytest.importorskip("pandas")
     d = md.datasets.frame(pd.DataFrame({"t": np.r_[TIMES, 0.0], "y": np.arange(N + 1) % 2}), "y").standardise()
     result = md.run(

@@ -183,7 +183,7 @@ def _is_present(name: str) -> str:
     """Whether the data set's file is present, yes or no; empty for data sets without a file."""
     from ..datasets import files
 
-    return ("yes" if files.there(name) else "no") if name in files.EXPECTED else ""
+    return ("yes" if files.is_present(name) else "no") if name in files.EXPECTED else ""
 
 
 _MORE: dict[str, dict[str, Callable[[str, Any], str]]] = {

@@ -110,4 +110,4 @@ def data_sets() -> list[str]:
     """The published data sets that are on this machine."""
     from ..datasets import files
 
-    return [name for name in files.EXPECTED if files.there(name)]
+    return [name for name in files.EXPECTED if files.is_present(name)]

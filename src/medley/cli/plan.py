@@ -42,7 +42,7 @@ def plan(
         "down a round": column("bytes", [e.down for e in costs]),
         "up a round": column("bytes", [e.up for e in costs]),
         "time a round": column("seconds", [e.seconds for e in costs]),
-        "from": ["whole rounds" if e.whole else "few rows" for e in costs],
+        "from": ["whole rounds" if e.whole_rounds else "few rows" for e in costs],
         "in all": column("seconds", [e.total for e in costs]),
     }
     show(table([*columns], zip(*columns.values(), strict=True), right=[*columns][1:]))

@@ -99,15 +99,15 @@ class ClientHost:
         Raises ClientFailed, Diverged or WireError for a client that fails, unless the exchange is tolerant.
         """
         with naming(self.names):
-            return self._served(exchange, block, memories)
+            return self._serve(exchange, block, memories)
 
-    def _served(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[Fold, dict[int, Any]]:
+    def _serve(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> tuple[Fold, dict[int, Any]]:
         if exchange.aside:
             return personal_models(self, exchange, block, memories), {}
         if exchange.tolerant:
             try:
                 with deferred.at_once():
-                    return self._served(replace(exchange, tolerant=False), block, memories)
+                    return self._serve(replace(exchange, tolerant=False), block, memories)
             except (ClientFailed, Diverged, WireError) as e:
                 return Fold(block, failed=dict.fromkeys(exchange.blocks[block], str(e))), {}
         request = self._decoded(exchange, exchange.blocks[block], memories)

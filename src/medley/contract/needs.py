@@ -9,12 +9,12 @@ from .errors import RecipeError
 
 
 class Need(StrEnum):
-    """A property of a problem or a run. ``wanted`` completes "SHED needs ...", and names a remedy if there is one.
+    """A property of a problem or a run. ``description`` completes "SHED needs ...", and names a remedy if there is one.
 
     Its value is its name in lower case, which you can use instead: ``Need("hessian") is Need.HESSIAN``.
     """
 
-    wanted: str
+    description: str
 
     EVERYONE = "everyone", "every client in every round; leave participation= out"
     STREAM = "stream", "a stream of tasks: give Federation(stream=tasks.Split(tasks=5))"
@@ -68,11 +68,11 @@ class Need(StrEnum):
 
     REPLIES = "replies", "replies one by one, and a secure run gives the server their sums only: leave secure= out"
 
-    def __new__(cls, word: str, wanted: str = "") -> Need:
+    def __new__(cls, word: str, description: str = "") -> Need:
         """A member."""
         need = str.__new__(cls, word)
         need._value_ = word
-        need.wanted = wanted
+        need.description = description
         return need
 
     @classmethod

@@ -61,8 +61,8 @@ class Setting(NamedTuple):
             raise RecipeError.unknown(str(value), map(str, words), f"{where}({self.name}=...)")
         if isinstance(value, bool | int | float | str | list | tuple | None):
             raise RecipeError(f"{where}({self.name}={value!r}): must be {self.accepts}", self.name)
-        given = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-        raise RecipeError(f"{where}({self.name}=...): {given}; give {self.accepts}", self.name)
+        kind = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise RecipeError(f"{where}({self.name}=...): {kind}; give {self.accepts}", self.name)
 
 
 class Settings:

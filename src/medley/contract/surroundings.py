@@ -90,7 +90,7 @@ def set_aside(call: str, device: str = "cpu", threads: int | None = None) -> Ite
     before = [(write, value) for read, write, plain in switches if (value := read()) != plain]
     with contextlib.ExitStack() as stack:
         if before:  # of the whole process, so no other run may begin or end meanwhile
-            stack.enter_context(turns.alone())
+            stack.enter_context(turns.process_turn())
         stack.enter_context(np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())

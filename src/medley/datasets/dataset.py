@@ -23,7 +23,7 @@ from ..storage.html import facts
 from .checks import check_keys, check_kinds, check_rows, check_targets, refuse_other_form, weights_of
 from .ingest.keys import as_column
 from .ingest.labels import Label, RawTargets, code, is_plain
-from .splits import carved, drawn, in_time
+from .splits import carved, in_time, sample_rows
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
 Features = Float[Tensor, "_ ..."] | Int[Tensor, "_ ..."]  # integers are token ids
@@ -290,13 +290,13 @@ class Dataset(Settings):
         """
         out = self
         if n_train is not None:
-            out = out._rows(drawn(n_train, len(self.X), seed, "train", self.name))
+            out = out._rows(sample_rows(n_train, len(self.X), seed, "train", self.name))
         if n_test is not None:
             if self.X_test is None or self.y_test is None:
                 raise RecipeError(
                     f"{self.name}.take(n_test={n_test}): there is no test set; call .split() first.", "n_test"
                 )
-            out = out._test_rows(drawn(n_test, len(self.X_test), seed, "test", self.name))
+            out = out._test_rows(sample_rows(n_test, len(self.X_test), seed, "test", self.name))
         return out
 
     def where(self, pick: Callable[[Tensor, Tensor], Tensor], name: str, key: str | None = None) -> Dataset:

@@ -115,7 +115,7 @@ def find_folder(call: str, name: str, pattern: str, folder: Place | None = None,
     )
 
 
-def there(name: str) -> bool:
+def is_present(name: str) -> bool:
     """Whether the first file of a set in `EXPECTED` lies in one of the folders, packed with gzip or not."""
     folder, _, file = EXPECTED[name].rpartition("/")
     # find() also takes files that lie in the folder itself, or in another sub-folder; reading finds those.

@@ -193,7 +193,7 @@ def tiny_imagenet(folder: Place | None = None, normalise: bool = False, classes:
 
 
 def _photo_files(rows: list[tuple[Path, int]], call: str) -> tuple[Tensor, Tensor]:
-    return decoded([(str(path), path) for path, _ in rows], call, wanted=64), torch.tensor([k for _, k in rows])
+    return decoded([(str(path), path) for path, _ in rows], call, side=64), torch.tensor([k for _, k in rows])
 
 
 @checked("datasets")
@@ -224,7 +224,7 @@ def _jpegs(blob: np.ndarray, offset: np.ndarray, call: str) -> Tensor:
     raw = blob.tobytes()
     if len(offset) < 2 or offset[0] != 0 or offset[-1] != len(raw) or (np.diff(offset) <= 0).any():
         raise BadData(f"{call}: the file's offsets do not fit its {len(raw)} bytes of JPEGs; fetch the file again.")
-    return decoded([(f"image {k}", raw[a:b]) for k, (a, b) in enumerate(pairwise(offset))], call, wanted=64)
+    return decoded([(f"image {k}", raw[a:b]) for k, (a, b) in enumerate(pairwise(offset))], call, side=64)
 
 
 def _photos(X: np.ndarray) -> Tensor:

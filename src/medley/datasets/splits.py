@@ -14,7 +14,7 @@ from ..contract.errors import BadData, RecipeError
 from ..runtime import streams
 
 
-def drawn(m: int, n: int, seed: int, part: str, name: str) -> Tensor:
+def sample_rows(m: int, n: int, seed: int, part: str, name: str) -> Tensor:
     """m of n row numbers, drawn for ``Dataset.take``, in order. Raises RecipeError for more than there are."""
     if not 0 < m <= n:
         raise RecipeError(f"{name}.take(n_{part}={m}): the data set has {n} {part} rows; take 1 to {n}", f"n_{part}")

@@ -92,7 +92,7 @@ def supports(me: Client[Any], how: Descent) -> bool:
 
 def read_from_files(X: Any) -> bool:
     """Whether rows have several inputs, or do not lie in memory."""
-    return isinstance(X, Fields) or (isinstance(X, Lazy) and X.held is None)
+    return isinstance(X, Fields) or (isinstance(X, Lazy) and X.memory is None)
 
 
 def groups(schedules: Sequence[Schedule], kinds: Sequence[Any] | None = None) -> Iterator[list[int]]:
@@ -223,8 +223,8 @@ def _padded_batches(group: Group, b: int, X: ClientVecs) -> tuple[Tensor, Tensor
 def _source_of_rows(parts: list[Tensor]) -> tuple[Tensor, list[int], Tensor | None]:
     """Like `_one_source`, plus the places in the tensor if ``parts`` name rows of one tensor by number; else None."""
     lazies = [part for part in parts if isinstance(part, Lazy)]
-    source = lazies[0].held if lazies else None
-    if source is None or len(lazies) < len(parts) or any(part.held is not source for part in lazies):
+    source = lazies[0].memory if lazies else None
+    if source is None or len(lazies) < len(parts) or any(part.memory is not source for part in lazies):
         return *_one_source([in_memory(part) for part in parts]), None
     begins = [*itertools.accumulate(map(len, parts[:-1]), initial=0)]
     return source, begins, torch.from_numpy(np.concatenate([part.rows for part in lazies]))

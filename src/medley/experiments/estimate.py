@@ -49,7 +49,7 @@ class Estimate:
         seconds: seconds of a round, without evaluation
         evaluation: seconds of one evaluation
         rounds, evaluations: how many there are in a run
-        whole: True if whole rounds were run, False if seconds were estimated from few rows
+        whole_rounds: True if whole rounds were run, False if seconds were estimated from few rows
     """
 
     name: str
@@ -66,7 +66,7 @@ class Estimate:
     rounds: int
     evaluations: int
     seeds: int
-    whole: bool
+    whole_rounds: bool
 
     @property
     def total(self) -> float:
@@ -154,7 +154,7 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) ->
         rounds=total,
         evaluations=1 + -(-total // o.eval_every),
         seeds=seeds,
-        whole=whole_rounds,
+        whole_rounds=whole_rounds,
     )
 
 
@@ -196,7 +196,7 @@ def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> flo
     rows = draw.clients.rows
     data = draw.tasks[0]
     mine = rows.layout.step(0)
-    n = len(rows.y[mine]) if eval_rows is None else len(RowSample(rows, 0, eval_rows).drawn(0, data).places)
+    n = len(rows.y[mine]) if eval_rows is None else len(RowSample(rows, 0, eval_rows).sample(0, data).places)
     n += 0 if data.held is None else len(data.held[1])
     X = rows.X[mine]
     y = rows.y[mine]

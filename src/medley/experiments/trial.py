@@ -11,7 +11,7 @@ from ..contract import Client, Engine, MedleyError, Pace, TaskView, pytree
 from ..contract.surroundings import set_aside
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 from ..server.options import RunOptions
 from ..storage.result import Result
 from ..transports import InProcess
@@ -65,7 +65,7 @@ class Small:
     draw: Simulation
     cut: bool = True
     tested: bool = False
-    problem, first_steps = handed("draw", "problem", "first_steps")
+    problem, first_steps = forwarded("draw", "problem", "first_steps")
 
     @property
     def rounds_per_task(self) -> int | None:

@@ -32,7 +32,7 @@ MANY_NAMES = 100_000
 """Spellings of more clients' names than this are not compared."""
 
 
-def expect(value: object, kind: Any, where: str, example: str, key: str, wanted: bool = False) -> None:
+def expect(value: object, kind: Any, where: str, example: str, key: str, required: bool = False) -> None:
     """Raise RecipeError unless ``value`` is of this kind. The usual mistake is a class instead of an instance.
 
     Args:
@@ -40,9 +40,9 @@ def expect(value: object, kind: Any, where: str, example: str, key: str, wanted:
         where: the call and the argument, for the message
         example: a correct expression, for the message
         key: the argument's name, the error's ``key``
-        wanted: False lets None pass
+        required: False lets None pass
     """
-    if (value is not None or wanted) and (isinstance(value, type) or not isinstance(value, kind)):
+    if (value is not None or required) and (isinstance(value, type) or not isinstance(value, kind)):
         what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise RecipeError(f"{where} is {what}; give an object such as {example}", key)
 

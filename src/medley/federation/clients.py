@@ -46,7 +46,7 @@ class ClientFactory:
         s = self.plan.step(round)
         problem = self.problem_of(s)
         first, _ = self.rows.layout.span(s, i)
-        task = self.plan.met(i, s, first)
+        task = self.plan.task_of(i, s, first)
         objective = problem.bind(*self.rows.of(s, i))
         me = Client[Any](i, shares[i], objective, self._pace(i, round, lr), engine, self.seed, round, task)
         if self.rows.people is not None:
@@ -57,7 +57,7 @@ class ClientFactory:
             me.objective_of = lambda rows: self.rows.recall(problem, i, s, rows)
             policy = self.scenario.replay
             if policy is not None:
-                past = self.rows.recall(problem, i, s, self.held(i, s))
+                past = self.rows.recall(problem, i, s, self.past_rows(i, s))
                 stream = partial(streams.generator, self.seed, i, round)  # not me.rng, which would hold the client
                 me.replay = Replay(past, first, policy.capacity, policy.sample, stream)
         return me
@@ -74,7 +74,7 @@ class ClientFactory:
     def _steady(self) -> bool:
         return self.scenario.pace.steady
 
-    def held(self, i: int, s: int) -> Index:
+    def past_rows(self, i: int, s: int) -> Index:
         """The rows that client i holds of its tasks before step s, by its own numbers.
 
         They follow from the seed alone, so every process computes the same rows.
@@ -89,5 +89,5 @@ class ClientFactory:
             first, end = layout.span(s - 1, i)
             mine = None if labels is None else labels[layout.place(s - 1, i)]
             generator = streams.generator(self.seed, i, s - 1, "replay")
-            self._kept[i, s] = policy.keep(self.held(i, s - 1), torch.arange(first, end), mine, first, generator)
+            self._kept[i, s] = policy.keep(self.past_rows(i, s - 1), torch.arange(first, end), mine, first, generator)
         return self._kept[i, s]

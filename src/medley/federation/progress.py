@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 from ..runtime.terminals import bar, draws_bars
 from ..storage.history import Row
 from ..wire.connection import Connection
@@ -34,7 +34,7 @@ class ProgressBar:
 class Watched:
     """A connection that shows the progress of exchanges on a bar."""
 
-    save, load, close = handed("connection", "save", "load", "close")
+    save, load, close = forwarded("connection", "save", "load", "close")
 
     def __init__(self, connection: Connection, bar: ProgressBar) -> None:
         self.connection = connection

@@ -83,7 +83,7 @@ class RowSample:
     count: int
     _drawn: Recent[EvaluationData, Drawn | DrawnClients] = field(default_factory=Recent, repr=False)
 
-    def drawn(self, s: int, data: EvaluationData) -> Drawn | DrawnClients:
+    def sample(self, s: int, data: EvaluationData) -> Drawn | DrawnClients:
         """The sample of step s, from the clients in ``data``."""
         few = self.count < len(data.p)
         return self._drawn.of(data, lambda: self._few(s, data) if few else self._draw(s, data))
@@ -120,7 +120,7 @@ class RowSample:
 
         Raises RecipeError for a loss that is a mean over rows, such as a loss over pairs: a sample cannot estimate it.
         """
-        sample = self.drawn(s, data)
+        sample = self.sample(s, data)
         rows = self.rows
         X, y, w = rows.at(sample.places.to(rows.y.device))
         losses = [problem.losses(z, t) for z, t in outputs(problem, x, X, y)]

@@ -246,7 +246,7 @@ def bound(
         targets = targets_of(family, problem, y, classes, device)
         refuse_overflow(y, targets, "target")
         inputs = problem.inputs(X)
-        if isinstance(inputs, Lazy) and inputs.held is not None and Need.NETWORK not in problem.gives:
+        if isinstance(inputs, Lazy) and inputs.memory is not None and Need.NETWORK not in problem.gives:
             inputs = inputs.read()  # otherwise each product with all rows would gather them again
         refuse_overflow(X, inputs, "input")
     except BadData as e:
@@ -264,7 +264,7 @@ def refuse_overflow(original: Tensor, converted: Tensor, what: str) -> None:
         for (part, name), (cast, _) in zip(tensors(original, what), tensors(converted, what), strict=True):
             refuse_overflow(part, cast, name)
         return
-    if isinstance(converted, Lazy) and converted.held is None:
+    if isinstance(converted, Lazy) and converted.memory is None:
         return  # do not read files for this
     if not original.is_floating_point() or torch.finfo(original.dtype).max <= torch.finfo(converted.dtype).max:
         return

@@ -78,7 +78,7 @@ def run(call: Call) -> Result:
     """
     device = call.device_name
     threads = None if call.resume is None else threads_of(Path(call.resume))
-    with turns.alone(), set_aside("run()", device, threads), streams.globals_kept(device):
+    with turns.process_turn(), set_aside("run()", device, threads), streams.globals_kept(device):
         streams.name_globals(device, call.seed, "begin")
         return PreparedRun.of(call.method, call.fed, call).run()
 
@@ -88,12 +88,12 @@ class PreparedRun:
     """One run, checked and drawn, before its clients are connected.
 
     Attributes:
-        asked: the method as the user gave it
+        requested: the method as the user gave it
         algorithm: the same with its "auto" settings resolved
         lr: the factor on every client's learning rate
     """
 
-    asked: Algorithm[Any, Any]
+    requested: Algorithm[Any, Any]
     algorithm: Algorithm[Any, Any]
     lr: float
     fed: Population
@@ -107,14 +107,14 @@ class PreparedRun:
         cls, method: Algorithm[Any, Any] | Tuned, fed: Population, options: RunOptions, draw: Draw | None = None
     ) -> PreparedRun:
         """The run of these options, on ``draw`` if it is given. Raises RecipeError, BadData, Unsupported."""
-        asked, lr = split(method)
-        fed = sharing(fed, asked)
+        requested, lr = split(method)
+        fed = sharing(fed, requested)
         scenario = fed.scenario
         o = options
         if draw is None:
             draw = fed.draw(o.seed, o.evaluate_on, o.float_type, o.device_name, o.rounds)
         problem = draw.problem
-        algorithm = asked.suited(problem.gives)
+        algorithm = requested.suited(problem.gives)
         gives = problem.gives | scenario.gives | o.policy.gives
         refuse(algorithm, gives | {Need.SHARES if o.secure else Need.REPLIES})
         if o.secure is not None:
@@ -132,13 +132,13 @@ class PreparedRun:
         x0 = start(problem, problem.initial(streams.generator(o.seed, "init")), o.weights)
         personal = algorithm.is_personal or isinstance(problem, PartlyShared)
         o.check_measurable(draw.tested, scenario.f_star, scenario.stream is not None, personal)
-        return cls(asked, algorithm, lr, fed, o, draw, engine, x0)
+        return cls(requested, algorithm, lr, fed, o, draw, engine, x0)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The identity of the run, in plain values: a checkpoint belongs to the same run if these are equal."""
         o = self.options
-        method_settings = self.asked.settings()
+        method_settings = self.requested.settings()
         faults = faults_of(o)
         of_data = self.fed.settings()
         if private_part(self.algorithm) is not None and "scaling" in of_data and not of_data["scaling"]["shared"]:
@@ -172,7 +172,7 @@ class PreparedRun:
         """
         o = self.options
         parts = {
-            "method": self.asked,
+            "method": self.requested,
             "init": o.weights,
             "codec": o.codec,
             "metrics": o.metrics,
@@ -341,4 +341,4 @@ def refuse(algorithm: Algorithm[Any, Any], gives: frozenset[Need]) -> None:
         other = f"; or use {algorithm.instead[need]}, which does not need it" if need in algorithm.instead else ""
         if need is Need.REPLIES and algorithm.sums_as:
             other = f"; or use {algorithm.sums_as}, whose server needs only sums"
-        raise Unsupported(f"{algorithm.name} needs {need.wanted}{other}", method=algorithm.name, need=need)
+        raise Unsupported(f"{algorithm.name} needs {need.description}{other}", method=algorithm.name, need=need)

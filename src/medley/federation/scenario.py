@@ -79,7 +79,7 @@ class Scenario:
         """The scenario of these arguments of `Federation`. Raises RecipeError for values out of range."""
         if isinstance(problem, torch.nn.Module):
             raise RecipeError("Federation(problem): this is a module; wrap it: problems.Network(module)", "problem")
-        expect(problem, Family, "Federation(problem)", "problems.Softmax()", "problem", wanted=True)
+        expect(problem, Family, "Federation(problem)", "problems.Softmax()", "problem", required=True)
         expect(pace, Pace, "Federation(pace=...)", "scenarios.Pace(lr=0.1)", "pace")
         expect(devices, Devices, "Federation(devices=...)", "devices.phones()", "devices")
         expect(participation, object, "Federation(participation=...)", "participation.Everyone()", "participation")

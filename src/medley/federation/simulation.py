@@ -118,7 +118,7 @@ class Simulation(Planned):
         mixes = None
         if rows.labels is not None:
             mixes = Mixes(rows.labels[layout.step(s)], sizes, classes or 0)
-        current = [t for k in self.plan.now(s) if (t := tests[k]) is not None]
+        current = [t for k in self.plan.current(s) if (t := tests[k]) is not None]
         test_rows = None
         if len(current) > 1:
             test_rows = torch.cat([X for X, _ in current]), torch.cat([y for _, y in current])
@@ -132,7 +132,7 @@ class Simulation(Planned):
     def _meets(self, s: int, tests: Sequence[Held | None], owners: Sequence[np.ndarray | None]) -> Tensor | None:
         """The client of each test row of step s [m], −1 for shared rows; None if no client has its own test rows."""
         out = []
-        for k in self.plan.now(s):
+        for k in self.plan.current(s):
             if tests[k] is None:
                 continue
             owner = owners[k]

@@ -15,7 +15,7 @@ from ..contract.task import Mode, Task
 from ..datasets import Dataset
 from ..partitions.dealing import Parts
 from ..runtime import streams
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 from ..tasks import Stream, Tasks
 
 
@@ -91,7 +91,7 @@ class TaskPlan:
         """The task that each client meets at step s [clients]."""
         return np.broadcast_to(self.orders[:, s], (clients,))
 
-    def now(self, s: int) -> list[int]:
+    def current(self, s: int) -> list[int]:
         """The tasks that clients meet at step s, ascending."""
         return np.unique(self.orders[:, s]).tolist()  # type: ignore[no-any-return]
 
@@ -107,13 +107,13 @@ class TaskPlan:
     def _task(self, s: int) -> Task:
         if self.mode is None:
             return Task()
-        current = self.now(s)
+        current = self.current(s)
         before = self.before(s)
         order = [*(k for k in before if k not in current), *current]
         masks = self.masks[current].any(0), self.masks[before].any(0)
         return Task(s, len(self), self.mode, *masks, heads=tuple(self.masks[order]))
 
-    def met(self, i: int, s: int, first: int) -> Task:
+    def task_of(self, i: int, s: int, first: int) -> Task:
         """The task of client i at step s; ``first`` is the index of its first row among the client's own rows."""
         if self.mode is None:
             return self.tasks[s]
@@ -141,7 +141,7 @@ class Planned:
     """A draw whose tasks follow its plan; see `medley.server.protocols.ClientSource`."""
 
     plan: TaskPlan
-    (first_steps,) = handed("plan", "first_steps")
+    (first_steps,) = forwarded("plan", "first_steps")
 
     @property
     def task_count(self) -> int:

@@ -251,7 +251,7 @@ class Private(Wrapper[PrivateServer]):
             s.rows = cohort.spent
             return
         if clients.sampling is None:
-            raise Unsupported(f"{self.name} needs {Need.SAMPLING.wanted}", method=self.name, need=Need.SAMPLING)
+            raise Unsupported(f"{self.name} needs {Need.SAMPLING.description}", method=self.name, need=Need.SAMPLING)
         this = Round(self, s, clients, clients.sampling)
         self.method.round(s.inner, PrivateCohort(clients, this, self.method))
         # Turns come every `period` rounds, whether sums are taken or not.

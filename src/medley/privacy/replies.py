@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from ..contract import Algorithm, Cohort, Message, OnLate, Packed, RecipeError, Replies, Sampling, State, Unsupported
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 
 U = TypeVar("U", bound=Message)
 
@@ -106,7 +106,7 @@ class PrivateReplies(Generic[U]):
 class PrivateCohort:
     """The clients of one round as a private method may see them. Implements `medley.contract.cohort.Cohort`."""
 
-    population, rng, secret, note = handed("_clients", "population", "rng", "secret", "note")
+    population, rng, secret, note = forwarded("_clients", "population", "rng", "secret", "note")
 
     def __init__(self, clients: Cohort, noisy: Noisy, method: Algorithm[Any, Any]) -> None:
         self._clients = clients

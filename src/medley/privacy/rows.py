@@ -36,7 +36,7 @@ from ..contract.errors import BudgetSpent, MedleyError, Unsupported
 from ..contract.place import name_of
 from ..engines.seq import Seq
 from ..numerics.sums import shortening
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 from ..runtime.streams import Secret
 from . import accountant
 from .accountant import Release
@@ -96,7 +96,7 @@ class RowNoise:
 class GuardedRows:
     """An objective whose rows nobody can read. Its number of rows is public. Any other use raises Unsupported."""
 
-    last, convexity, work, shapes = handed("_of", "last", "convexity", "work", "shapes")
+    last, convexity, work, shapes = forwarded("_of", "last", "convexity", "work", "shapes")
     """They depend only on the model, the regulariser and public numbers."""
 
     def __init__(self, of: Objective, by: RowNoise) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ..contract.errors import RecipeError
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 from .rule import NOTHING, Combined, Context, Rows, Rule, Share, squared_distances
 
 
@@ -36,7 +36,7 @@ class Mixed(Rule):
     rule: Rule
     byzantine: Share
 
-    remembers, root_client = handed("rule", "remembers", "root_client")
+    remembers, root_client = forwarded("rule", "remembers", "root_client")
 
     def __post_init__(self) -> None:
         super().__post_init__()

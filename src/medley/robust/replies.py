@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..contract import Algorithm, Cohort, Message, OnLate, RecipeError, Replies, TooFewReplies, Unsupported, WireError
 from ..contract.place import name_of
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 from .rule import Context, Rule, byzantine_among
 
 log = logging.getLogger("medley")
@@ -23,7 +23,7 @@ U = TypeVar("U", bound=Message)
 class RobustReplies(Generic[U]):
     """The replies to one `ask`. Each field is aggregated on its own; a sum is the rule's vector times Σ weights."""
 
-    ids, count, share, asked = handed("_replies", "ids", "count", "share", "asked")
+    ids, count, share, asked = forwarded("_replies", "ids", "count", "share", "asked")
 
     def __init__(self, replies: Replies[U], up: type[U], exchange: str, clients: RobustCohort, requested: int) -> None:
         self._replies = replies

@@ -142,10 +142,10 @@ def applied(module: nn.Module, value: Inputs) -> Tensor:
     return outputs_of(module(*args, **named))
 
 
-def outputs_of(made: Any) -> Tensor:
+def outputs_of(output: Any) -> Tensor:
     """What a module returned; from an object with several tensors, such as Hugging Face's, its ``logits``."""
-    logits = None if isinstance(made, Tensor) else getattr(made, "logits", None)
-    out: Tensor = logits if isinstance(logits, Tensor) else made
+    logits = None if isinstance(output, Tensor) else getattr(output, "logits", None)
+    out: Tensor = logits if isinstance(logits, Tensor) else output
     return out
 
 

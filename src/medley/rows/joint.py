@@ -34,7 +34,7 @@ class Beside:
     draws: Iterator[Rows]
     share: float | None
 
-    def drawn(self) -> Labelled:
+    def next_rows(self) -> Labelled:
         """The rows of the next gradient."""
         rows = next(self.draws)
         of = self.other
@@ -45,19 +45,19 @@ class Beside:
         """The weight of the mean over the objective's b rows, if m rows of the other join them."""
         return b / (b + m) if self.share is None else self.share
 
-    def united(self, now: Labelled, old: Labelled, like: Vec) -> Labelled:
-        """All rows, with weights under which (1/(b + m)) Σ_j w_j l_j is share·mean(now) + (1 − share)·mean(old)."""
-        b = len(now.y)
+    def united(self, new: Labelled, old: Labelled, like: Vec) -> Labelled:
+        """All rows, with weights under which (1/(b + m)) Σ_j w_j l_j is share·mean(new) + (1 − share)·mean(old)."""
+        b = len(new.y)
         m = len(old.y)
-        X = torch.cat([now.X, old.X])
-        y = torch.cat([now.y, old.y])
-        if self.share is None and now.w is None and old.w is None:
+        X = torch.cat([new.X, old.X])
+        y = torch.cat([new.y, old.y])
+        if self.share is None and new.w is None and old.w is None:
             return Labelled(X, y, None)
         share = self.own(b, m)
         w = like.new_empty(b + m)
         w[:b] = share * (b + m) / b
         w[b:] = (1 - share) * (b + m) / m
-        for part, weights in ((w[:b], now.w), (w[b:], old.w)):
+        for part, weights in ((w[:b], new.w), (w[b:], old.w)):
             if weights is not None:
                 part.mul_(weights)
         return Labelled(X, y, w)

@@ -73,14 +73,14 @@ class Held:
 
     cheap = True
 
-    def __init__(self, whole: Tensor) -> None:
-        self.whole = whole
-        self.shape = tuple(whole.shape)
-        self.dtype = whole.dtype
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
 
     def read(self, rows: np.ndarray) -> Tensor:
         """A copy of these rows."""
-        return self.whole.index_select(0, torch.from_numpy(rows))
+        return self.tensor.index_select(0, torch.from_numpy(rows))
 
 
 class Lazy(Tensor):
@@ -121,10 +121,10 @@ class Lazy(Tensor):
         return out
 
     @property
-    def held(self) -> Tensor | None:
+    def memory(self) -> Tensor | None:
         """The tensor [m, ...] in which these rows have the numbers ``rows``; None if they are stored elsewhere."""
         source = self.sources[0]
-        return source.whole if isinstance(source, Held) and len(self.sources) == 1 else None
+        return source.tensor if isinstance(source, Held) and len(self.sources) == 1 else None
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Lazy({list(self.shape)}, {self.dtype}, read when used)"
@@ -190,7 +190,7 @@ def blocks(t: Tensor, size: int | None = None) -> Iterator[tuple[int, Tensor]]:
     lazy = t if isinstance(t, Lazy) else None
     each = max(1, t.dtype.itemsize * t.shape[1:].numel())
     size = size or (max(1, len(t)) if lazy is None else max(1, BLOCK // each))
-    source = None if lazy is None else lazy.held
+    source = None if lazy is None else lazy.memory
     if lazy is None or source is None or source.dtype != t.dtype:
         yield from ((at, in_memory(t[at : at + size])) for at in range(0, len(t), size))
         return

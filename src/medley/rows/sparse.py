@@ -21,19 +21,19 @@ aten = torch.ops.aten
 
 
 class Sparse(Tensor):
-    """A matrix [n, p] in ``held``, a csr_array, or the csc_array that is its transpose; on the CPU, without gradients.
+    """Entries [n, p] in ``matrix``, a csr_array or the csc_array that is its transpose; on the CPU, without gradients.
 
     Products with dense tensors and of two sparse matrices are dense, rows and elementwise products are sparse.
     """
 
-    held: Any
+    matrix: Any
 
     @staticmethod
-    def __new__(cls, held: Any) -> Sparse:
-        """Wraps ``held`` itself, not a copy."""
-        dtype = torch.from_numpy(held.data).dtype
-        wrapper: Sparse = Tensor._make_wrapper_subclass(cls, held.shape, dtype=dtype)
-        wrapper.held = held
+    def __new__(cls, matrix: Any) -> Sparse:
+        """Wraps ``matrix`` itself, not a copy."""
+        dtype = torch.from_numpy(matrix.data).dtype
+        wrapper: Sparse = Tensor._make_wrapper_subclass(cls, matrix.shape, dtype=dtype)
+        wrapper.matrix = matrix
         return wrapper
 
     @classmethod
@@ -49,7 +49,7 @@ class Sparse(Tensor):
         return cls(scipy.sparse.csr_array(scipy.sparse.diags(v.numpy())))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"Sparse({list(self.shape)}, {self.held.nnz} entries, {self.dtype})"
+        return f"Sparse({list(self.shape)}, {self.matrix.nnz} entries, {self.dtype})"
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -75,7 +75,7 @@ def is_sparse(value: object) -> bool:
 
 def _array(t: Any) -> Any:
     """The operand as SciPy sees it."""
-    return t.held if isinstance(t, Sparse) else t.detach().numpy() if isinstance(t, Tensor) else t
+    return t.matrix if isinstance(t, Sparse) else t.detach().numpy() if isinstance(t, Tensor) else t
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -85,16 +85,16 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 def _times(a: Any, b: Any) -> Tensor:
     t, other = (a, b) if isinstance(a, Sparse) else (b, a)
-    return Sparse(t.held.multiply(_array(other)).asformat(t.held.format))
+    return Sparse(t.matrix.multiply(_array(other)).asformat(t.matrix.format))
 
 
 def _index(t: Sparse, index: Sequence[Tensor | None]) -> Sparse:
-    return Sparse(t.held[tuple(slice(None) if i is None else i.numpy() for i in index)])
+    return Sparse(t.matrix[tuple(slice(None) if i is None else i.numpy() for i in index)])
 
 
 def _slice(t: Sparse, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Sparse:
     rows = slice(start, None if end is None else min(end, t.shape[dim]), step)
-    return Sparse(t.held[rows] if dim == 0 else t.held[:, rows])
+    return Sparse(t.matrix[rows] if dim == 0 else t.matrix[:, rows])
 
 
 def _split(t: Sparse, size: int, dim: int = 0) -> list[Sparse]:
@@ -102,7 +102,7 @@ def _split(t: Sparse, size: int, dim: int = 0) -> list[Sparse]:
 
 
 def _row(t: Sparse, dim: int, index: int) -> Tensor:
-    line = t.held[[index]] if dim == 0 else t.held[:, [index]]
+    line = t.matrix[[index]] if dim == 0 else t.matrix[:, [index]]
     return torch.from_numpy(line.toarray().reshape(-1))
 
 
@@ -114,11 +114,11 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> Sparse:
 def _to(t: Sparse, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **_: Any) -> Sparse:
     if device is not None and device.type != "cpu":
         raise Unsupported("sparse rows stay on the CPU; leave device= out", method="to", need="cpu")
-    return Sparse(t.held.astype(torch.empty(0, dtype=dtype or t.dtype).numpy().dtype))
+    return Sparse(t.matrix.astype(torch.empty(0, dtype=dtype or t.dtype).numpy().dtype))
 
 
 def _sum(t: Sparse, dim: Sequence[int] | None = None, **_: Any) -> Tensor:
-    return torch.from_numpy(np.asarray(t.held.sum(None if dim is None else dim[0])))
+    return torch.from_numpy(np.asarray(t.matrix.sum(None if dim is None else dim[0])))
 
 
 def _new(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -129,9 +129,9 @@ OPS: dict[Any, Callable[..., Any]] = {
     aten.mv.default: _product,
     aten.mm.default: _product,
     aten.mul.Tensor: _times,
-    aten.pow.Tensor_Scalar: lambda t, exponent: Sparse(t.held.power(exponent)),
-    aten.t.default: lambda t: Sparse(t.held.T),
-    aten.permute.default: lambda t, dims: Sparse(t.held.T if [*dims] == [1, 0] else t.held),
+    aten.pow.Tensor_Scalar: lambda t, exponent: Sparse(t.matrix.power(exponent)),
+    aten.t.default: lambda t: Sparse(t.matrix.T),
+    aten.permute.default: lambda t, dims: Sparse(t.matrix.T if [*dims] == [1, 0] else t.matrix),
     aten.index.Tensor: _index,
     aten.slice.Tensor: _slice,
     aten.split.Tensor: _split,
@@ -143,23 +143,23 @@ OPS: dict[Any, Callable[..., Any]] = {
     aten.new_zeros.default: _new(torch.zeros),
     aten.new_empty.default: _new(torch.empty),
     aten._to_copy.default: _to,
-    aten.clone.default: lambda t, **_: Sparse(t.held.copy()),
-    aten.detach.default: lambda t: Sparse(t.held),
-    aten.alias.default: lambda t: Sparse(t.held),
+    aten.clone.default: lambda t, **_: Sparse(t.matrix.copy()),
+    aten.detach.default: lambda t: Sparse(t.matrix),
+    aten.alias.default: lambda t: Sparse(t.matrix),
 }
 
 
 def arrays(t: Tensor) -> list[np.ndarray]:
     """The arrays that two equal tensors share: the array itself; or entries, columns and row starts."""
     if isinstance(t, Sparse):
-        return [t.held.data, t.held.indices.astype(np.int64), t.held.indptr.astype(np.int64)]
+        return [t.matrix.data, t.matrix.indices.astype(np.int64), t.matrix.indptr.astype(np.int64)]
     return [(t.contiguous().view(torch.int16) if t.dtype == torch.bfloat16 else t).numpy()]
 
 
 def largest(t: Tensor) -> tuple[list[int], float]:
     """Place and value of the entry that is furthest from 0. ``t`` has at least one entry."""
     if isinstance(t, Sparse):
-        entries = t.held.tocoo()
+        entries = t.matrix.tocoo()
         if not entries.nnz:
             return [0, 0], 0.0
         k = int(np.abs(entries.data).argmax())
@@ -171,10 +171,10 @@ def largest(t: Tensor) -> tuple[list[int], float]:
 def not_finite(t: Tensor) -> tuple[list[int], float] | None:
     """Place and value of the first entry that is NaN or infinite; None if all are finite."""
     if isinstance(t, Sparse):
-        bad = np.flatnonzero(~np.isfinite(t.held.data))
+        bad = np.flatnonzero(~np.isfinite(t.matrix.data))
         if not len(bad):
             return None
-        row = int(np.searchsorted(t.held.indptr, bad[0], side="right")) - 1
-        return [row, int(t.held.indices[bad[0]])], float(t.held.data[bad[0]])
+        row = int(np.searchsorted(t.matrix.indptr, bad[0], side="right")) - 1
+        return [row, int(t.matrix.indices[bad[0]])], float(t.matrix.data[bad[0]])
     places = (~t.isfinite()).nonzero()
     return (places[0].tolist(), float(t[tuple(places[0])])) if len(places) else None

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .turns import alone
+from .turns import process_turn
 
 Name = str | int
 
@@ -65,7 +65,7 @@ def globals_kept(device: str) -> Iterator[None]:
 
     Runs in several threads take turns, because their layers draw from the same streams.
     """
-    with alone(), _as_before(device):
+    with process_turn(), _as_before(device):
         yield
 
 

@@ -106,7 +106,7 @@ class Turn:
 _turn = Turn()
 
 
-def alone() -> Turn:
+def process_turn() -> Turn:
     """The turn of this process: its holder alone changes the global streams and torch's defaults."""
     return _turn
 

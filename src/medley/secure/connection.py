@@ -11,7 +11,7 @@ import torch
 
 from ..contract import Need, Unsupported
 from ..runtime import stopwatch, streams
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange, single_blocks
 from ..wire.fold import Fold
@@ -61,7 +61,7 @@ class SecureConnection:
     """
 
     sums_only = True
-    save, load, close = handed("inner", "save", "load", "close")
+    save, load, close = forwarded("inner", "save", "load", "close")
 
     def __init__(self, settings: SecureSum, inner: Connection, host: Host) -> None:
         check_installed()

@@ -16,7 +16,7 @@ from ..contract import Lies, LocalSampling, MedleyError, Message, MessageTypes, 
 from ..contract.place import name_of
 from ..runtime import streams
 from ..runtime.clock import Device
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 from ..storage.events import ExchangeEvent
 from ..wire.clip import Clip
 from ..wire.codec import Codec, Plain, downlink
@@ -64,7 +64,7 @@ class LiveCohort:
     _exchanges: int = 0
     _unread: str | None = None
 
-    at_work, buffers = handed("bookkeeping", "at_work", "buffers")
+    at_work, buffers = forwarded("bookkeeping", "at_work", "buffers")
 
     def __len__(self) -> int:
         return len(self.ids)

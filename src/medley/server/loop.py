@@ -370,7 +370,7 @@ class Loop:
             "%s, seed %s, round %d of %d: %s; %s", name, seed, row["round"], self.rounds, figures, traffic, extra=extra
         )
         for listener in filter(None, (self.tick, self.options.on_round)):
-            with turns.alone().calling_back():
+            with turns.process_turn().calling_back():
                 listener(dict(row))
 
     def _open(self, state: RunState) -> RunState:

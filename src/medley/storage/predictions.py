@@ -194,7 +194,7 @@ def _outputs(module: nn.Module, rows: Tensor, integers: Sequence[str]) -> Tensor
     like = next(p for p in module.parameters() if p.is_floating_point())
 
     def ready(t: Tensor, name: str) -> Tensor:
-        t = torch.from_numpy(t.held.toarray()) if isinstance(t, Sparse) else in_memory(t)
+        t = torch.from_numpy(t.matrix.toarray()) if isinstance(t, Sparse) else in_memory(t)
         is_whole = name in integers and (not t.is_floating_point() or bool((t == t.round()).all()))
         # A copy: the module may change its inputs in place.
         return t.to(like.device, torch.int64 if is_whole else like.dtype, copy=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..contract import ClientFailed, Packed, RecipeError, Settings, WireError, check_flags, real, take
 from ..runtime import streams
-from ..runtime.handed import handed
+from ..runtime.forwarded import forwarded
 from ..wire.connection import Host, Transport
 from ..wire.exchange import Exchange, Tag, single_blocks
 from ..wire.fold import Fold, regroup
@@ -94,7 +94,7 @@ class Lossy(Settings):
 class LossyConnection:
     """Adds faults to the exchanges of the inner connection, and passes on all other calls."""
 
-    save, load, close = handed("inner", "save", "load", "close")
+    save, load, close = forwarded("inner", "save", "load", "close")
 
     def __init__(self, lossy: Lossy, host: Host) -> None:
         self.lossy, self.host, self.inner = lossy, host, lossy.inner.open(host)

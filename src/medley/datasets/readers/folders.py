@@ -85,14 +85,14 @@ def _images(folder: Path) -> list[Path]:
 
 
 def decoded(
-    images: Sequence[tuple[str, Path | bytes]], call: str, channels: int = 3, size: int | None = None, wanted: int = 0
+    images: Sequence[tuple[str, Path | bytes]], call: str, channels: int = 3, size: int | None = None, side: int = 0
 ) -> torch.Tensor:
     """Pixels of image files [n, channels, h, w], as float32 in [0, 1].
 
     Args:
         images: the name of each in messages, and its path or its bytes
         size: height and width to which images are resized; default None, they must be alike
-        wanted: height and width that each must have; default 0, as the first image
+        side: height and width that each must have; default 0, as the first image
 
     Raises RecipeError if Pillow is missing, BadData, with the name and the row, for an image that cannot be read.
     """
@@ -100,7 +100,7 @@ def decoded(
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise RecipeError(f"{call} needs Pillow to read images: {install('images')}.") from None
-    X = np.empty((len(images), channels, wanted, wanted), np.uint8)
+    X = np.empty((len(images), channels, side, side), np.uint8)
     for row, (name, source) in enumerate(images):
         try:
             raw = source if isinstance(source, bytes) else source.read_bytes()
@@ -119,11 +119,11 @@ def decoded(
             why = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
             raise BadData(f"{call}: {name} is no readable image{why}; mend or remove it.", row=row) from None
         wide, high = pixels.size
-        if not row and not wanted:
+        if not row and not side:
             X = np.empty((len(images), channels, high, wide), np.uint8)
         if (high, wide) != X.shape[2:]:
-            other = f"not {wanted}×{wanted}" if wanted else f"{images[0][0]} {X.shape[3]}×{X.shape[2]}"
-            remedy = "Fetch it again" if wanted else "pass size= to resize all"
+            other = f"not {side}×{side}" if side else f"{images[0][0]} {X.shape[3]}×{X.shape[2]}"
+            remedy = "Fetch it again" if side else "pass size= to resize all"
             raise BadData(f"{call}: {name} is {wide}×{high}, {other}; {remedy}.", row=row)
         X[row] = np.asarray(pixels).reshape(high, wide, channels).transpose(2, 0, 1)
     return torch.from_numpy(X.astype(np.float32)).div_(255)

@@ -214,7 +214,7 @@ def bytes_of(*columns: Tensor) -> Iterator[bytes]:
 
 def _dense(rows: Tensor) -> Tensor:
     if isinstance(rows, Sparse):
-        return torch.from_numpy(rows.held.toarray())
+        return torch.from_numpy(rows.matrix.toarray())
     return rows.read() if isinstance(rows, Lazy) else rows.cpu()
 
 

@@ -174,7 +174,7 @@ def _gathered(
 def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> None:
     """Raise Unsupported for a method that needs the same clients throughout, and RecipeError for secure sums."""
     if Need.FIXED in algorithm.requires():
-        text = Need.FIXED.wanted.replace("membership=", "open=")
+        text = Need.FIXED.description.replace("membership=", "open=")
         raise Unsupported(f"{algorithm.name} needs {text}", method=algorithm.name, need=Need.FIXED)
     if options.get("secure") is not None:
         raise RecipeError("open= with [secure]: secure sums need the same clients throughout; remove one", "open")

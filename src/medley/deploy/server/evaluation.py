@@ -170,7 +170,7 @@ class RemoteEvaluator:
         scenario = self.draw.fed.scenario
         s = draw.plan.step(round)
         p = draw.shares(round)
-        task = draw.plan.now(s)
+        task = draw.plan.current(s)
         gradients = dict[int, Vec]()
         answers = self._ask(x, buffers, round, task, not draw.fed.lossless, gradients=gradients)
         self._answers = round, answers
@@ -219,7 +219,7 @@ class RemoteEvaluator:
         """
         draw, (before, answers) = self.draw, self._answers
         s = draw.plan.step(round)
-        task = draw.plan.now(s)
+        task = draw.plan.current(s)
         if before != round or models is not None:
             acked = models.acked if isinstance(models, OwnModels) else None
             answers = self._ask(x, buffers, round, task, not draw.fed.lossless, acked)

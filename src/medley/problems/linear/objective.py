@@ -15,7 +15,7 @@ from ...contract import Data, LocalLoss, Objective, Rows, Vec, Weights
 from ...numerics.sums import shortening
 from ...rows.joint import Beside, Labelled
 from ...rows.sparse import Sparse
-from ...runtime.handed import handed
+from ...runtime.forwarded import forwarded
 from ...runtime.meter import Meter
 from ..labels import count
 from .model import LinearModel
@@ -38,7 +38,7 @@ class LinearObjective:
         also: rows of another objective that each gradient also uses, see `beside`; None for none.
     """
 
-    (work,) = handed("meter", "rows")
+    (work,) = forwarded("meter", "rows")
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class LinearObjective:
     def _with_others(self, x: Vec, current: Labelled, rows: Rows, loss: LocalLoss | None) -> Vec:
         """The gradient on these rows and on rows drawn by ``also``. Both parts have the ridge; the shares sum to 1."""
         assert self.also is not None
-        old = self.also.drawn()
+        old = self.also.next_rows()
         if loss is None:
             X, y, w = self.also.united(current, old, x)
             return LinearObjective(self.problem, X, y, self.meter, w=w).grad(x)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...contract import LocalLoss, Objective, Rows, Vec
 from ...contract.adapters import Adapter
-from ...runtime.handed import handed
+from ...runtime.forwarded import forwarded
 
 
 def adapters(module: nn.Module) -> tuple[Adapter, ...]:
@@ -72,7 +72,7 @@ class SomeObjective:
     free: Bool[Tensor, " d"]
     shapes: list[torch.Size]
     fixed: list[nn.Parameter]
-    n, y, work, rng, transform = handed("of", "n", "y", "work", "rng", "transform")
+    n, y, work, rng, transform = forwarded("of", "n", "y", "work", "rng", "transform")
 
     @property
     def d(self) -> int:

@@ -18,7 +18,7 @@ from ...numerics.sums import shortening
 from ...rows.fields import Inputs, inputs_of, several
 from ...rows.joint import Beside, Labelled
 from ...rows.lazy import in_memory
-from ...runtime.handed import handed
+from ...runtime.forwarded import forwarded
 from ...runtime.meter import Meter
 from ..labels import count
 from .adapters import SomeObjective
@@ -62,8 +62,8 @@ class NetworkObjective:
     also: Beside | None = None
     n: int = field(init=False)
     d: int = field(init=False)
-    (work,) = handed("meter", "rows")
-    shapes, adapters, partial, idle = handed("problem", "shapes", "adapters", "partial", "idle")
+    (work,) = forwarded("meter", "rows")
+    shapes, adapters, partial, idle = forwarded("problem", "shapes", "adapters", "partial", "idle")
 
     def __post_init__(self) -> None:
         self.n = len(self.X)
@@ -128,7 +128,7 @@ class NetworkObjective:
         if self.also is None:
             self._backward(x, current, rows, loss)
             return p.gradient.clone() if copy else p.gradient
-        old = self.also.drawn()
+        old = self.also.next_rows()
         if loss is None and p.by_rows and not p.mixes_rows:
             self._backward(x, self.also.united(current, old, x))
         else:

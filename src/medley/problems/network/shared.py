@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...contract import Data, Need, OwnState, PartlyShared, Rows, Unsupported, Vec, Weights
 from ...contract.problem import Batch, LocalLoss, Objective, State
-from ...runtime.handed import handed
+from ...runtime.forwarded import forwarded
 from .objective import NetworkObjective
 from .problem import NetworkProblem
 
@@ -68,7 +68,9 @@ class SharedNetwork(PartlyShared):
         joint: the problem of all parameters [d + e]. Its buffers become the shared ones.
     """
 
-    inputs, losses, hits, buffers, load_buffers = handed("joint", "inputs", "losses", "hits", "buffers", "load_buffers")
+    inputs, losses, hits, buffers, load_buffers = forwarded(
+        "joint", "inputs", "losses", "hits", "buffers", "load_buffers"
+    )
 
     def __init__(self, joint: NetworkProblem) -> None:
         self.joint = joint
@@ -160,7 +162,7 @@ class PartObjective:
     n: int = field(init=False)
     d: int = field(init=False)
     y: Data = field(init=False)
-    transform, counts, convexity, smoothness, factor, rng, work, partial = handed(
+    transform, counts, convexity, smoothness, factor, rng, work, partial = forwarded(
         "joint", "transform", "counts", "convexity", "smoothness", "factor", "rng", "work", "partial"
     )
 

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 
-def handed(inner: str, *names: str) -> tuple[Any, ...]:
+def forwarded(inner: str, *names: str) -> tuple[Any, ...]:
     """For a class body: properties that get and set these attributes of the attribute ``inner``."""
 
     def of(name: str) -> property:
