@@ -107,7 +107,7 @@ def test_take_is_uniform() -> None:
 
 
 def test_take_refuses_what_is_not_there() -> None:
-    with pytest.raises(RecipeError, match=r"n_train=11\): it has 10"):
+    with pytest.raises(RecipeError, match=r"n_train=11\): the data set has 10"):
         numbered().take(11)
     with pytest.raises(RecipeError, match="no test set"):
         digits(test=0).take(n_test=5)
@@ -164,7 +164,7 @@ def test_standardise_images_per_channel() -> None:
         (lambda d: replace(d, X_test=None), "both X and y", None, None),
         (lambda d: replace(d, X_test=d.X_test.repeat(1, 2)), r"the test rows: rows have the shape \[2\]", None, None),
         (lambda d: replace(d, keys={"i": np.arange(3)}), "key 'i' has 3 values", None, None),
-        (lambda d: replace(d, labels=("a",)), "1 labels for 3", None, None),
+        (lambda d: replace(d, labels=("a",)), "labels= has 1 names for 3 classes", None, None),
         (lambda d: replace(d, X=torch.where(d.X == 4, math.nan, d.X)), "row 4, column 0: nan is not finite", 4, 0),
         (lambda d: replace(d, X=torch.where(d.X == 7, math.inf, d.X)), "row 7, column 0: inf is not finite", 7, 0),
     ],

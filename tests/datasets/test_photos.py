@@ -76,7 +76,7 @@ def test_tiny_imagenet_reads_its_original_layout(tmp_path: Path) -> None:
     two = datasets.tiny_imagenet(tmp_path, classes=2)
     assert two.y_test is not None
     assert (len(two.X), two.y_test.tolist(), two.classes) == (4, [0, 1], 2)
-    with pytest.raises(RecipeError, match="has 3 classes, classes=200"):
+    with pytest.raises(RecipeError, match="has 3 class folders, but you passed classes=200"):
         datasets.tiny_imagenet(tmp_path)
     (root / "train" / "n02" / "images" / "n02_1.JPEG").write_bytes(b"no image")
     with pytest.raises(BadData, match=r"n02_1\.JPEG is no readable image") as caught:
