@@ -26,7 +26,7 @@ def shown(values: Sequence[float], digits: int = 0) -> str:
 
 def loss(share: float, rounds: int) -> None:
     """Rounds to a gap of 1e-6 on logistic regression; for CFLAG.joint the accuracy at the end of a stream."""
-    toy = md.problems.logistic(clients=10, d=20, mu=1e-3)
+    toy = md.problems.synthetic_logistic(clients=10, d=20, mu=1e-3)
     descending = md.scenarios.Pace(lr=1.0, epochs=5, batch=None)
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=descending)
     stream = md.Federation(

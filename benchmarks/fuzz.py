@@ -198,7 +198,7 @@ class Replies(Target):
 
     def __init__(self) -> None:
         super().__init__()
-        problem = md.problems.quadratics(clients=2, d=D)
+        problem = md.problems.synthetic_quadratics(clients=2, d=D)
         fed = md.Federation(problem.problem, clients=problem.clients)
         draw = fed.draw(0, "test", None, "cpu", 1)
         self.buffers = torch.zeros(3), torch.zeros(2, dtype=torch.int64)
@@ -245,7 +245,7 @@ class Sealed(Target):
 
     def __init__(self) -> None:
         super().__init__()
-        problem = md.problems.quadratics(clients=2, d=D)
+        problem = md.problems.synthetic_quadratics(clients=2, d=D)
         draw = md.Federation(problem.problem, clients=problem.clients).draw(0, "test", None, "cpu", 1)
         exchange = Exchange(1, 0, "train", ((0, 1),), Model(torch.zeros(D)).pack(), {}, {}, {0: 0.5, 1: 0.5}, None)
         host = ClientHost(md.FedAvg(), draw.problem, lambda i, t: None)  # type: ignore[arg-type, return-value]

@@ -58,8 +58,8 @@ class Job:
 
 def jobs() -> dict[str, Job]:
     """A run or two of every family of methods."""
-    toy = md.problems.quadratics(clients=10)
-    curved = md.problems.logistic(clients=10, d=20, mu=1e-4)
+    toy = md.problems.synthetic_quadratics(clients=10)
+    curved = md.problems.synthetic_logistic(clients=10, d=20, mu=1e-4)
     uneven = md.scenarios.Pace(lr=md.distributions.Uniform(0.02, 0.1), epochs=md.distributions.Integers(1, 10), batch=4)
     first = md.Federation(toy.problem, clients=toy.clients, pace=uneven, participation=0.5)
     slow = md.devices.Devices(speed=[1000.0] * 8 + [50.0] * 2)

@@ -3,8 +3,8 @@
 Prints rounds, exchanges, CPU seconds on one thread, and by how much memory grew beyond what the loaded data takes (on
 Linux only, where the peak can be reset after loading). f − f* is bounded by ‖∇f‖²/(2μ).
 
-Draws: "even" is `medley.problems.logistic`'s law, all features of one size; "power" gives feature j the size j^−½,
-unit at the first, so that Hessians have a long tail.
+Draws: "even" is that of `problems.synthetic_logistic`, all features of one size; "power" gives feature j the size
+j^−½, unit at the first, so that Hessians have a long tail.
 """
 
 from __future__ import annotations

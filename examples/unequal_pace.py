@@ -10,7 +10,7 @@ import medley as md
 from medley.report.figures import Line, lines
 
 SPREADS = np.array([0, 5, 10, 15])
-toy = md.problems.logistic(clients=10, d=10, mu=1e-2, seed=1)
+toy = md.problems.synthetic_logistic(clients=10, d=10, mu=1e-2, seed=1)
 curves = []
 for k, method in enumerate((md.FedAvg(), md.FedNova(), md.SCAFFOLD(), md.FedNorton())):
     gaps = []

@@ -40,7 +40,7 @@ OPTIMIZERS = {
 
 def ends(method: md.FedAvg, rounds: int, **how: object) -> str:
     """‖x − x*‖ / ‖x*‖ at the end, or the run's status where it did not finish."""
-    toy = md.problems.quadratics(clients=10, d=10, seed=0)
+    toy = md.problems.synthetic_quadratics(clients=10, d=10, seed=0)
     # Adam moves by lr a step whatever the gradient, so that a tenth of the lr has steps of a like length here.
     lr = 0.005 if how.keys() & {"momentum", "optimizer"} else 0.05
     pace = md.scenarios.Pace(lr=lr, epochs=md.distributions.Integers(1, 10), batch=None, **how)

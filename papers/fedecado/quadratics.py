@@ -16,7 +16,7 @@ import medley as md
 
 def main() -> None:
     torch.set_num_threads(1)
-    toy = md.problems.quadratics(clients=10, d=5, seed=1)
+    toy = md.problems.synthetic_quadratics(clients=10, d=5, seed=1)
     H = torch.stack([X.T @ X / len(y) for X, y in toy.clients])
     b = torch.stack([X.T @ y / len(y) for X, y in toy.clients])
     plain = torch.linalg.solve(H.mean(0), b.mean(0))

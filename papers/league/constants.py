@@ -31,7 +31,7 @@ from medley.scenarios import Pace
 
 OUT = HERE / "constants.jsonl"
 LOST = 99.0
-Q = md.problems.quadratics(clients=12, d=5, seed=1)
+Q = md.problems.synthetic_quadratics(clients=12, d=5, seed=1)
 
 
 def toy(text: str, lr: LogUniform, replies: int | None = None, **how: Any) -> None:

@@ -12,14 +12,14 @@ UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions
 
 
 def test_with_everyone_it_is_feddyn():
-    for fed in (digits(), federation(md.problems.quadratics(5), **UNEQUAL)):
+    for fed in (digits(), federation(md.problems.synthetic_quadratics(5), **UNEQUAL)):
         a, b = (run(m, fed, 6, dtype="float64").x for m in (md.AFedPD(0.5), md.FedDyn(alpha=0.5)))
         assert float((a - b).norm()) < 1e-12 * float(b.norm())
 
 
 def test_rounds_by_hand():
     # The dual variable of every client of the population, and the virtual update of those that are absent.
-    toy, lr, steps = md.problems.quadratics(6, d=5), [0.1, 0.05, 0.02, 0.1, 0.03, 0.1], [2, 7, 5, 1, 3, 4]
+    toy, lr, steps = md.problems.synthetic_quadratics(6, d=5), [0.1, 0.05, 0.02, 0.1, 0.03, 0.1], [2, 7, 5, 1, 3, 4]
     H, b, p = quadratic_parts(toy)
     rho = [0.6 / (6 * float(p_i)) for p_i in p]
     fed = federation(toy, 0.5, lr=lr, steps=steps)
@@ -40,7 +40,7 @@ def test_rounds_by_hand():
 
 
 def test_it_finds_the_minimum():
-    toy = md.problems.quadratics(6, d=5)
+    toy = md.problems.synthetic_quadratics(6, d=5)
     result = run(md.AFedPD(5.0), federation(toy, 0.5, **UNEQUAL), 200, eval_every=200)
     assert error(result, toy.x_star) < 1e-9
     assert result.history[-1]["drift"] < 1e-9
@@ -48,14 +48,14 @@ def test_it_finds_the_minimum():
 
 def test_the_own_parts_of_the_duals_cancel(tmp_path):
     # Σ a_i = 0, so that V is the mean of λ_i/ρ_i, whoever took part and whatever was lost.
-    fed = federation(md.problems.quadratics(10), 0.6, **UNEQUAL)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.6, **UNEQUAL)
     server, _ = states(md.AFedPD(5.0), fed, 12, tmp_path, transport=LossyTransport(A_QUARTER_LOST))
     assert len(server.a) == 10
     assert float(sum(server.a.values()).norm()) < 1e-13 < 0.01 < float(server.a[0].norm())
 
 
 def test_an_absent_clients_dual_moves_with_the_mean(tmp_path):
-    toy = md.problems.quadratics(3, d=4)
+    toy = md.problems.synthetic_quadratics(3, d=4)
     fed = federation(toy, lr=0.05, steps=3)
     server, _ = states(md.AFedPD(0.5), fed, 1, tmp_path, transport=LossyTransport({(1, 0, 2): "reply"}))
     assert set(server.a) == {0, 1}

@@ -15,7 +15,7 @@ from medley.contract.algorithm import Algorithm
 from medley.storage import checkpoint
 from support.pairs import quick
 
-Q = md.problems.quadratics(clients=6)
+Q = md.problems.synthetic_quadratics(clients=6)
 DEVICES = md.devices.Devices(speed=[1000.0] * 5 + [50.0], down=1e9, up=1e9, latency=0.01)
 
 

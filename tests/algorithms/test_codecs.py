@@ -8,7 +8,7 @@ import medley as md
 from medley.codecs import Quantise, TopK
 from support.oracles import federation, run
 
-FED = federation(md.problems.quadratics(clients=5, d=20, rows=(20, 30)), lr=0.05, epochs=2)
+FED = federation(md.problems.synthetic_quadratics(clients=5, d=20, rows=(20, 30)), lr=0.05, epochs=2)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from support.oracles import error, federation, quadratic_parts, run, walk
 from support.rig import Rig
 
 N, LR, STEPS = 5, [0.02, 0.1, 0.05, 0.08, 0.03], [1, 4, 2, 3, 7]
-TOY = md.problems.quadratics(clients=N, d=4, seed=7)
+TOY = md.problems.synthetic_quadratics(clients=N, d=4, seed=7)
 PACES = {
     "lr": st.lists(st.floats(1e-3, 0.1), min_size=N, max_size=N),
     "steps": st.lists(st.integers(1, 8), min_size=N, max_size=N),
@@ -54,7 +54,7 @@ def test_at_rest_nothing_moves(lr, steps):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_unequal_clients_get_to_the_optimum(seed):
-    toy = md.problems.quadratics(clients=8, d=6, seed=seed)
+    toy = md.problems.synthetic_quadratics(clients=8, d=6, seed=seed)
     fed = federation(toy, lr=md.distributions.Uniform(0.02, 0.1), epochs=md.distributions.Integers(2, 10))
     result = run(md.ECADO(), fed, 1500, seed=seed, eval_every=50, target={"grad_norm": 2e-9})
     assert result.status.outcome == "target"

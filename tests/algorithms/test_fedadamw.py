@@ -81,6 +81,6 @@ def test_the_first_round_is_fedavg_with_adamw() -> None:
 
 
 def test_a_linear_model_is_one_block() -> None:
-    toy = md.problems.quadratics(4, d=6)
+    toy = md.problems.synthetic_quadratics(4, d=6)
     fed = md.Federation(toy.problem, clients=toy.clients, pace=md.scenarios.Pace(lr=0.01, steps=2, batch=None))
     assert {(e.round, e.down, e.up) for e in run(md.FedAdamW(), fed, 2).ledger} == {(1, 104, 72), (2, 112, 72)}

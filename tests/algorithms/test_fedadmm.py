@@ -15,7 +15,7 @@ UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions
 
 @pytest.mark.parametrize("server_lr", [1.0, "share"])
 def test_with_everyone_it_is_feddyn(server_lr):
-    for fed in (digits(), federation(md.problems.quadratics(5), **UNEQUAL)):
+    for fed in (digits(), federation(md.problems.synthetic_quadratics(5), **UNEQUAL)):
         a, b = (run(m, fed, 6, dtype="float64").x for m in (md.FedADMM(0.5, server_lr=server_lr), md.FedDyn(alpha=0.5)))
         assert float((a - b).norm()) < 1e-12 * float(b.norm())
 
@@ -23,7 +23,7 @@ def test_with_everyone_it_is_feddyn(server_lr):
 @pytest.mark.parametrize("server_lr", [1.0, 0.6, "share"])
 def test_rounds_by_hand(server_lr):
     # All w_i start at θ⁰, which is not 0 here; y_i is the paper's dual variable.
-    toy, lr, steps = md.problems.quadratics(6, d=5), [0.1, 0.05, 0.02, 0.1, 0.03, 0.1], [2, 7, 5, 1, 3, 4]
+    toy, lr, steps = md.problems.synthetic_quadratics(6, d=5), [0.1, 0.05, 0.02, 0.1, 0.03, 0.1], [2, 7, 5, 1, 3, 4]
     H, b, p = quadratic_parts(toy)
     rho = [0.6 / (6 * float(p_i)) for p_i in p]
     fed = federation(toy, 0.5, lr=lr, steps=steps)
@@ -46,7 +46,7 @@ def test_rounds_by_hand(server_lr):
 
 def test_momentum_over_the_pull_is_torchs_sgd():
     # The authors' step: m ← ½m + (∇f_i(w) + y_i + ρ_i(w − θ)). Momentum of the pace leaves the pull out of m.
-    toy, rho = md.problems.quadratics(4, d=5, rows=(8, 8)), 0.6
+    toy, rho = md.problems.synthetic_quadratics(4, d=5, rows=(8, 8)), 0.6
     H, b, _ = quadratic_parts(toy)
     theta, y = torch.zeros(5).double(), [torch.zeros(5).double()] * 4
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_momentum_over_the_pull_is_torchs_sgd():
 
 @pytest.mark.slow
 def test_the_share_leads_to_the_minimum_and_a_number_elsewhere():
-    toy = md.problems.quadratics(6, d=5)
+    toy = md.problems.synthetic_quadratics(6, d=5)
     fed = federation(toy, 0.5, **UNEQUAL)
     share, one = (
         error(run(md.FedADMM(5.0, server_lr=eta), fed, 200, eval_every=200, throw=False), toy.x_star)
@@ -81,7 +81,7 @@ def test_the_share_leads_to_the_minimum_and_a_number_elsewhere():
 def test_theta_is_the_mean_of_all_augmented_models(tmp_path):
     start = torch.linspace(-1, 1, 10, dtype=torch.float64)
     for rounds in (1, 12):  # not everyone has taken part after the first
-        fed = federation(md.problems.quadratics(10), 0.6, **UNEQUAL)
+        fed = federation(md.problems.synthetic_quadratics(10), 0.6, **UNEQUAL)
         method = md.FedADMM(5.0, server_lr="share")
         folder = tmp_path / str(rounds)
         server, memories = states(method, fed, rounds, folder, transport=LossyTransport(A_QUARTER_LOST), init=start)

@@ -14,7 +14,7 @@ def test_without_momentum_it_is_fedavg():
 
 
 def test_rounds_by_hand():
-    toy, lr, steps = md.problems.quadratics(3, d=4), [0.1, 0.05, 0.02], [1, 6, 11]
+    toy, lr, steps = md.problems.synthetic_quadratics(3, d=4), [0.1, 0.05, 0.02], [1, 6, 11]
     x, v = torch.zeros(4).double(), torch.zeros(4).double()
     for _ in range(5):
         v = 0.7 * v + mean(walks(toy, x, lr, steps), toy.p)

@@ -11,14 +11,14 @@ UNEQUAL = {"lr": [0.1, 0.05, 0.02, 0.1], "steps": [2, 7, 5, 1]}
 
 
 def test_without_momentum_it_is_fedavg_bit_for_bit():
-    for fed in (digits(), federation(md.problems.quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
+    for fed in (digits(), federation(md.problems.synthetic_quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
         a, b = (run(m, fed, 5, seed=3) for m in (md.FedCM(alpha=1), md.FedAvg()))
         assert torch.equal(a.x, b.x)
 
 
 @pytest.mark.parametrize("participation", [None, 0.5])
 def test_rounds_by_hand(participation):
-    toy, alpha, eta = md.problems.quadratics(4, d=5), 0.3, 0.7
+    toy, alpha, eta = md.problems.synthetic_quadratics(4, d=5), 0.3, 0.7
     lr, steps = UNEQUAL["lr"], UNEQUAL["steps"]
     H, b, p = quadratic_parts(toy)
     fed = federation(toy, participation, **UNEQUAL)
@@ -41,7 +41,7 @@ def test_rounds_by_hand(participation):
 
 def test_weight_decay_of_the_whole_step_is_that_of_the_pace_divided_by_alpha():
     # y ← y − lr·(α∇f_i(y) + (1 − α)Δ + λy), by hand, is not what weight_decay=λ does.
-    toy, alpha, decay = md.problems.quadratics(4, d=5), 0.2, 0.01
+    toy, alpha, decay = md.problems.synthetic_quadratics(4, d=5), 0.2, 0.01
     H, b, p = quadratic_parts(toy)
     x = Delta = torch.zeros(5).double()
     for _ in range(6):
@@ -61,7 +61,7 @@ def test_weight_decay_of_the_whole_step_is_that_of_the_pace_divided_by_alpha():
 
 def test_of_single_steps_it_is_server_momentum():
     # Δ⁺ = α∇f(x) + (1 − α)Δ and x⁺ = x − lr·Δ⁺: FedAvgM with β = 1 − α at the rate α·lr.
-    toy, alpha = md.problems.quadratics(6, d=5), 0.25
+    toy, alpha = md.problems.synthetic_quadratics(6, d=5), 0.25
     a = run(md.FedCM(alpha), federation(toy, lr=0.1, steps=1), 20).x
     b = run(md.FedAvgM(beta=1 - alpha), federation(toy, lr=0.1 * alpha, steps=1), 20).x
     assert float((a - b).norm()) < 1e-13 * float(b.norm())
@@ -70,7 +70,7 @@ def test_of_single_steps_it_is_server_momentum():
 @pytest.mark.slow
 def test_its_fixed_point_is_fedavgs_at_a_smaller_rate():
     # Where x rests, Δ is 0 and clients descend at the rate α·lr: less drift than FedAvg, but drift.
-    toy, alpha = md.problems.quadratics(4, d=4), 0.2
+    toy, alpha = md.problems.synthetic_quadratics(4, d=4), 0.2
     H, b, p = quadratic_parts(toy)
     went = [torch.eye(4).double() - torch.linalg.matrix_power(torch.eye(4).double() - 0.1 * alpha * h, 10) for h in H]
     rest = torch.linalg.solve(

@@ -14,7 +14,7 @@ UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("participation", [None, 0.5])
 def test_rounds_by_hand(participation, scaled):
-    toy, lr, steps = md.problems.quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1]
+    toy, lr, steps = md.problems.synthetic_quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1]
     H, b, p = quadratic_parts(toy)
     alpha = [0.6 / (4 * float(p_i)) for p_i in p]
     zero = torch.zeros(5).double()
@@ -44,40 +44,40 @@ def test_rounds_by_hand(participation, scaled):
 
 def test_with_the_same_data_it_is_feddyn():
     # All c_i are c, and nothing is left to correct but the drift. Clients of equal size are not enough.
-    (X, y) = md.problems.quadratics(1, d=5).clients[0]
-    toy = md.problems.quadratics(1, d=5)
+    (X, y) = md.problems.synthetic_quadratics(1, d=5).clients[0]
+    toy = md.problems.synthetic_quadratics(1, d=5)
     fed = md.Federation(toy.problem, clients=[(X, y)] * 4, pace=md.scenarios.Pace(lr=0.05, steps=5, batch=None))
     a, b = (run(m, fed, 10).x for m in (md.FedDC(0.5), md.FedDyn(alpha=0.5)))
     assert float((a - b).norm()) < 1e-13 * float(b.norm())
-    others = federation(md.problems.quadratics(4, d=5, rows=(8, 8)), lr=0.05, steps=5)
+    others = federation(md.problems.synthetic_quadratics(4, d=5, rows=(8, 8)), lr=0.05, steps=5)
     a, b = (run(m, others, 10).x for m in (md.FedDC(0.5), md.FedDyn(alpha=0.5)))
     assert float((a - b).norm()) > 1e-3 * float(b.norm())
 
 
 def test_without_a_pull_its_first_descents_are_scaffolds():
     # Only the server differs: it adds the mean drift, which is the mean displacement over again.
-    toy = md.problems.quadratics(4, d=5, rows=(8, 8))
+    toy = md.problems.synthetic_quadratics(4, d=5, rows=(8, 8))
     fed = federation(toy, lr=0.05, steps=5)
     a, b = run(md.FedDC(1e-13), fed, 1).x, run(md.SCAFFOLD(), fed, 1).x
     assert float((a - 2 * b).norm()) < 1e-11 * float(b.norm())
 
 
 def test_clients_of_equal_size_are_not_scaled():
-    fed = federation(md.problems.quadratics(4, d=5, rows=(8, 8)), lr=0.05, steps=5)
+    fed = federation(md.problems.synthetic_quadratics(4, d=5, rows=(8, 8)), lr=0.05, steps=5)
     a, b = (run(md.FedDC(0.5, scaled), fed, 10).x for scaled in (False, True))
     assert float((a - b).norm()) < 1e-13 * float(b.norm())
 
 
 @pytest.mark.parametrize("scaled", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_it_finds_the_minimum(scaled):
-    toy = md.problems.quadratics(6, d=5)
+    toy = md.problems.synthetic_quadratics(6, d=5)
     result = run(md.FedDC(8.0, scaled), federation(toy, 0.5, **UNEQUAL), 200, eval_every=200)
     assert error(result, toy.x_star) < 1e-9
     assert result.history[-1]["drift"] < 1e-9
 
 
 def test_lost_messages_do_not_break_the_means(tmp_path):
-    fed = federation(md.problems.quadratics(10), 0.6, **UNEQUAL)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.6, **UNEQUAL)
     server, memories = states(md.FedDC(8.0), fed, 12, tmp_path, transport=LossyTransport(A_QUARTER_LOST))
     zero, p = torch.zeros(10).double(), fed.draw(0).p
     c = sum((p[i] * m.c for i, m in memories.items()), zero)

@@ -15,7 +15,7 @@ UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions
 @pytest.mark.parametrize("participation", [None, 0.5])
 def test_rounds_by_hand(participation):
     # Gradient descent on f_i(θ) + α_i(⟨θ, h_i − x⟩ + ½‖θ‖²), with every term as the paper has it.
-    toy, lr, steps, alpha = md.problems.quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1], 0.6
+    toy, lr, steps, alpha = md.problems.synthetic_quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1], 0.6
     H, b, p = quadratic_parts(toy)
     x = torch.zeros(5).double()
     h = [torch.zeros(5).double()] * 4
@@ -37,7 +37,7 @@ def test_rounds_by_hand(participation):
 
 @pytest.mark.parametrize("rounds", [1, 7, 20])
 def test_h_is_the_mean_over_everybody_asked_or_not(rounds, tmp_path):
-    fed = federation(md.problems.quadratics(10), 0.4, **UNEQUAL)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.4, **UNEQUAL)
     server, memories = states(md.FedDyn(5.0), fed, rounds, tmp_path)
     total = sum((m.h for m in memories.values()), torch.zeros(10).double()) / 10
     assert float(total.norm()) > 1e-3
@@ -45,14 +45,14 @@ def test_h_is_the_mean_over_everybody_asked_or_not(rounds, tmp_path):
 
 
 def test_lost_messages_do_not_break_the_mean(tmp_path):
-    fed = federation(md.problems.quadratics(10), 0.6, **UNEQUAL)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.6, **UNEQUAL)
     server, memories = states(md.FedDyn(5.0), fed, 12, tmp_path, transport=LossyTransport(A_QUARTER_LOST))
     total = sum((m.h for m in memories.values()), torch.zeros(10).double()) / 10
     assert float((server.h - total).norm()) < 1e-14 < float(total.norm())
 
 
 def test_at_the_optimum_h_is_every_clients_gradient(tmp_path):
-    toy = md.problems.quadratics(5, d=5)
+    toy = md.problems.synthetic_quadratics(5, d=5)
     server, memories = states(md.FedDyn(5.0), federation(toy, 0.4, **UNEQUAL), 300, tmp_path)
     H, b, p = quadratic_parts(toy)
     assert float(server.h.norm()) < 1e-12
@@ -62,7 +62,7 @@ def test_at_the_optimum_h_is_every_clients_gradient(tmp_path):
 
 @pytest.mark.slow
 def test_clients_count_by_their_size():
-    toy = md.problems.quadratics(6, rows=(10, 200), seed=1)
+    toy = md.problems.synthetic_quadratics(6, rows=(10, 200), seed=1)
     H, b, p = quadratic_parts(toy)
     assert float(p.max() / p.min()) > 4
     plain = torch.linalg.solve(mean(H, [1] * 6), mean(b, [1] * 6))
@@ -73,7 +73,7 @@ def test_clients_count_by_their_size():
 
 @pytest.mark.parametrize("steps", quick(1, [5, 50]))
 def test_the_fixed_point_does_not_depend_on_how_well_clients_solve(steps):
-    toy = md.problems.quadratics(4, d=4)
+    toy = md.problems.synthetic_quadratics(4, d=4)
     H, b, p = quadratic_parts(toy)
     # From the optimum with the right h_i nobody moves, however long the descent.
     for i in range(4):
@@ -85,7 +85,7 @@ def test_the_fixed_point_does_not_depend_on_how_well_clients_solve(steps):
 
 
 def test_it_tells_how_far_h_has_drifted(tmp_path):
-    fed = federation(md.problems.quadratics(10), 0.4, **UNEQUAL)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.4, **UNEQUAL)
     server, _ = states(md.FedDyn(), fed, 5, tmp_path)
     assert run(md.FedDyn(), fed, 5).history[-1]["drift"] == pytest.approx(float(server.h.norm()), rel=1e-14)
 

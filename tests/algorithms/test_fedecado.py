@@ -27,7 +27,7 @@ from support.rig import Rig
 from support.toys import LossyTransport
 
 N, LR, STEPS = 5, [0.02, 0.1, 0.05, 0.08, 0.03], [1, 4, 2, 3, 7]
-TOY = md.problems.quadratics(clients=N, d=3, seed=4)
+TOY = md.problems.synthetic_quadratics(clients=N, d=3, seed=4)
 COHORTS = [(0, 1, 2, 3, 4), (1, 3), (0, 2, 4), (4,), (0, 1, 3), (2, 3, 4), (0, 1, 2, 3, 4), (1, 2)]
 UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions.Integers(1, 10)}
 ONE_STEP = 1e9
@@ -380,7 +380,7 @@ def test_without_the_absent_clients_flows_it_does_not_rest():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 8))])
 def test_unequal_quadratics_are_solved_at_40_percent_where_fedavg_is_not(seed):
-    toy = md.problems.quadratics(clients=10, d=20, seed=seed)
+    toy = md.problems.synthetic_quadratics(clients=10, d=20, seed=seed)
     fed = federation(toy, 0.4, **UNEQUAL)
     result = run(md.FedECADO(), fed, 300, seed=seed, eval_every=300)
     assert error(result, toy.x_star) < 1e-8
@@ -389,7 +389,7 @@ def test_unequal_quadratics_are_solved_at_40_percent_where_fedavg_is_not(seed):
 
 @pytest.mark.slow
 def test_a_logistic_regression_is_solved_with_its_default_and_with_delta():
-    toy = md.problems.logistic(clients=10, d=10, mu=0.01, seed=0)
+    toy = md.problems.synthetic_logistic(clients=10, d=10, mu=0.01, seed=0)
     pace = {"lr": md.distributions.Uniform(0.2, 2.0), "epochs": md.distributions.Integers(1, 10)}
     for delta in (0.1, 0.01):
         result = run(md.FedECADO(delta=delta), federation(toy, 0.4, **pace), 150, eval_every=150)
@@ -399,7 +399,7 @@ def test_a_logistic_regression_is_solved_with_its_default_and_with_delta():
 @pytest.mark.slow
 def test_any_scale_of_the_learning_rates():
     """T of about 0.02, as with the paper's learning rates."""
-    toy = md.problems.quadratics(clients=10, d=5, seed=1)
+    toy = md.problems.synthetic_quadratics(clients=10, d=5, seed=1)
     pace = {"lr": md.distributions.Uniform(0.002, 0.01), "epochs": md.distributions.Integers(1, 10)}
     assert error(run(md.FedECADO(), federation(toy, 0.4, **pace), 160, eval_every=160), toy.x_star) < 1e-6
 
@@ -432,7 +432,7 @@ def test_kirchhoffs_sum_is_that_of_all_flows_whatever_is_lost(cohorts, lost):
 @pytest.mark.slow
 def test_lost_replies_leave_the_optimum_where_it_is():
     lost = {(t, 0, (3 * t) % 10): "reply" for t in range(2, 200, 3)}
-    toy = md.problems.quadratics(clients=10, d=5, seed=1)
+    toy = md.problems.synthetic_quadratics(clients=10, d=5, seed=1)
     half = UNEQUAL | {"lr": md.distributions.Uniform(0.01, 0.05)}  # momentum doubles the times
     fed = federation(toy, 0.5, momentum=0.5, **half)
     result = run(md.FedECADO(), fed, 200, eval_every=200, transport=LossyTransport(lost))

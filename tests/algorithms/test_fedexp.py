@@ -13,7 +13,11 @@ RULES = ("official", "paper")
 @pytest.mark.parametrize("participation", [None, 0.6])
 @pytest.mark.parametrize("rule", RULES)
 def test_rounds_by_hand(rule, participation):
-    toy, lr, steps, eps, decay = md.problems.quadratics(5, d=6), [0.1, 0.05, 0.2, 0.1, 0.02], [3, 9, 1, 4, 7], 0.01, 0.9
+    toy = md.problems.synthetic_quadratics(5, d=6)
+    lr = [0.1, 0.05, 0.2, 0.1, 0.02]
+    steps = [3, 9, 1, 4, 7]
+    eps = 0.01
+    decay = 0.9
     fed = federation(toy, participation, lr=lr, steps=steps)
     world = fed.draw(0)
     x = before = torch.zeros(6).double()
@@ -39,7 +43,7 @@ def test_rounds_by_hand(rule, participation):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_the_server_never_steps_short(rule):
-    fed = federation(md.problems.quadratics(10), 0.4, lr=0.05, epochs=md.distributions.Integers(1, 5))
+    fed = federation(md.problems.synthetic_quadratics(10), 0.4, lr=0.05, epochs=md.distributions.Integers(1, 5))
     steps = [row["server_step"] for row in run(md.FedExP(rule=rule), fed, 40).history[1:]]
     assert min(steps) >= 1
     assert max(steps) > 1
@@ -47,7 +51,7 @@ def test_the_server_never_steps_short(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_clients_that_agree_are_averaged_plainly(rule):
-    X, y = md.problems.quadratics(1, d=5).clients[0]
+    X, y = md.problems.synthetic_quadratics(1, d=5).clients[0]
     fed = md.Federation(md.problems.LeastSquares(), clients=[(X, y)] * 4, pace=md.scenarios.Pace(lr=0.1, batch=None))
     got = run(md.FedExP(eps=1e-12, rule=rule), fed, 3)
     assert [row["server_step"] for row in got.history[1:]] == [1, 1, 1]

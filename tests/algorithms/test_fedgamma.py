@@ -12,13 +12,13 @@ UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions
 
 
 def test_without_perturbation_it_is_scaffold():
-    for fed in (digits(), federation(md.problems.quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
+    for fed in (digits(), federation(md.problems.synthetic_quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
         a, b = (run(m, fed, 4, dtype="float64").x for m in (md.FedGAMMA(rho=0), md.SCAFFOLD()))
         assert float((a - b).norm()) < 1e-13 * float(b.norm())
 
 
 def test_rounds_by_hand():
-    toy, lr, steps = md.problems.quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1]
+    toy, lr, steps = md.problems.synthetic_quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1]
     rho, eta = 0.2, 0.8
     H, b, p = quadratic_parts(toy)
     x, c = torch.zeros(5).double(), torch.zeros(5).double()
@@ -41,7 +41,7 @@ def test_rounds_by_hand():
 
 @pytest.mark.parametrize("lossy", [False, True])
 def test_c_is_the_mean_of_all_c(lossy, tmp_path):
-    fed = federation(md.problems.quadratics(10), 0.6, **UNEQUAL)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.6, **UNEQUAL)
     server, memories = states(
         md.FedGAMMA(), fed, 12, tmp_path, transport=LossyTransport(A_QUARTER_LOST if lossy else {})
     )
@@ -52,7 +52,7 @@ def test_c_is_the_mean_of_all_c(lossy, tmp_path):
 
 @pytest.mark.slow
 def test_it_stays_as_near_to_the_optimum_as_the_perturbation_is_long():
-    toy = md.problems.quadratics(5, d=5)
+    toy = md.problems.synthetic_quadratics(5, d=5)
     fed = federation(toy, 0.6, **UNEQUAL)
     far = [error(run(md.FedGAMMA(rho), fed, 100, eval_every=100), toy.x_star) for rho in (0.1, 0.01)]
     assert 5 < far[0] / far[1] < 20

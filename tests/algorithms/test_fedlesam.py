@@ -10,7 +10,7 @@ from support.toys import LossyTransport
 
 
 def test_without_perturbation_it_is_fedavg_bit_for_bit():
-    for fed in (digits(), federation(md.problems.quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
+    for fed in (digits(), federation(md.problems.synthetic_quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
         a, b = (run(m, fed, 5, seed=3) for m in (md.FedLESAM(rho=0), md.FedAvg()))
         assert torch.equal(a.x, b.x)
 
@@ -25,7 +25,10 @@ def test_a_client_that_has_met_no_model_perturbs_nothing():
 
 def test_rounds_by_hand():
     # As the paper has it: the gradient is taken at y + δ, y itself is not perturbed.
-    toy, lr, steps, rho = md.problems.quadratics(6, d=5), [0.1, 0.05, 0.02, 0.1, 0.03, 0.1], [2, 7, 5, 1, 3, 4], 0.3
+    toy = md.problems.synthetic_quadratics(6, d=5)
+    lr = [0.1, 0.05, 0.02, 0.1, 0.03, 0.1]
+    steps = [2, 7, 5, 1, 3, 4]
+    rho = 0.3
     H, b, p = quadratic_parts(toy)
     fed = federation(toy, 0.5, lr=lr, steps=steps)
     x, old = torch.zeros(5).double(), {}
@@ -45,7 +48,7 @@ def test_rounds_by_hand():
 
 
 def test_a_lost_reply_leaves_the_clients_last_model(tmp_path):
-    fed = federation(md.problems.quadratics(3), lr=0.05, steps=2)
+    fed = federation(md.problems.synthetic_quadratics(3), lr=0.05, steps=2)
     lost = {(2, 0, 1): "reply", (2, 0, 2): "request"}
     first = run(md.FedLESAM(), fed, 1).x
     _, memories = states(md.FedLESAM(), fed, 2, tmp_path, transport=LossyTransport(lost))

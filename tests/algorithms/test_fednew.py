@@ -10,8 +10,8 @@ from medley.contract.errors import RecipeError
 from support.oracles import quadratic_parts
 from support.rig import Rig
 
-TOY = md.problems.logistic(clients=5, d=6, mu=1e-1, rows=(20, 60), spread=0.5)
-QUAD = md.problems.quadratics(clients=5, d=6, rows=(8, 30))
+TOY = md.problems.synthetic_logistic(clients=5, d=6, mu=1e-1, rows=(20, 60), spread=0.5)
+QUAD = md.problems.synthetic_quadratics(clients=5, d=6, rows=(8, 30))
 
 
 def test_the_papers_recursion_on_quadratics():
@@ -77,7 +77,7 @@ def test_a_lost_reply_costs_the_balance_for_two_rounds_only():
 
 def test_equal_clients_without_damping_are_newtons_method_in_the_limit_of_no_agreement():
     """ρ → 0, α = 0 and clients alike: y_i = H⁻¹g."""
-    toy = md.problems.logistic(clients=1, d=5, mu=1e-1, rows=(60, 60))
+    toy = md.problems.synthetic_logistic(clients=1, d=5, mu=1e-1, rows=(60, 60))
     fed = md.Federation(toy.problem, clients=toy.clients * 3)
     a, b = (md.run(m, fed, 3, progress=False).x for m in (md.FedNew(1e-9, 0.0), md.Newton()))
     torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)

@@ -147,7 +147,7 @@ SEEDS = range(10)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_unequal_quadratics_are_solved_where_fedavg_is_not(seed, participation, rounds):
     """After half of the rounds the worst of ten seeds was at 4e-11 where all take part, and at 4e-10 where four do."""
-    toy = md.problems.quadratics(clients=10, d=20, seed=seed)
+    toy = md.problems.synthetic_quadratics(clients=10, d=20, seed=seed)
     fed = federation(toy, participation, **UNEQUAL)
     assert error(run(method(), fed, rounds, seed=seed, eval_every=rounds), toy.x_star) < 1e-12
     assert error(run(md.FedAvg(), fed, 60, seed=seed, eval_every=60), toy.x_star) > 0.1
@@ -157,7 +157,7 @@ def test_unequal_quadratics_are_solved_where_fedavg_is_not(seed, participation, 
 @pytest.mark.parametrize("scale", [1.0, 0.1])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_unequal_logistic_regressions_are_solved_at_any_scale_of_the_learning_rates(seed, scale):
-    toy = md.problems.logistic(clients=10, d=10, mu=0.01, seed=seed)
+    toy = md.problems.synthetic_logistic(clients=10, d=10, mu=0.01, seed=seed)
     pace = {"lr": md.distributions.Uniform(0.2 * scale, 2.0 * scale), "epochs": md.distributions.Integers(1, 10)}
     rounds = int(500 / scale)
     result = run(method(), federation(toy, 0.4, **pace), rounds, seed=seed, eval_every=20, target={"grad_norm": 1e-10})
@@ -188,7 +188,7 @@ def test_one_client_alone():
 @pytest.mark.parametrize("where", WHERE)
 def test_long_and_short_descents_together_settle(where):
     """Ran away: a long window along Kirchhoff's sum overshoots the flows of clients with short times."""
-    toy = md.problems.quadratics(clients=6, d=5, seed=1)
+    toy = md.problems.synthetic_quadratics(clients=6, d=5, seed=1)
     pace = md.scenarios.Pace(lr=0.05, epochs=[50, 1, 50, 1, 50, 1], batch=None)
     fed = md.Federation(toy.problem, clients=toy.clients, pace=pace, participation=0.5)
     result = run(method(where), fed, 60, throw=False)
@@ -257,7 +257,7 @@ SLOW = md.devices.Devices(speed=[1000.0] * 5 + [20.0], down=1e9, up=1e9, latency
 
 
 def late(rounds: int, replies: int = 3, **options: Any) -> tuple[Synthetic, md.Result]:
-    toy = md.problems.quadratics(clients=6)
+    toy = md.problems.synthetic_quadratics(clients=6)
     pace = md.scenarios.Pace(lr=md.distributions.Uniform(0.02, 0.1), epochs=md.distributions.Integers(1, 6), batch=None)
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, devices=SLOW, pace=pace)
     policy = md.ReplyPolicy(replies=replies)
@@ -518,7 +518,7 @@ def test_alike_clients_take_the_mean_round():
 )
 def test_times_far_apart_end_at_the_minimum(where, ratio, participation, rounds):
     """Equal times take 100 rounds to 5e-12, a ratio of 100 with half of the clients 900 to 2e-12."""
-    toy = md.problems.quadratics(clients=6, d=5, seed=1)
+    toy = md.problems.synthetic_quadratics(clients=6, d=5, seed=1)
     fed = federation(toy, participation, lr=0.05, epochs=[1, ratio] * 3)
     assert error(run(method(where), fed, rounds, eval_every=rounds), toy.x_star) < 1e-10
 
@@ -527,7 +527,7 @@ def test_times_far_apart_end_at_the_minimum(where, ratio, participation, rounds)
 @pytest.mark.parametrize("participation", [None, 0.5])
 def test_a_run_away_in_one_dimension_is_diverged_and_no_error(where, participation, monkeypatch):
     monkeypatch.setattr(*NO_RETRIES)
-    toy = md.problems.quadratics(clients=4, d=1, seed=1)
+    toy = md.problems.synthetic_quadratics(clients=4, d=1, seed=1)
     pace = md.scenarios.Pace(lr=30, epochs=5, batch=None)
     fed = md.Federation(toy.problem, clients=toy.clients, pace=pace, participation=participation)
     ended = md.run(method(where), fed, 200, eval_every=200, throw=False, progress=False)
@@ -883,7 +883,7 @@ def test_a_node_in_noise_stays_nearer_to_the_minimiser(monkeypatch):
 @pytest.mark.slow
 def test_motion_pays_on_a_valley_where_everybody_takes_part(monkeypatch):
     """Eigenvalues of two decades, exact gradients: a tenth of the error that there is without it, after 60 rounds."""
-    valley = md.problems.quadratics(clients=4, d=8, low=0.05, high=5.0, seed=3)
+    valley = md.problems.synthetic_quadratics(clients=4, d=8, low=0.05, high=5.0, seed=3)
     fed = federation(valley, lr=0.05, epochs=1)
     moving = error(run(method(), fed, 60), valley.x_star)
     monkeypatch.setattr("medley.algorithms.fednorton.NESTEROV", math.inf)
@@ -961,7 +961,7 @@ def test_adam_at_the_clients_is_refused_with_a_remedy():
 
 def test_under_adam_the_minimum_repels_and_steps_do_not_shrink():
     """The reason for the refusal: Adam's first step is η however near x* is, and has a gain of η h/ε at x*."""
-    q, eta, eps = md.problems.quadratics(1, d=6), 1e-3, 1e-8
+    q, eta, eps = md.problems.synthetic_quadratics(1, d=6), 1e-3, 1e-8
     X, _ = q.clients[0]
     h = X.T @ X / len(X)
 

@@ -14,7 +14,7 @@ from support.oracles import error, federation, mean, run, walks
 
 def work(method, **pace):
     """‖a_i‖₁, or Σ lr·a, as client 0 reports it."""
-    toy = md.problems.quadratics(2, d=3)
+    toy = md.problems.synthetic_quadratics(2, d=3)
     world = federation(toy, **pace).draw(0)
     me = world.client(0, 1, engines.choose("seq", world.problem, "cpu"))
     return method.train(me, Model(torch.ones(3, dtype=torch.float64))).work
@@ -48,13 +48,13 @@ def test_the_work_is_the_sum_of_gradient_weights(tau, rho, mu, lr):
 
 @pytest.mark.parametrize("lr_aware", [False, True])
 def test_equal_work_is_fedavg(lr_aware):
-    fed = federation(md.problems.quadratics(10), 0.4, lr=0.05, steps=7, momentum=0.5)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.4, lr=0.05, steps=7, momentum=0.5)
     a, b = (run(m, fed, 5).x for m in (md.FedNova(lr_aware=lr_aware), md.FedAvg()))
     assert float((a - b).norm()) < 1e-14 * float(b.norm()) * 5
 
 
 def test_a_round_by_hand():
-    toy, lr, steps = md.problems.quadratics(3, d=4), [0.1, 0.05, 0.02], [1, 6, 11]
+    toy, lr, steps = md.problems.synthetic_quadratics(3, d=4), [0.1, 0.05, 0.02], [1, 6, 11]
     x = torch.linspace(-1, 1, 4).double()
     D = walks(toy, x, lr, steps)
     for lr_aware, w in ((False, steps), (True, [r * k for r, k in zip(lr, steps, strict=True)])):
@@ -65,7 +65,7 @@ def test_a_round_by_hand():
 
 
 def test_server_momentum_by_hand():
-    toy, lr, steps = md.problems.quadratics(3, d=4), [0.1, 0.05, 0.02], [1, 6, 11]
+    toy, lr, steps = md.problems.synthetic_quadratics(3, d=4), [0.1, 0.05, 0.02], [1, 6, 11]
     fed = federation(toy, lr=lr, steps=steps)
     x, v = torch.zeros(4).double(), torch.zeros(4).double()
     for _ in range(4):
@@ -75,7 +75,7 @@ def test_server_momentum_by_hand():
 
 
 def test_when_aware_of_lr_its_error_is_of_the_order_of_lr():
-    toy = md.problems.quadratics(8, d=6)
+    toy = md.problems.synthetic_quadratics(8, d=6)
     errors = []
     for scale in (1.0, 0.1, 0.01):
         # The fixed point of a full round is affine in x: no need to wait until it is reached.
@@ -95,7 +95,7 @@ def test_when_aware_of_lr_its_error_is_of_the_order_of_lr():
 
 @pytest.mark.slow
 def test_unequal_lr_leave_the_papers_form_far_off():
-    toy = md.problems.quadratics(8)
+    toy = md.problems.synthetic_quadratics(8)
     fed = federation(toy, lr=[0.1, 0.01] * 4, epochs=[3, 8] * 4)
     official, aware = (error(run(md.FedNova(lr_aware=a), fed, 100, eval_every=100), toy.x_star) for a in (False, True))
     assert official > 0.1

@@ -15,7 +15,7 @@ from support.oracles import digits, error
 from support.pairs import quick
 from support.rig import Rig
 
-TOY = md.problems.logistic(clients=5, d=6, mu=1e-2, rows=(15, 40), spread=0.5)
+TOY = md.problems.synthetic_logistic(clients=5, d=6, mu=1e-2, rows=(15, 40), spread=0.5)
 FED = md.Federation(TOY.problem, clients=TOY.clients, f_star=TOY.f_star)
 
 

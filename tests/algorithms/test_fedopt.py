@@ -27,7 +27,7 @@ RULES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_rounds_by_hand(name):
-    toy, (method, second) = md.problems.quadratics(3, d=4), RULES[name]
+    toy, (method, second) = md.problems.synthetic_quadratics(3, d=4), RULES[name]
     x, m, v = np.zeros(4), np.zeros(4), np.full(4, 0.01**2)
     for _ in range(3):
         D = mean(walks(toy, torch.from_numpy(x), LR, STEPS), toy.p).numpy()
@@ -47,7 +47,7 @@ def test_refuses_settings_that_make_no_sense(name, setting):
 
 
 def test_fedadagrad_the_first_step_is_lr_and_later_ones_shrink(tmp_path):
-    fed = federation(md.problems.quadratics(3, d=4), lr=LR, steps=STEPS)
+    fed = federation(md.problems.synthetic_quadratics(3, d=4), lr=LR, steps=STEPS)
     method = md.FedAdagrad(server_lr=0.3, tau=1e-12)
     assert run(method, fed, 1).x.abs().tolist() == pytest.approx([0.3] * 4, rel=1e-6)
     v = [states(method, fed, k, tmp_path / str(k))[0].v for k in range(1, 6)]
@@ -61,14 +61,14 @@ def test_fedadagrad_it_has_no_momentum_unless_told():
 
 def test_fedadam_the_first_step_is_bounded():
     # With v₀ → 0: lr·(1 − β₁)|Δ̄| / √((1 − β₂)Δ̄²), in every coordinate that moves at all.
-    fed = federation(md.problems.quadratics(3, d=4), lr=LR, steps=STEPS)
+    fed = federation(md.problems.synthetic_quadratics(3, d=4), lr=LR, steps=STEPS)
     x = run(md.FedAdam(server_lr=0.3, tau=1e-12), fed, 1).x
     assert x.abs().tolist() == pytest.approx([0.3 * (1 - 0.9) / math.sqrt(1 - 0.99)] * 4, rel=1e-6)
 
 
 @pytest.mark.slow
 def test_fedyogi_v_stays_positive_and_moves_a_little_at_a_time(tmp_path):
-    fed = federation(md.problems.quadratics(3, d=4), lr=LR, steps=STEPS)
+    fed = federation(md.problems.synthetic_quadratics(3, d=4), lr=LR, steps=STEPS)
     method = md.FedYogi(server_lr=0.5)
     v = [states(method, fed, k, tmp_path / str(k))[0].v for k in range(1, 12)]
     assert all(bool((a > 0).all()) for a in v)
@@ -77,7 +77,7 @@ def test_fedyogi_v_stays_positive_and_moves_a_little_at_a_time(tmp_path):
 
 def test_fedyogi_the_first_step_is_adams():
     # From v ≈ 0 Yogi's first v is (1 − β₂)Δ̄², as Adam's.
-    fed = federation(md.problems.quadratics(3, d=4), lr=LR, steps=STEPS)
+    fed = federation(md.problems.synthetic_quadratics(3, d=4), lr=LR, steps=STEPS)
     a, b = (run(m(server_lr=0.3, tau=1e-12), fed, 1).x for m in (md.FedYogi, md.FedAdam))
     assert float((a - b).norm()) < 1e-9
     assert a.abs().tolist() == pytest.approx([0.3 * (1 - 0.9) / math.sqrt(1 - 0.99)] * 4, rel=1e-6)

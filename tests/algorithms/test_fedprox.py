@@ -9,7 +9,7 @@ from support.oracles import digits, federation, mean, quadratic_parts, run
 
 
 def test_without_a_pull_it_is_fedavg_bit_for_bit():
-    for fed in (digits(), federation(md.problems.quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
+    for fed in (digits(), federation(md.problems.synthetic_quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
         a, b = (run(m, fed, 5, seed=3) for m in (md.FedProx(mu=0), md.FedAvg()))
         assert torch.equal(a.x, b.x)
 
@@ -17,7 +17,7 @@ def test_without_a_pull_it_is_fedavg_bit_for_bit():
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_the_anchor_stays_where_the_client_started(steps):
     # y_K − m = (I − lr(H + mu I))^K (x − m), m the minimum of f_i + (mu/2)‖y − x‖²
-    toy, mu, lr = md.problems.quadratics(4, d=6), 0.7, 0.1
+    toy, mu, lr = md.problems.synthetic_quadratics(4, d=6), 0.7, 0.1
     H, b, p = quadratic_parts(toy)
     x = torch.linspace(-1, 1, 6, dtype=torch.float64)
     ends = []
@@ -33,7 +33,7 @@ def test_the_anchor_stays_where_the_client_started(steps):
 
 
 def test_a_strong_pull_holds_clients_back():
-    toy = md.problems.quadratics(4)
+    toy = md.problems.synthetic_quadratics(4)
     x = torch.ones(10, dtype=torch.float64)
     far = [
         float((run(md.FedProx(mu=mu), federation(toy, lr=0.015, steps=200), 1, init=x).x - x).norm())

@@ -13,7 +13,7 @@ UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions
 
 @pytest.mark.parametrize("without", [{"rho": 0.0}, {"blend": 0.0}])
 def test_without_perturbation_it_is_feddyn(without):
-    for fed in (digits(), federation(md.problems.quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
+    for fed in (digits(), federation(md.problems.synthetic_quadratics(5), 0.4, lr=0.1, epochs=3, batch=7)):
         a, b = (run(m, fed, 4, dtype="float64").x for m in (md.FedSpeed(prox=0.5, **without), md.FedDyn(alpha=0.5)))
         assert float((a - b).norm()) < 1e-13 * float(b.norm())
 
@@ -21,7 +21,7 @@ def test_without_perturbation_it_is_feddyn(without):
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_rounds_by_hand(decay):
     # The paper's own variables: ĝ_i, λ, and ŵ_i = w_i − λĝ_i, whose mean is the next model. Decay is part of both g.
-    toy, lr, steps = md.problems.quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1]
+    toy, lr, steps = md.problems.synthetic_quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1]
     rho, blend = 0.2, 0.7
     H, b, p = quadratic_parts(toy)
     lam = [4 * float(p_i) / 0.6 for p_i in p]
@@ -45,7 +45,7 @@ def test_rounds_by_hand(decay):
 
 def test_weight_decay_and_clipping_hold_at_the_perturbed_point():
     # As ρ → 0 the perturbed gradient is the plain one, decay and clipping included.
-    toy = md.problems.quadratics(5, d=5)
+    toy = md.problems.synthetic_quadratics(5, d=5)
     fed = federation(toy, lr=0.1, steps=6, weight_decay=0.3, clip=0.5)
     a, b = run(md.FedSpeed(1e-11, prox=0.5), fed, 5).x, run(md.FedDyn(alpha=0.5), fed, 5).x
     free = run(md.FedDyn(alpha=0.5), federation(toy, lr=0.1, steps=6), 5).x
@@ -54,7 +54,7 @@ def test_weight_decay_and_clipping_hold_at_the_perturbed_point():
 
 @pytest.mark.slow
 def test_it_stays_as_near_to_the_optimum_as_the_perturbation_is_long():
-    toy = md.problems.quadratics(5, d=5)
+    toy = md.problems.synthetic_quadratics(5, d=5)
     fed = federation(toy, 0.6, **UNEQUAL)
     far = [error(run(md.FedSpeed(rho, prox=5.0), fed, 100, eval_every=100), toy.x_star) for rho in (0.1, 0.01)]
     plain = error(run(md.FedAvg(), fed, 100, eval_every=100), toy.x_star)
@@ -63,7 +63,7 @@ def test_it_stays_as_near_to_the_optimum_as_the_perturbation_is_long():
 
 
 def test_lost_messages_do_not_break_the_mean(tmp_path):
-    fed = federation(md.problems.quadratics(10), 0.6, **UNEQUAL)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.6, **UNEQUAL)
     server, memories = states(md.FedSpeed(prox=5.0), fed, 12, tmp_path, transport=LossyTransport(A_QUARTER_LOST))
     total = sum((m.h for m in memories.values()), torch.zeros(10).double()) / 10
     assert float((server.h - total).norm()) < 1e-14 < float(total.norm())

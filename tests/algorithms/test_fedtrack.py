@@ -9,7 +9,7 @@ from medley.runtime import streams
 from medley.testing.faults import Rewired, losing
 from support.oracles import digits, error, federation, mean, quadratic_parts, run
 
-TOY = md.problems.quadratics(clients=4, d=5, rows=(6, 12), seed=3)
+TOY = md.problems.synthetic_quadratics(clients=4, d=5, rows=(6, 12), seed=3)
 
 
 def test_cf5_one_full_batch_step_is_gradient_descent() -> None:

@@ -17,7 +17,7 @@ def unequal(toy, low, high):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_quadratics(seed):
-    toy = md.problems.quadratics(clients=10, d=10, seed=seed)
+    toy = md.problems.synthetic_quadratics(clients=10, d=10, seed=seed)
     fed = unequal(toy, 0.02, 0.1)
     for method in (md.SCAFFOLD(), md.FedDyn(alpha=8.0)):
         result = run(method, fed, 500, seed=seed, eval_every=10, target={"grad_norm": 2e-9})
@@ -30,7 +30,7 @@ def test_quadratics(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_logistic(seed):
-    toy = md.problems.logistic(clients=10, d=10, mu=1e-3, spread=2.0, seed=seed)
+    toy = md.problems.synthetic_logistic(clients=10, d=10, mu=1e-3, spread=2.0, seed=seed)
     fed = unequal(toy, 0.5, 1.5)
     for method in (md.SCAFFOLD(), md.FedDyn(alpha=0.3)):
         result = run(method, fed, 500, seed=seed, eval_every=10, target={"grad_norm": 2e-10})

@@ -84,7 +84,7 @@ def test_it_forgets_less_than_fine_tuning() -> None:
 
 
 def test_it_needs_a_stream_of_classes_and_sensible_settings() -> None:
-    toy = md.problems.quadratics(clients=3)
+    toy = md.problems.synthetic_quadratics(clients=3)
     with pytest.raises(Unsupported, match="LwF needs"):
         go(md.LwF(), md.Federation(toy.problem, clients=toy.clients))
     for settings in ({"lam": -1.0}, {"T": 0.0}):

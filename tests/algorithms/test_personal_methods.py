@@ -15,7 +15,7 @@ from medley.contract.errors import RecipeError
 from medley.participation import Fixed
 from support.pairs import quick
 
-Q = md.problems.quadratics(clients=3, d=4, rows=(6, 10))
+Q = md.problems.synthetic_quadratics(clients=3, d=4, rows=(6, 10))
 
 
 def rows(i: int, n: int = 20) -> tuple[torch.Tensor, torch.Tensor]:

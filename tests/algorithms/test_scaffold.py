@@ -18,7 +18,7 @@ UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("rounds", [1, 7, 20])
 def test_c_is_the_mean_of_everybodys_c(option, rounds, tmp_path):
-    fed = federation(md.problems.quadratics(10), 0.4, **UNEQUAL)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.4, **UNEQUAL)
     server, memories = states(md.SCAFFOLD(option=option), fed, rounds, tmp_path)
     p = fed.draw(0).p
     total = sum((p[i] * m.c for i, m in memories.items()), torch.zeros(10).double())
@@ -28,7 +28,7 @@ def test_c_is_the_mean_of_everybodys_c(option, rounds, tmp_path):
 
 
 def test_lost_messages_do_not_break_it(tmp_path):
-    fed = federation(md.problems.quadratics(10), 0.6, **UNEQUAL)
+    fed = federation(md.problems.synthetic_quadratics(10), 0.6, **UNEQUAL)
     server, memories = states(md.SCAFFOLD(), fed, 12, tmp_path, transport=LossyTransport(A_QUARTER_LOST))
     p = fed.draw(0).p
     total = sum((p[i] * m.c for i, m in memories.items()), torch.zeros(10).double())
@@ -36,7 +36,7 @@ def test_lost_messages_do_not_break_it(tmp_path):
 
 
 def test_at_the_optimum_every_client_knows_its_gradient(tmp_path):
-    toy = md.problems.quadratics(5, d=5)
+    toy = md.problems.synthetic_quadratics(5, d=5)
     server, memories = states(md.SCAFFOLD(), federation(toy, 0.4, **UNEQUAL), 250, tmp_path)
     H, b, _ = quadratic_parts(toy)
     assert float(server.c.norm()) < 1e-12
@@ -46,7 +46,7 @@ def test_at_the_optimum_every_client_knows_its_gradient(tmp_path):
 
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_rounds_by_hand(option):
-    toy, lr, steps, eta = md.problems.quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1], 0.8
+    toy, lr, steps, eta = md.problems.synthetic_quadratics(4, d=5), [0.1, 0.05, 0.02, 0.1], [2, 7, 5, 1], 0.8
     H, b, p = quadratic_parts(toy)
     x, c = torch.zeros(5).double(), torch.zeros(5).double()
     cs = [c] * 4
@@ -63,7 +63,7 @@ def test_rounds_by_hand(option):
 
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_one_step_of_all_data_is_gradient_descent(option):
-    toy = md.problems.quadratics(6, d=5)
+    toy = md.problems.synthetic_quadratics(6, d=5)
     H, b, p = quadratic_parts(toy)
     x = torch.zeros(5).double()
     for _ in range(20):
@@ -73,14 +73,14 @@ def test_one_step_of_all_data_is_gradient_descent(option):
 
 
 def test_the_first_round_is_fedavgs():
-    for fed in (digits(), federation(md.problems.quadratics(10), 0.4, **UNEQUAL)):
+    for fed in (digits(), federation(md.problems.synthetic_quadratics(10), 0.4, **UNEQUAL)):
         a, b = (run(m, fed, 1, dtype="float64").x for m in (md.SCAFFOLD(), md.FedAvg()))
         assert float((a - b).norm()) < 1e-14 * float(b.norm())
 
 
 @pytest.mark.slow
 def test_momentum_decay_and_schedules_keep_the_fixed_point():
-    toy = md.problems.quadratics(5, d=5)
+    toy = md.problems.synthetic_quadratics(5, d=5)
     H, b, p = quadratic_parts(toy)
     wd = 0.2
     x_star = torch.linalg.solve(mean(H, p) + wd * torch.eye(5).double(), mean(b, p))

@@ -78,7 +78,7 @@ SECOND = [
 
 @pytest.mark.parametrize("method", quick(3, SECOND), ids=str)
 def test_all_find_the_optimum_and_stay(method):
-    toy = md.problems.logistic(clients=6, d=6, mu=1e-1, spread=0.5)
+    toy = md.problems.synthetic_logistic(clients=6, d=6, mu=1e-1, spread=0.5)
     fed = md.Federation(toy.problem, clients=toy.clients)
     result = md.run(method, fed, 400, target={"grad_norm": 1e-10}, eval_every=5, progress=False)
     stay = md.run(method, fed, 3, init=toy.x_star, progress=False)
@@ -87,7 +87,7 @@ def test_all_find_the_optimum_and_stay(method):
 
 
 def test_fednl_pp_learns_with_whoever_is_there():
-    toy = md.problems.logistic(clients=6, d=5, mu=1e-1, spread=0.5)
+    toy = md.problems.synthetic_logistic(clients=6, d=5, mu=1e-1, spread=0.5)
     fed = md.Federation(toy.problem, clients=toy.clients, participation=0.5)
     result = md.run(md.FedNL(mode="pp"), fed, 150, target={"grad_norm": 1e-10}, eval_every=5, progress=False)
     assert error(result, toy.x_star) < 1e-8
@@ -95,7 +95,7 @@ def test_fednl_pp_learns_with_whoever_is_there():
 
 def test_fednl_pp_that_begins_with_everyone_by_hand():
     """H_i, l_i and g_i of all clients at x₀, then steps with them, and a rank-one lesson of those that take part."""
-    toy = md.problems.logistic(clients=6, d=5, mu=1e-1, spread=0.5, rows=(20, 20))
+    toy = md.problems.synthetic_logistic(clients=6, d=5, mu=1e-1, spread=0.5, rows=(20, 20))
     fed = md.Federation(toy.problem, clients=toy.clients, participation=0.5)
     world, eye = fed.draw(0), torch.eye(5).double()
     f = [world.problem.bind(*world.clients.rows.of(0, i)) for i in range(6)]
@@ -121,7 +121,7 @@ def test_fednl_pp_that_begins_with_everyone_by_hand():
 
 def test_sh13_one_client_is_exact_newton():
     """SH-13: M = 1 makes GIANT Newton; so do clients whose Hessians are the same."""
-    toy = md.problems.logistic(clients=1, d=5, mu=1e-2, rows=(60, 60))
+    toy = md.problems.synthetic_logistic(clients=1, d=5, mu=1e-2, rows=(60, 60))
     for clients in (toy.clients, toy.clients * 4):
         fed = md.Federation(toy.problem, clients=clients)
         a, b = (md.run(m, fed, 4, progress=False).x for m in (md.GIANT(), md.Newton()))
@@ -131,7 +131,7 @@ def test_sh13_one_client_is_exact_newton():
 @pytest.mark.parametrize("method", [md.Newton(), md.FedNL(), md.FedNL(mode="plain"), md.FedNL(mode="pp")], ids=str)
 def test_a_quadratic_takes_one_step(method):
     """SH-15: with whole Hessians sent once, least squares are done in one step (under "pp" in the round after)."""
-    toy = md.problems.quadratics(clients=5, d=6)
+    toy = md.problems.synthetic_quadratics(clients=5, d=6)
     fed = md.Federation(toy.problem, clients=toy.clients)
     assert (
         error(md.run(method, fed, 2 if method.settings().get("mode") == "pp" else 1, progress=False), toy.x_star)
@@ -141,7 +141,7 @@ def test_a_quadratic_takes_one_step(method):
 
 def test_sh15_fednl_learns_the_hessian_and_its_mean_is_the_servers():
     """SH-15: ‖H_i − ∇²f_i‖² shrinks by 1 − 1/n at least, ends at the Hessian of x*, and H = Σ p_i H_i under 8 bits."""
-    toy = md.problems.logistic(clients=4, d=5, mu=1e-1, spread=0.5)
+    toy = md.problems.synthetic_logistic(clients=4, d=5, mu=1e-1, spread=0.5)
     rig = Rig(md.FedNL(init="zero"), toy)
     rig.host.codec = Quantise(8)
     for _ in range(40):
@@ -157,7 +157,7 @@ def test_sh15_fednl_learns_the_hessian_and_its_mean_is_the_servers():
 @pytest.mark.slow
 def test_sh17_heavy_ball_is_stable_just_below_its_bound():
     """SH-17: on a quadratic iff lr·λ_max < 2(1 + m)."""
-    toy = md.problems.quadratics(clients=3, d=4)
+    toy = md.problems.synthetic_quadratics(clients=3, d=4)
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
     rig = Rig(md.AGD(), toy)
     H = sum(p * rig.client(i, 1).problem.hessian(toy.x_star) for i, p in rig.sim.p.items())
@@ -173,7 +173,7 @@ def test_sh17_heavy_ball_is_stable_just_below_its_bound():
 
 def test_sh18_newton_is_quadratic_at_the_end():
     """SH-18: e_{t+1}/e_t² stays bounded."""
-    toy = md.problems.logistic(clients=5, d=5, mu=1e-2)
+    toy = md.problems.synthetic_logistic(clients=5, d=5, mu=1e-2)
     errors = []
     fed = md.Federation(toy.problem, clients=toy.clients)
     for rounds in range(3, 7):
@@ -185,7 +185,7 @@ def test_sh18_newton_is_quadratic_at_the_end():
 
 @pytest.mark.parametrize("method", [md.LBFGS(), md.GIANT(), md.FedNL()], ids=str)
 def test_eight_bits_find_the_same_optimum_for_an_eighth_of_the_bytes(method):
-    toy = md.problems.logistic(clients=5, d=30, rows=(60, 80), mu=1e-1, spread=0.5)
+    toy = md.problems.synthetic_logistic(clients=5, d=30, rows=(60, 80), mu=1e-1, spread=0.5)
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
     runs = [md.run(method, fed, 150, codec=c, target={"gap": 1e-9}, progress=False) for c in (None, Delta())]
     assert [r.status.outcome for r in runs] == ["target", "target"]

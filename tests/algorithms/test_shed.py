@@ -87,7 +87,7 @@ def picture(rig: Rig, i: int):
 
 @pytest.mark.parametrize("rows", [(20, 40), (3, 5)])
 def test_sh_1_2_11_pictures_are_above_and_exact_at_the_rank(rows):
-    toy = md.problems.logistic(4, d=8, mu=0.01, rows=rows)
+    toy = md.problems.synthetic_logistic(4, d=8, mu=0.01, rows=rows)
     rig = Rig(SHED(renewal="once"), toy)
     x = rig.s.x
     H = [rig.client(i, 1).problem.hessian(x) for i in range(4)]
@@ -138,7 +138,7 @@ def test_sh_3_least_squares_contract_as_theorem_3_says(rows):
 
 
 def test_sh_2_eight_bits_are_above_where_that_is_asked_for():
-    toy, least = md.problems.logistic(4, d=8, mu=0.01, rows=(20, 40)), {True: [], False: []}
+    toy, least = md.problems.synthetic_logistic(4, d=8, mu=0.01, rows=(20, 40)), {True: [], False: []}
     for above in least:
         rig = Rig(SHED(renewal="once", pairs=2, bits=8, above=above), toy)
         H = [rig.client(i, 1).problem.hessian(rig.s.x) for i in range(4)]
@@ -205,7 +205,7 @@ def test_sh_6_theorem_1_and_corollary_2_rho_star_is_the_best_choice(q):
 
 @pytest.mark.parametrize(("rho", "alpha", "least"), [("lambda", 0.49, 1.0), ("star", 0.1, 0.5)])
 def test_sh_4_5_steps_that_armijo_accepts_on_quadratics(rho, alpha, least):
-    toy = md.problems.quadratics(6, d=8)
+    toy = md.problems.synthetic_quadratics(6, d=8)
     run = md.run(
         SHED(rho=rho, search="armijo", alpha=alpha), md.Federation(toy.problem, clients=toy.clients), 8, progress=False
     )
@@ -214,7 +214,7 @@ def test_sh_4_5_steps_that_armijo_accepts_on_quadratics(rho, alpha, least):
 
 @pytest.mark.parametrize("option", quick(3, ALONE))
 def test_sh_7_every_option_alone_goes_down_to_the_optimum(option):
-    toy = md.problems.logistic(6, d=8, mu=1e-2, rows=(10, 40))
+    toy = md.problems.synthetic_logistic(6, d=8, mu=1e-2, rows=(10, 40))
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
     run = md.run(SHED(**ALONE[option]), fed, 60, target={"grad_norm": 1e-9}, progress=False)
     assert run.status.outcome == "target"
@@ -238,7 +238,7 @@ def test_fast_is_fast():
 
 
 def test_differences_make_the_new_hessian_of_the_old_one():
-    toy = md.problems.logistic(3, d=8, mu=0.01, rows=(20, 40))
+    toy = md.problems.synthetic_logistic(3, d=8, mu=0.01, rows=(20, 40))
     rig = Rig(SHED(renewal="periodic", period=6, difference=True, pairs=3), toy)
     for _ in range(6):
         before = rig().x
@@ -268,7 +268,7 @@ def test_clients_that_miss_a_fifth_of_the_rounds_cost_half_as_many_more_at_most(
 
 @pytest.mark.parametrize("method", quick(1, [SHED(pairs=2), SHED.fast()]), ids=["paper", "fast"])
 def test_lost_requests_and_replies_leave_both_ends_in_step(method):
-    toy = md.problems.logistic(6, d=8, mu=1e-2, rows=(10, 40))
+    toy = md.problems.synthetic_logistic(6, d=8, mu=1e-2, rows=(10, 40))
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
     lost = {
         (t, e, i): ("request", "reply")[(t + i + e) % 2]
@@ -320,7 +320,7 @@ def test_separable_rows_without_a_ridge_have_no_minimiser(method):
 
 def test_sh_9_pairs_are_sent_once_and_bytes_are_what_travels():
     d, M = 8, 6
-    toy = md.problems.logistic(M, d=d, mu=1e-2, rows=(10, 40))
+    toy = md.problems.synthetic_logistic(M, d=d, mu=1e-2, rows=(10, 40))
     pairs = (0, 1, 2, 3, 5, 9)
     pace = md.scenarios.Pace(pairs=pairs)
     fed = md.Federation(toy.problem, clients=toy.clients, pace=pace)
@@ -353,7 +353,7 @@ def test_sh_12_a_run_sends_what_the_rayleigh_channel_draws():
 
 
 def test_sh_10_all_pairs_of_every_hessian_are_newtons_method():
-    toy = md.problems.logistic(5, d=7, mu=1e-2, rows=(10, 40))
+    toy = md.problems.synthetic_logistic(5, d=7, mu=1e-2, rows=(10, 40))
     fed = md.Federation(toy.problem, clients=toy.clients)
     p = fed.draw(0).p
     f = Rig(SHED(), toy)
@@ -368,7 +368,7 @@ def test_sh_10_all_pairs_of_every_hessian_are_newtons_method():
 
 
 def test_montdec_forgets():
-    toy = md.problems.logistic(4, d=8, mu=1e-2, rows=(10, 40))
+    toy = md.problems.synthetic_logistic(4, d=8, mu=1e-2, rows=(10, 40))
     rig = Rig(md.MontDec(pairs=2), toy)
     for _ in range(4):
         rig()

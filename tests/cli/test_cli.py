@@ -655,7 +655,7 @@ def test_names_in_a_folder_move_no_cursor(file, tmp_path):
 @pytest.mark.slow
 def test_the_seed_of_a_private_run_is_shown_nowhere_and_its_folder_is_its_owners(tmp_path, caplog):
     pytest.importorskip("dp_accounting")
-    q = md.problems.quadratics(clients=3, d=2)
+    q = md.problems.synthetic_quadratics(clients=3, d=2)
     fed = md.Federation(q.problem, clients=q.clients, weights="uniform")
     folder = tmp_path / "a"
     seed = 7654321

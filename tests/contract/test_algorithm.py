@@ -72,7 +72,7 @@ def slipped(how: str) -> Algorithm[Any, Any]:
     ],
 )
 def test_slips_of_a_method_are_told_in_its_own_words(how: str, said: str) -> None:
-    toy = md.problems.quadratics(clients=3, d=3)
+    toy = md.problems.synthetic_quadratics(clients=3, d=3)
     with pytest.raises(md.MedleyError, match=said):
         md.run(slipped(how), md.Federation(toy.problem, clients=toy.clients), 2, progress=False)
 
@@ -84,7 +84,7 @@ def test_a_method_that_is_no_dataclass_is_told_so() -> None:
 
         def round(self, s: Server, clients: Any) -> None: ...
 
-    toy = md.problems.quadratics(clients=3, d=3)
+    toy = md.problems.synthetic_quadratics(clients=3, d=3)
     with pytest.raises(TypeError, match=r"class Forgot: write @dataclass\(frozen=True\) above it"):
         md.run(Forgot(), md.Federation(toy.problem, clients=toy.clients), 2, progress=False)
 

@@ -12,7 +12,7 @@ from medley.contract import messages
 from medley.contract.message import Message
 from support.rig import Rig
 
-TOY = md.problems.logistic(clients=4, d=5, mu=0.1)
+TOY = md.problems.synthetic_logistic(clients=4, d=5, mu=0.1)
 
 
 @pytest.mark.parametrize("ids", [(0, 1, 2, 3), (1, 3)])

@@ -62,7 +62,7 @@ class Wanting(Algorithm[Server]):
 
 
 def test_a_refusal_says_the_sentence_of_the_need() -> None:
-    toy = md.problems.logistic(clients=2)
+    toy = md.problems.synthetic_logistic(clients=2)
     fed = md.Federation(toy.problem, clients=toy.clients, participation=0.5)
     lacking = [
         Need.STREAM,
@@ -88,6 +88,6 @@ def test_a_refusal_says_the_sentence_of_the_need() -> None:
 
 
 def test_an_unknown_word_of_the_hyper_parameters_is_refused_by_the_run() -> None:
-    toy = md.problems.logistic(clients=2)
+    toy = md.problems.synthetic_logistic(clients=2)
     with pytest.raises(md.RecipeError, match="Did you mean 'hessian'"):
         md.run(Wanting("hessians"), md.Federation(toy.problem, clients=toy.clients), 1)

@@ -203,9 +203,9 @@ FLAGS: dict[str, Callable[[Any], object]] = {
     "sparse": lambda v: md.datasets.svmlight("a9a", sparse=v),
     "ignore_index": lambda v: md.problems.Network(torch.nn.Linear(2, 2), ignore_index=v),
     "name": lambda v: md.datasets.Dataset(torch.ones(2, 1), torch.ones(2), name=v),
-    "progress": lambda v: md.compare([md.FedAvg()], md.problems.quadratics(clients=2), progress=v),
-    "grid": lambda v: md.tune(md.FedAvg(), md.problems.quadratics(clients=2), grid=v),
-    "metric": lambda v: md.tune(md.FedAvg(), md.problems.quadratics(clients=2), {"lr": [1.0]}, metric=v),
+    "progress": lambda v: md.compare([md.FedAvg()], md.problems.synthetic_quadratics(clients=2), progress=v),
+    "grid": lambda v: md.tune(md.FedAvg(), md.problems.synthetic_quadratics(clients=2), grid=v),
+    "metric": lambda v: md.tune(md.FedAvg(), md.problems.synthetic_quadratics(clients=2), {"lr": [1.0]}, metric=v),
 }
 
 

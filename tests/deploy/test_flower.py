@@ -55,7 +55,7 @@ def assert_same(a: md.Result, b: md.Result) -> None:
 
 
 def federation() -> md.Federation:
-    q = md.problems.quadratics(clients=5, d=6)
+    q = md.problems.synthetic_quadratics(clients=5, d=6)
     pace = md.scenarios.Pace(lr=[0.02, 0.05, 0.1, 0.03, 0.08], epochs=[1, 3, 2, 1, 2], batch=4)
     return md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.6)
 
@@ -114,7 +114,7 @@ def test_clients_keep_two_versions_and_go_back_to_the_acknowledged_one(tmp_path:
 
 def test_a_node_that_is_down_is_a_lost_reply(tmp_path: Path) -> None:
     """What the silent client remembered in that round is rolled back, as for a reply lost in one process."""
-    fed = md.Federation(federation().problem, clients=md.problems.quadratics(clients=5, d=6).clients)
+    fed = md.Federation(federation().problem, clients=md.problems.synthetic_quadratics(clients=5, d=6).clients)
     transport = FlowerInProcess(tmp_path)
 
     def down(row: dict[str, Any]) -> None:

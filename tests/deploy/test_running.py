@@ -34,7 +34,7 @@ folder, resume, kill, readmit = pathlib.Path(sys.argv[1]), sys.argv[2] == "1", i
 folder.mkdir(exist_ok=True)
 (folder / "flower.json").write_text("{}")
 Events(folder, listen=False).add("app", pid=os.getpid())
-q = md.problems.quadratics(clients=3, d=4)
+q = md.problems.synthetic_quadratics(clients=3, d=4)
 def stop(row):
     if row["round"] == kill:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -95,7 +95,7 @@ def test_a_killed_app_goes_on_by_itself_to_the_digest_of_the_undisturbed_run(tmp
     assert local.started == [(False, ""), (True, ""), (True, "")]
     assert sum("has died; continuing from the last checkpoint" in line for line in said) == 2
     assert sum(bool(re.search(r"round \d: 3 of 3 answers", line)) for line in said) >= 8
-    q = md.problems.quadratics(clients=3, d=4)
+    q = md.problems.synthetic_quadratics(clients=3, d=4)
     whole = md.run(md.SCAFFOLD(), md.Federation(q.problem, clients=q.clients), 8)
     assert md.Result.load(tmp_path / "run").digest == whole.digest
 

@@ -13,7 +13,7 @@ from support import made_up_runs as made_up
 
 
 def federation(**more: object) -> md.Federation:
-    q = md.problems.quadratics(clients=5, d=4, rows=(6, 10))
+    q = md.problems.synthetic_quadratics(clients=5, d=4, rows=(6, 10))
     return md.Federation(q.problem, clients=q.clients, **more)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from medley.contract.algorithm import Algorithm
 from medley.experiments.sweep import OWN_OPTIONS, Sweep
 from support.pairs import quick
 
-TOY = md.problems.quadratics(clients=3)
+TOY = md.problems.synthetic_quadratics(clients=3)
 METHODS: dict[str, Algorithm[Any, Any]] = {"b": md.FedAvg(), "a": md.FedProx()}
 
 

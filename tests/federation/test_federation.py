@@ -423,8 +423,8 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "run(device='gpu'): torch finds no such device here; leave device= out, or take 'cpu'",
         "run(engine=None): must be text such as 'auto'",
         "run(checkpoint=3): must be text such as 'runs/a', a pathlib.Path, or None",
-        "run(metrics=[<built-in function len>]): must be a table such as {'top3': (function, 'max')}, a list, each text "
-        "such as 'auroc', or None",
+        "run(metrics=[<built-in function len>]): must be a table such as {'top3': (function, 'max')}, a list, each "
+        "text such as 'auroc', or None",
         "run(on_round=3): must be a function, or None",
         "run(target={'loss': 'low'}): must be a finite number",
         "run(evaluate_on=...) has no 'train'. It knows: test, validation.",

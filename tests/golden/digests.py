@@ -124,7 +124,7 @@ def places() -> dict[str, dict[str, Any]]:
     for n in (5, 8, 4, 7, 6):
         y = torch.randint(3, (n,), generator=g)
         clients.append((torch.randn(n, 4, generator=g, dtype=torch.float64) + y[:, None], y))
-    q = md.problems.quadratics(clients=5, d=6, rows=(6, 10))
+    q = md.problems.synthetic_quadratics(clients=5, d=6, rows=(6, 10))
     coming = []
     for n in (9, 12, 8, 11, 10):
         y = torch.arange(n) % 4

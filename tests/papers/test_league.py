@@ -53,7 +53,7 @@ def league(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
 
 @pytest.mark.parametrize("name", quick(1, ["FedAvg", "SCAFFOLD", "FedDyn"]))
 def test_a_control_is_judged_by_the_average_of_its_methods_models(league: dict[str, Any], name: str) -> None:
-    toy = md.problems.quadratics(clients=4)
+    toy = md.problems.synthetic_quadratics(clients=4)
     method, control = (league["entrants"].ENTRANTS[n].method for n in (name, f"{name} averaged"))
     for share in (1.0, 0.25):
         fed = md.Federation(toy.problem, clients=toy.clients, pace=md.scenarios.Pace(lr=0.05), participation=share)

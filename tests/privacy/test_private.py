@@ -347,7 +347,7 @@ COUNTING = [
 @pytest.mark.parametrize("method", quick(4, [*COUNTING, md.FedNorton(flows="client"), md.SCAFFOLD()]), ids=repr)
 def test_without_noise_and_bound_it_is_the_method_itself(method: Algorithm[Any, Any]) -> None:
     """With everyone there, no noise and a wide bound, x is that of the plain run up to rounding."""
-    toy = md.problems.logistic(clients=6)
+    toy = md.problems.synthetic_logistic(clients=6)
     fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
     plain = md.run(method, fed, rounds=5, progress=False)
     private = md.run(md.Private(method, noise=0.0, clip=1e6), fed, rounds=5, progress=False)
@@ -369,7 +369,7 @@ def test_count_is_the_expected_one() -> None:
 @pytest.mark.slow
 def test_noise_on_the_times_of_a_circuit() -> None:
     """FedNorton under noise that outweighs T_i: the run goes on with a finite model, and S moves."""
-    toy = md.problems.logistic(clients=6)
+    toy = md.problems.synthetic_logistic(clients=6)
     fed = md.Federation(toy.problem, clients=toy.clients, weights="uniform")
     bounds = {"flow": 0.1, "u": 0.1, "T": 9.0, "rate": 9.0, "changed": 1.0, "size": 1.0}
     shares = []

@@ -38,7 +38,7 @@ def served(folder: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "<b>run</b>"
-    q = md.problems.quadratics(clients=5, d=4)
+    q = md.problems.synthetic_quadratics(clients=5, d=4)
     policy = md.ReplyPolicy(faulty="drop")
     fed = md.Federation(q.problem, clients=q.clients, f_star=q.f_star)
     fed.run(md.FedAvg(), 12, checkpoint=folder, transport=Lossy(loss=0.2, corrupt=0.1), reply_policy=policy)

@@ -72,7 +72,7 @@ def test_a_copy_that_is_not_installed_runs_saves_and_resumes(monkeypatch: pytest
     said = CliRunner().invoke(app, ["doctor"])
     assert said.exit_code == 2
     assert "Medley is not installed" in " ".join(said.output.split())
-    q = md.problems.quadratics(clients=3, d=2)
+    q = md.problems.synthetic_quadratics(clients=3, d=2)
     fed = md.Federation(q.problem, clients=q.clients)
     whole = md.run(md.FedNorton(), fed, 4, progress=False)
     md.run(md.FedNorton(), fed, 2, progress=False, checkpoint=tmp_path / "run")

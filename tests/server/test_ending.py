@@ -81,7 +81,7 @@ def test_a_run_with_three_rows_diverges_too():
 
 
 def test_a_run_that_ends_lost_says_so_in_result_and_table_and_raises() -> None:
-    toy = md.problems.quadratics(clients=4, d=5, high=5.0, seed=0)
+    toy = md.problems.synthetic_quadratics(clients=4, d=5, high=5.0, seed=0)
     fed = md.Federation(toy.problem, clients=toy.clients, pace=md.scenarios.Pace(lr=0.6, steps=3, batch=None))
     result = md.run(md.FedAvg(), fed, 6, throw=False, progress=False)
     assert math.isfinite(result.summary["loss"])

@@ -279,7 +279,7 @@ def test_a_run_that_reached_its_target_left_a_checkpoint(whole: Result, tmp_path
 
 @pytest.mark.slow
 def test_targets_on_the_gradient_the_gap_and_the_accuracy():
-    syn = md.problems.quadratics(clients=3, d=4, seed=1)
+    syn = md.problems.synthetic_quadratics(clients=3, d=4, seed=1)
     fed = md.Federation(
         syn.problem, clients=syn.clients, f_star=syn.f_star, pace=md.scenarios.Pace(lr=0.1, batch=None, epochs=1)
     )

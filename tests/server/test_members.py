@@ -28,7 +28,7 @@ IDS = ["FedAvg", "SCAFFOLD", "FedNorton", "FedNorton of sums", "ACE", "CA2FL"]
 
 def federation(ids: list[int] | None = None, membership: Any = CHANGES, **options: Any) -> tuple[md.Federation, Any]:
     """Quadratics of five clients that differ in rows, learning rate and epochs, or of some of them without changes."""
-    q = md.problems.quadratics(clients=5, d=6, rows=(6, 20))
+    q = md.problems.synthetic_quadratics(clients=5, d=6, rows=(6, 20))
     kept = range(5) if ids is None else ids
     pace = md.scenarios.Pace(lr=[LR[i] for i in kept], epochs=[EPOCHS[i] for i in kept], batch=None)
     data = [q.clients[i] for i in kept]
@@ -113,7 +113,7 @@ def test_fedavg_after_the_last_change_is_fedavg_among_the_members(tmp_path: Path
 
 @pytest.mark.slow
 def test_shed_goes_on_with_the_pairs_of_the_members() -> None:
-    toy = md.problems.logistic(clients=5, d=8, mu=1e-3)
+    toy = md.problems.synthetic_logistic(clients=5, d=8, mu=1e-3)
     for method in (md.SHED(pairs=2), md.SHED.fast(pairs=2)):
         fed = md.Federation(toy.problem, clients=toy.clients, membership=CHANGES)
         best = md.Federation(toy.problem, clients=[toy.clients[i] for i in (0, 3, 4)]).run(md.Newton(), 12)
@@ -252,14 +252,14 @@ def test_members_are_asked_for_a_few_times_a_round_whatever_the_number_of_client
     calls = []
     for n in (10, 40):
         members = Counted(False)
-        q = md.problems.quadratics(clients=n, d=2)
+        q = md.problems.synthetic_quadratics(clients=n, d=2)
         md.Federation(q.problem, clients=q.clients, membership=members).run(md.FedAvg(), 3)
         calls.append(members.calls)
     assert calls[0] == calls[1] < 40
 
 
 def test_few_sets_of_members_are_held() -> None:
-    q = md.problems.quadratics(clients=30, d=2)
+    q = md.problems.synthetic_quadratics(clients=30, d=2)
     fed = md.Federation(q.problem, clients=q.clients, membership=Counted(True))
     sim = fed.draw(0)
     evaluator = sim.evaluator(eval_rows=60)

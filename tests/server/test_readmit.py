@@ -22,7 +22,7 @@ def state(folder: Path, method: Any) -> tuple[Any, dict[int, Any]]:
 
 
 def federation(participation: float | None = None) -> tuple[md.Federation, Any]:
-    q = md.problems.quadratics(clients=5, d=6)
+    q = md.problems.synthetic_quadratics(clients=5, d=6)
     pace = md.scenarios.Pace(lr=[0.02, 0.05, 0.1, 0.03, 0.08], epochs=[1, 3, 2, 1, 2], batch=None)
     return md.Federation(q.problem, clients=q.clients, pace=pace, participation=participation), q
 
@@ -65,7 +65,7 @@ def test_fednortons_sum_is_that_of_the_flows(flows: str, tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [md.SHED(pairs=2), md.SHED.fast(pairs=2)], ids=["paper", "fast"])
 def test_shed_forgets_the_pairs_and_reaches_the_optimum(method: Any, tmp_path: Path) -> None:
-    toy = md.problems.logistic(clients=5, d=8, mu=1e-3)
+    toy = md.problems.synthetic_logistic(clients=5, d=8, mu=1e-3)
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
     fed.run(method, 6, checkpoint=tmp_path)
     r = fed.run(method, 60, resume=tmp_path, readmit=[4], target={"gap": 1e-10})

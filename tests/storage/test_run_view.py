@@ -20,7 +20,7 @@ from medley.transports import Lossy
 
 
 def federation(n: int = 6) -> md.Federation:
-    q = md.problems.quadratics(clients=n, d=4)
+    q = md.problems.synthetic_quadratics(clients=n, d=4)
     return md.Federation(q.problem, clients=q.clients)
 
 
@@ -94,7 +94,7 @@ def test_lost_and_refused_clients_are_counted_and_named(tmp_path: Path, caplog: 
 
 
 def test_a_client_that_is_waited_for_is_late(tmp_path: Path) -> None:
-    q = md.problems.quadratics(clients=4, d=4)
+    q = md.problems.synthetic_quadratics(clients=4, d=4)
     slow = md.devices.Devices(speed=[1000.0] * 3 + [0.5])
     fed = md.Federation(q.problem, clients=q.clients, devices=slow)
     fed.run(md.FedBuff(), 3, checkpoint=tmp_path, reply_policy=md.ReplyPolicy(replies=3))
@@ -106,7 +106,7 @@ def test_a_client_that_is_waited_for_is_late(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_run_that_was_killed_says_how_it_goes_on(tmp_path: Path) -> None:
-    q = md.problems.quadratics(clients=3, d=4)
+    q = md.problems.synthetic_quadratics(clients=3, d=4)
     fed = md.Federation(q.problem, clients=q.clients)
 
     def run_until_killed() -> None:
@@ -128,7 +128,7 @@ def test_a_run_that_was_killed_says_how_it_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system does not say when a process began")
 def test_a_number_that_is_another_process_by_now_is_no_run(tmp_path: Path) -> None:
-    q = md.problems.quadratics(clients=2, d=3)
+    q = md.problems.synthetic_quadratics(clients=2, d=3)
     md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 2, checkpoint=tmp_path / "run")
     file = tmp_path / "run" / "events.jsonl"
     records = [e for e in events.read(tmp_path / "run") if e["event"] != "end"]
@@ -142,7 +142,7 @@ def test_a_number_that_is_another_process_by_now_is_no_run(tmp_path: Path) -> No
 
 def test_a_deployed_run_that_stopped_names_its_own_command_and_one_that_starts_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    q = md.problems.quadratics(clients=2, d=3)
+    q = md.problems.synthetic_quadratics(clients=2, d=3)
     md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), 2, checkpoint=folder)
     records = [e | ({"pid": 0} if "pid" in e else {}) for e in events.read(folder) if e["event"] != "end"]
     (folder / "events.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in records))

@@ -12,7 +12,7 @@ from medley.contract.algorithm import Algorithm
 from medley.storage.result import Result
 from support.oracles import quadratic_parts, walk
 
-Q = md.problems.quadratics(clients=6, rows=(8, 30))
+Q = md.problems.synthetic_quadratics(clients=6, rows=(8, 30))
 DEVICES = md.devices.Devices(speed=[1000.0, 900.0, 700.0, 400.0, 150.0, 60.0], down=1e9, up=1e9, latency=0.01)
 LR = 0.05
 STEPS = 3

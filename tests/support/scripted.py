@@ -65,7 +65,7 @@ class Script(Algorithm[Server, Memory]):
 
 
 def federation(clients: int = 6) -> md.Federation:
-    q = md.problems.quadratics(clients=clients, d=5)
+    q = md.problems.synthetic_quadratics(clients=clients, d=5)
     pace = md.scenarios.Pace(lr=0.05, epochs=2, batch=4)
     return md.Federation(q.problem, clients=q.clients, pace=pace)
 

@@ -17,8 +17,8 @@ LR = [0.02, 0.1, 0.05, 0.08, 0.03]
 STEPS = [1, 4, 2, 3, 7]
 """Clients, their learning rates and their steps. No two have the same time T_i."""
 
-TOY = md.problems.quadratics(clients=N, d=3, seed=4)
-EIGHT = md.problems.quadratics(clients=8, d=6, seed=5)
+TOY = md.problems.synthetic_quadratics(clients=N, d=3, seed=4)
+EIGHT = md.problems.synthetic_quadratics(clients=8, d=6, seed=5)
 UNEQUAL = {"lr": md.distributions.Uniform(0.02, 0.1), "epochs": md.distributions.Integers(1, 10)}
 WHERE = ["server", "client"]
 """Who keeps the flows."""

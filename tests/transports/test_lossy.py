@@ -22,7 +22,7 @@ from medley.transports import InProcess, Lossy, Processes
 from support.pairs import quick
 from support.toys import Toy, federation
 
-QUADRATICS = md.problems.quadratics(clients=10)
+QUADRATICS = md.problems.synthetic_quadratics(clients=10)
 TRYING = md.ReplyPolicy(retries=60)
 
 
@@ -137,7 +137,7 @@ def test_a_fifth_of_all_replies_lost_leaves_the_limit(name: str, tmp_path: Path)
     assert 0.15 < sum(silent) / len(silent) < 0.25
 
 
-CURVED = md.problems.logistic(clients=10, mu=1e-3)
+CURVED = md.problems.synthetic_logistic(clients=10, mu=1e-3)
 SHEDS = {
     "SHED": (md.SHED(pairs=1), None),
     "above": (md.SHED(pairs=1, bits=8, above=True), None),

@@ -253,7 +253,7 @@ PROGRAM = """
 import multiprocessing, time, torch, medley as md
 from medley.transports import Processes
 torch.set_num_threads(1)
-q = md.problems.quadratics(clients=6, d=5)
+q = md.problems.synthetic_quadratics(clients=6, d=5)
 fed = md.Federation(q.problem, clients=q.clients)
 def tell(row):
     if row["round"] == 2:

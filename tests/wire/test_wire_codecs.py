@@ -133,7 +133,7 @@ def test_settings_that_make_no_sense(make):
         make()
 
 
-TOY = md.problems.quadratics(clients=5, d=20, rows=(20, 30))
+TOY = md.problems.synthetic_quadratics(clients=5, d=20, rows=(20, 30))
 
 
 def fed(**options):

@@ -28,7 +28,7 @@ update stays in the mean (under ACED, until it is too old).
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=10)
+>>> toy = md.problems.synthetic_quadratics(clients=10)
 >>> devices = md.devices.Devices(speed=[1000.0] * 5 + [100.0] * 5)
 >>> pace = md.scenarios.Pace(lr=0.02, batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, devices=devices, pace=pace)

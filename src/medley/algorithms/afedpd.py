@@ -27,7 +27,7 @@ clients, as here, and uses ρ/(N p_i). The second replaces λ_i/ρ_i by θ̄ −
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=5)
+>>> toy = md.problems.synthetic_quadratics(clients=5)
 >>> pace = md.scenarios.Pace(lr=0.1, epochs=md.distributions.Integers(1, 10), batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=pace, participation=0.6)
 >>> md.run(md.AFedPD(prox=3.0), fed, rounds=60, progress=False).summary["gap"] < 1e-8

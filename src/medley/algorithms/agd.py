@@ -22,7 +22,7 @@ curvature bounds.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10)
+>>> toy = md.problems.synthetic_logistic(clients=10)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> run = md.run(md.AGD(momentum=0.8), fed, rounds=200, target={"gap": 1e-10}, progress=False)
 >>> run.status.outcome

@@ -25,7 +25,7 @@ update stays in h, the mean of all clients' last updates.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=10)
+>>> toy = md.problems.synthetic_quadratics(clients=10)
 >>> devices = md.devices.Devices(speed=[1000.0] * 9 + [50.0])
 >>> fed = md.Federation(toy.problem, clients=toy.clients, devices=devices, pace=md.scenarios.Pace(lr=0.05, batch=None))
 >>> policy = md.ReplyPolicy(replies=5)

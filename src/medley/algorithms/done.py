@@ -30,7 +30,7 @@ lost, the server does not ask it for losses. Means are over the clients that rep
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10, mu=1e-1, rows=(80, 120), spread=0.3)
+>>> toy = md.problems.synthetic_logistic(clients=10, mu=1e-1, rows=(80, 120), spread=0.3)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> run = md.run(md.DONE(), fed, rounds=40, target={"gap": 1e-10}, progress=False)
 >>> run.status.outcome

@@ -20,7 +20,7 @@ stands still (28); this state is their limit. Losses are scaled by N·p_i, so th
 **Example**
 
 >>> import medley as md
->>> q = md.problems.quadratics(clients=5, d=4, seed=2)
+>>> q = md.problems.synthetic_quadratics(clients=5, d=4, seed=2)
 >>> fed = md.Federation(q.problem, clients=q.clients, pace=md.scenarios.Pace(lr=0.02, batch=None, epochs=5))
 >>> run = md.run(md.ECADO(), fed, rounds=300, progress=False)
 >>> float((run.x - q.x_star).norm()) < 1e-8

@@ -29,7 +29,7 @@ quadratics the two are 0.1 % apart after the first round for ρ = .01, and 6 % f
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=5)
+>>> toy = md.problems.synthetic_quadratics(clients=5)
 >>> pace = md.scenarios.Pace(lr=0.1, epochs=md.distributions.Integers(1, 10), batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=pace, participation=0.6)
 >>> md.run(md.FedADMM(prox=3.0, server_lr="share"), fed, rounds=60, progress=False).summary["gap"] < 1e-8

@@ -22,7 +22,7 @@ of α, and a warning at the start of the run says so.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=10)
+>>> toy = md.problems.synthetic_quadratics(clients=10)
 >>> pace = md.scenarios.Pace(lr=0.05, epochs=5, batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=pace)
 >>> run = md.run(md.FedAsync(), fed, rounds=50, reply_policy=md.ReplyPolicy(replies=1), progress=False)

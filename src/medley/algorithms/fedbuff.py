@@ -20,7 +20,7 @@ p̃_i among the K replies instead of 1/K; the two are the same if clients have e
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=10)
+>>> toy = md.problems.synthetic_quadratics(clients=10)
 >>> devices = md.devices.Devices(speed=[1000.0] * 9 + [50.0])
 >>> fed = md.Federation(toy.problem, clients=toy.clients, devices=devices, pace=md.scenarios.Pace(lr=0.05, batch=None))
 >>> waiting, buffered = (

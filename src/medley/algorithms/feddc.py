@@ -28,7 +28,7 @@ norm of the corrected gradient at 10; ``Pace(clip=10)`` clips the gradient befor
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=5)
+>>> toy = md.problems.synthetic_quadratics(clients=5)
 >>> pace = md.scenarios.Pace(lr=0.1, epochs=md.distributions.Integers(1, 10), batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=pace, participation=0.6)
 >>> md.run(md.FedDC(alpha=3.0), fed, rounds=60, progress=False).summary["gap"] < 1e-8

@@ -22,7 +22,7 @@ so x ends near the minimum, within a few steps of size lr.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=10)
+>>> toy = md.problems.synthetic_quadratics(clients=10)
 >>> lr = md.distributions.Uniform(0.02, 0.1)
 >>> pace = md.scenarios.Pace(lr=lr, epochs=md.distributions.Integers(1, 10), batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=pace, participation=0.4)

@@ -28,7 +28,7 @@ round.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10, mu=1e-1, rows=(80, 120), spread=0.3)
+>>> toy = md.problems.synthetic_logistic(clients=10, mu=1e-1, rows=(80, 120), spread=0.3)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> md.run(md.FedNew(), fed, rounds=100, target={"gap": 1e-8}, progress=False).status.outcome
 'target'

@@ -37,7 +37,7 @@ clients that replied; under partial participation, over the last known ones of a
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10, mu=1e-3)
+>>> toy = md.problems.synthetic_logistic(clients=10, mu=1e-3)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> run = md.run(md.FedNL(), fed, rounds=60, target={"gap": 1e-12}, progress=False)
 >>> run.status.outcome

@@ -24,7 +24,7 @@ FedNS. That step is not safe if the sketches of all clients together miss a dire
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10, mu=1e-3)
+>>> toy = md.problems.synthetic_logistic(clients=10, mu=1e-3)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> run = md.run(md.FedNS(k=5), fed, rounds=40, target={"gap": 1e-8}, progress=False)
 >>> run.status.outcome

@@ -28,7 +28,7 @@ clients that replied.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=10)
+>>> toy = md.problems.synthetic_quadratics(clients=10)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, pace=md.scenarios.Pace(lr=0.05, epochs=5))
 >>> md.run(md.FedTrack(), fed, rounds=200, progress=False).summary["gap"] < 1e-12
 True

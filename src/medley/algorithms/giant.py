@@ -27,7 +27,7 @@ losses are not used.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10, mu=1e-1, rows=(80, 120), spread=0.3)
+>>> toy = md.problems.synthetic_logistic(clients=10, mu=1e-1, rows=(80, 120), spread=0.3)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> run = md.run(md.GIANT(), fed, rounds=30, target={"gap": 1e-10}, progress=False)
 >>> run.history[-1]["exchanges"] / run.history[-1]["round"]

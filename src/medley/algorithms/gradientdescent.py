@@ -18,7 +18,7 @@ Nesterov's 1/K, "Introductory Lectures on Convex Optimization", 2004, theorem 2.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10)
+>>> toy = md.problems.synthetic_logistic(clients=10)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> run = md.run(md.GradientDescent(), fed, rounds=200, target={"gap": 1e-10}, progress=False)
 >>> run.status.outcome

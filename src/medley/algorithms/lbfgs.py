@@ -22,7 +22,7 @@ losses are not compared and all pairs are dropped.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10, mu=1e-3)
+>>> toy = md.problems.synthetic_logistic(clients=10, mu=1e-3)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> run = md.run(md.LBFGS(), fed, rounds=100, target={"gap": 1e-12}, progress=False)
 >>> run.history[-1]["exchanges"] < 40

@@ -23,7 +23,7 @@ made of them.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10, mu=1e-2)
+>>> toy = md.problems.synthetic_logistic(clients=10, mu=1e-2)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> md.run(md.MontDec(pairs=4), fed, rounds=40, progress=False).summary["gap"] < 1e-12
 True

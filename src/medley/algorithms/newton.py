@@ -21,7 +21,7 @@ step is the solution of least norm instead of being undefined.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10, mu=1e-3)
+>>> toy = md.problems.synthetic_logistic(clients=10, mu=1e-3)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> run = md.run(md.Newton(), fed, rounds=20, target={"gap": 1e-12}, progress=False)
 >>> run.history[-1]["round"] < 10

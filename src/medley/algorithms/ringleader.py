@@ -41,7 +41,7 @@ asks that client again, and phase 1 waits for it.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.quadratics(clients=10)
+>>> toy = md.problems.synthetic_quadratics(clients=10)
 >>> devices = md.devices.Devices(speed=[1000.0] * 5 + [100.0] * 5)
 >>> pace = md.scenarios.Pace(lr=0.05, batch=None)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star, devices=devices, pace=pace)

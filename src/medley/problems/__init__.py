@@ -8,7 +8,7 @@ from .language import causal_lm
 from .linear import LeastSquares, Logistic, Softmax
 from .network import Network
 from .survival import cox
-from .synthetic import Synthetic, logistic, quadratics
+from .synthetic import Synthetic, synthetic_logistic, synthetic_quadratics
 
 __all__ = [
     "LeastSquares",
@@ -18,8 +18,8 @@ __all__ = [
     "Synthetic",
     "causal_lm",
     "cox",
-    "logistic",
-    "quadratics",
+    "synthetic_logistic",
+    "synthetic_quadratics",
 ]
 
 public(__name__)

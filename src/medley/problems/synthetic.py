@@ -39,7 +39,7 @@ class Synthetic(Settings):
         return sizes / sizes.sum()
 
 
-def quadratics(
+def synthetic_quadratics(
     clients: int = 10,
     d: int = 10,
     low: float = 0.5,
@@ -63,8 +63,8 @@ def quadratics(
     fewest, most = rows or (2 * d, 6 * d)
     if most < max(fewest, d):
         raise RecipeError(
-            f"quadratics(rows={rows}, d={d}): rows= is the fewest and the most rows of a client; the second number "
-            "must be at least the first, and at least d",
+            f"synthetic_quadratics(rows={rows}, d={d}): rows= is the fewest and the most rows of a client; the second "
+            "number must be at least the first, and at least d",
             "rows",
         )
     pairs = []
@@ -87,7 +87,7 @@ def quadratics(
     return Synthetic(LeastSquares(), pairs, torch.from_numpy(x), f)
 
 
-def logistic(
+def synthetic_logistic(
     clients: int = 10,
     d: int = 10,
     mu: float = 0.1,

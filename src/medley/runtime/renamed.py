@@ -20,6 +20,8 @@ NAMES = {
     "medley.federation.figures.wilson": "medley.numerics.intervals.wilson",
     "medley.Local": "medley.LocalOnly",
     "medley.problems.concordance": "medley.metrics.concordance",
+    "medley.problems.logistic": "medley.problems.synthetic_logistic",
+    "medley.problems.quadratics": "medley.problems.synthetic_quadratics",
     "medley.robust.Fold": "medley.robust.Rule",
     "medley.scenarios.Availability": "medley.participation.Availability",
     "medley.scenarios.Bandwidth": "medley.distributions.Bandwidth",

@@ -2,7 +2,7 @@
 
 >>> import medley as md, torch
 >>> from medley.testing import PretendedGPU
->>> q = md.problems.quadratics(clients=4, d=3)
+>>> q = md.problems.synthetic_quadratics(clients=4, d=3)
 >>> with PretendedGPU() as gpu:
 ...     run = md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), rounds=2, device="cuda")
 ...     torch.ones(2, device="cuda") + torch.ones(2)

@@ -14,7 +14,7 @@ from ..contract import Family, Need
 from ..federation.federation import Federation
 from ..models import mlp
 from ..participation import Participation
-from ..problems import Network, Softmax, quadratics
+from ..problems import Network, Softmax, synthetic_quadratics
 from ..replay import Ring
 from ..runtime import streams
 from ..scenarios import Membership, Pace
@@ -131,7 +131,7 @@ def places() -> tuple[Place, ...]:
     for n in (5, 8, 4, 7, 6):
         y = torch.randint(3, (n,), generator=g)
         clients.append((torch.randn(n, 4, generator=g, dtype=torch.float64) + y[:, None], y))
-    q = quadratics(clients=5, d=6, rows=(6, 10))
+    q = synthetic_quadratics(clients=5, d=6, rows=(6, 10))
     coming = []  # every client has rows of all four classes, so of every task
     for n in (9, 12, 8, 11, 10):
         y = torch.arange(n) % 4

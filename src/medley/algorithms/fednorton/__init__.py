@@ -67,7 +67,7 @@ with all of them), and the node starts again from rest.
 **Example**
 
 >>> import medley as md
->>> q = md.problems.quadratics(clients=10, d=5, seed=1)
+>>> q = md.problems.synthetic_quadratics(clients=10, d=5, seed=1)
 >>> lr = md.distributions.Uniform(0.01, 0.1)
 >>> pace = md.scenarios.Pace(lr=lr, epochs=md.distributions.Integers(1, 10), batch=None)
 >>> fed = md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.4)

@@ -62,7 +62,7 @@ made of them.
 **Example**
 
 >>> import medley as md
->>> toy = md.problems.logistic(clients=10, mu=1e-3)
+>>> toy = md.problems.synthetic_logistic(clients=10, mu=1e-3)
 >>> fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
 >>> run = md.run(md.SHED(), fed, rounds=60, target={"gap": 1e-12}, progress=False)
 >>> run.history[-1]["hessians"] < run.history[-1]["round"] / 2
