@@ -13,10 +13,17 @@ from medley.contract import RecipeError
 from medley.contract.errors import UnknownSetting
 from medley.recipe import loads
 from medley.runtime import renamed
+from medley.storage.changed_settings import difference
 from medley.storage.identity import fingerprint
 
 PACKAGES = [getattr(md, name) for name in md.__all__ if isinstance(getattr(md, name), ModuleType)]
-PACKAGES += [importlib.import_module(f"medley.{name}") for name in ("contract", "recipe", "report", "testing", "wire")]
+PACKAGES += [
+    importlib.import_module(f"medley.{name}")
+    for name in ("contract", "federation", "recipe", "report", "testing", "wire")
+]
+    importlib.import_module(f"medley.{name}")
+    for name in ("contract", "federation", "flower", "recipe", "report", "testing", "wire")
+]
 
 SHOWN = {package.__name__ for package in [md, *PACKAGES]}
 
@@ -106,3 +113,16 @@ def test_a_class_that_moved_has_the_fingerprint_of_before() -> None:
     assert fingerprint(md.partitions.Dirichlet(10, 0.5)) == "74f670b3fb926a602266d8395a0b5e13"
     assert fingerprint(md.distributions.Uniform(0.1, 0.5)) == "339f6454351caf6426f59aabf8bd2e79"
     assert fingerprint(md.codecs.Quantise()) == "2c0b05af1779e1d64a7d730af7f61068"
+
+
+def test_dir_of_the_package_shows_public_names_alone() -> None:
+    assert dir(md) == sorted(md.__all__)
+    assert "renamed" not in dir(md)
+
+
+def test_a_record_of_an_earlier_name_is_read_or_refused_by_its_key() -> None:
+    """The share of attackers is read under its earlier name; a setting of a method is refused with the one of today."""
+    assert difference({"liars": 0.2, "attack": "a"}, {"attackers": 0.2, "attack": "a"}) == ""
+    assert difference({"liars": 0.2}, {"attackers": 0.4}) == "attackers was 0.2 there and is 0.4 here"
+    rule = "method.robust.fold is method.robust.rule now, and a run of before the new name cannot go on"
+    assert difference({"method.robust.fold": "Median()"}, {"method.robust.rule": "Median()"}) == rule

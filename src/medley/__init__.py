@@ -37,4 +37,4 @@ else:  # torch takes seconds to import, and much of the command line does withou
         raise AttributeError(f"medley has no {name!r}.{hint}", name=name)
 
     def __dir__():
-        return sorted({*globals(), *__getattr__("__all__")})
+        return sorted(__getattr__("__all__"))

@@ -18,6 +18,34 @@ NAMES = {
     "medley.federation.figures.Z": "medley.numerics.intervals.Z",
     "medley.federation.figures.pooled_error": "medley.numerics.intervals.pooled_error",
     "medley.federation.figures.wilson": "medley.numerics.intervals.wilson",
+    "medley.flower.account": "medley.deploy.node.account",
+    "medley.flower.agreement": "medley.deploy.protocol.agreement",
+    "medley.flower.checked_json": "medley.deploy.protocol.checked_json",
+    "medley.flower.cleaning": "medley.deploy.node.cleaning",
+    "medley.flower.client": "medley.deploy.node.app",
+    "medley.flower.client_reports": "medley.deploy.protocol.reports",
+    "medley.flower.client_rows": "medley.deploy.node.rows",
+    "medley.flower.coarse": "medley.deploy.node.coarse",
+    "medley.flower.daemon": "medley.deploy.node.poll",
+    "medley.flower.deploy": "medley.deploy.commands",
+    "medley.flower.fleet": "medley.deploy.node.fleet",
+    "medley.flower.flwr_api": "medley.deploy.protocol.flwr_api",
+    "medley.flower.gate": "medley.deploy.server.gate",
+    "medley.flower.keys": "medley.deploy.node.keys",
+    "medley.flower.messenger": "medley.deploy.server.messenger",
+    "medley.flower.node": "medley.deploy.node.serve",
+    "medley.flower.owner": "medley.deploy.node.owner",
+    "medley.flower.record": "medley.deploy.node.record",
+    "medley.flower.remote": "medley.deploy.server.population",
+    "medley.flower.remote_figures": "medley.deploy.server.evaluation",
+    "medley.flower.roster": "medley.deploy.server.roster",
+    "medley.flower.secure_parties": "medley.deploy.server.sums",
+    "medley.flower.sent": "medley.deploy.node.sent",
+    "medley.flower.server": "medley.deploy.server.app",
+    "medley.flower.settings": "medley.deploy.protocol.settings",
+    "medley.flower.study": "medley.deploy.server.study",
+    "medley.flower.sums": "medley.deploy.node.sums",
+    "medley.flower.transport": "medley.deploy.server.transport",
     "medley.Local": "medley.LocalOnly",
     "medley.problems.concordance": "medley.metrics.concordance",
     "medley.problems.logistic": "medley.problems.synthetic_logistic",
@@ -80,6 +108,9 @@ WORDS = {
     "local": ("inprocess", "LocalOnly"),
 }
 """Settings, their values, and kinds of a recipe, in lower case; of several new words the one that fits is meant."""
+
+RECORDED = {"liars": "attackers"}
+"""Settings in the records of runs that other versions made, which are read."""
 
 
 def current(name: str) -> str | None:

@@ -6,11 +6,17 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from ..runtime import renamed
 from .identity import PREFIX
 
 
 def difference(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
     """A clause on the first setting that differs, readable settings first; empty if all are equal."""
+    recorded = {renamed.RECORDED.get(key, key): value for key, value in recorded.items()}
+    for key in recorded.keys() - requested.keys():
+        head, dot, last = key.rpartition(".")
+        if word := renamed.word(last, [k.rpartition(".")[2] for k in requested]):
+            return f"{key} is {head}{dot}{word} now, and a run of before the new name cannot go on"
     for key in sorted({**requested, **recorded}, key=lambda k: k.startswith(PREFIX)):
         old = recorded.get(key)
         new = requested.get(key)
