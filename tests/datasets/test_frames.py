@@ -124,6 +124,27 @@ def test_hugging_face_data_sets_are_dealt_by_a_column_and_tables_are_tables(hf: 
         md.Federation(P, data=hf.DatasetDict({"train": table}), partition=by_user)
 
 
+def test_hugging_face_numbers_of_other_class_names_are_refused(hf: Any) -> None:
+    table = hf.Dataset.from_pandas(patients().rename(columns={"died": "label"}), preserve_index=False)
+    table = table.remove_columns("hospital").map(lambda row: {"label": int(row["label"] in ("yes", 1, True))})
+    named = [table.cast_column("label", hf.ClassLabel(names=[*names])) for names in (("no", "yes"), ("yes", "no"))]
+    for how in ({"clients": [named[0], table, named[1]]}, {"clients": [named[0]] * 2, "test": named[1]}):
+        with pytest.raises(md.BadData, match=r"labels 0, 1, ... are 'yes', 'no', and other.*align_labels") as e:
+            md.Federation(P, **how)
+        assert str(e.value).startswith("client 2: " if "test" not in how else "Federation(test=...): ")
+    aligned = named[1].align_labels_with_mapping({"no": 0, "yes": 1}, "label")
+    assert md.Federation(P, clients=[named[0], aligned]).sizes == [300, 300]
+
+
+def test_hugging_face_tables_name_their_gaps_and_may_hold_all_clients(hf: Any) -> None:
+    frame = patients().rename(columns={"died": "label", "hospital": "client"})
+    table = hf.Dataset.from_pandas(frame, preserve_index=False)
+    assert md.Federation(P, clients=table).client_names == md.Federation(P, clients=frame).client_names
+    gap = hf.Dataset.from_dict({"a": [None, 1.0], "b": [1.0, 2.0], "label": [0, 1]})
+    with pytest.raises(md.BadData, match=r"^client 0, row 0, column 'a': .*(empty|nan is not a number); fill it in"):
+        md.Federation(P, clients=[gap])
+
+
 def test_hugging_face_tokens_masks_and_images(hf: Any) -> None:
     class Mean(nn.Module):
         def __init__(self) -> None:

@@ -11,7 +11,7 @@ from ..datasets import Dataset
 from ..datasets.ingest.labels import Label
 from ..datasets.ingest.raw import features_of
 from ..numerics.scaling import Scaling
-from ..rows.columns import differ, names_of
+from ..rows.columns import class_names, differ, names_of
 from .client_rows import TEST
 
 
@@ -77,13 +77,20 @@ def common_scaling(clients: Sequence[Any], test: Any, places: Sequence[Place]) -
 
 
 def common_classes(
-    clients: Sequence[Any], classes: int | None, places: Sequence[Place]
+    clients: Sequence[Any], test: Any, classes: int | None, places: Sequence[Place]
 ) -> tuple[int | None, tuple[Label, ...]]:
     """The number of classes and their names, as far as the clients' data sets say them.
 
     Raises BadData, naming the client, if two of them differ.
     """
     labels: tuple[Label, ...] = ()
+    named = next(filter(None, map(class_names, clients)), ())
+    for source, place in zip([*clients, test], [*places, TEST], strict=True):
+        if (names := class_names(source)) not in ((), named) and named:
+            order = dict(zip(named, range(len(named)), strict=True))
+            message = f"its labels 0, 1, ... are{_listed(names)[1:]}, and other clients'{_listed(named)[1:]}; give all "
+            message += f"the same order, data.align_labels_with_mapping({order!s:.200}, 'label')"
+            raise BadData(message, place=place)
     for client, place in zip(clients, places, strict=True):
         if not isinstance(client, Dataset) or client.inferred or client.classes is None:
             continue

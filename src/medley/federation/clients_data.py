@@ -43,7 +43,7 @@ def pooled(
     check_bytes(listed, test, places)
     features, columns = common_features(listed, test, aside, places)
     scaling = common_scaling(listed, test, places)
-    classes, named = common_classes(listed, classes, places)
+    classes, named = common_classes(listed, test, classes, places)
     rows = [ClientRows.of(client, place, aside, columns) for client, place in zip(listed, places, strict=True)]
     first = rows[0]
     for r, place in zip(rows[1:], places[1:], strict=True):

@@ -24,7 +24,7 @@ from ..partitions import ByKey, Partition
 from ..partitions.dealing import Parts, dealt_alike
 from ..partitions.rules import deal_rows
 from ..problems import Network
-from ..rows.columns import is_frame
+from ..rows.columns import is_frame, is_hugging_face
 from ..rows.fields import Fields, integers
 from ..rows.lazy import joined
 from ..runtime import streams
@@ -402,7 +402,7 @@ def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
     """Data, clients and partition: clients in one table, or in one data set with a key, become data with that
     partition.
     """
-    if is_frame(clients):
+    if is_frame(clients) or is_hugging_face(clients):
         clients = by_client(clients)
     if isinstance(clients, Dataset) and data is None:
         return clients, None, ByKey(only_key(clients.keys, repr(clients))) if partition is None else partition

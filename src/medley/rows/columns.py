@@ -65,6 +65,13 @@ def names_of(table: Any, call: str = "the frame") -> tuple[str, ...]:
     return tuple(columns_of(table, call)) if is_frame(table) or is_hugging_face(table) else ()
 
 
+def class_names(table: Any) -> tuple[str, ...]:
+    """Names of the target's classes, as a Hugging Face data set says them; none for anything else."""
+    features = table.features or {} if is_hugging_face(table) else {}
+    target = next((name for name in TARGETS if name in features), None)
+    return tuple(getattr(features.get(target), "names", None) or ())
+
+
 def in_order(table: Any, names: Sequence[str]) -> Any:
     """The frame with its own columns in the order of these names."""
     columns = columns_of(table)

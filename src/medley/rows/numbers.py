@@ -158,6 +158,7 @@ def inexact(value: Any) -> bool:
 def no_number(value: Any, place: Place, others: Mapping[str, np.ndarray] | str = "") -> BadData:
     """The error of a cell that is not a finite number, with the remedy; for ``others`` see `numbers`."""
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
+    value = str(value) if isinstance(value, str) else value  # NumPy's texts show their type
     text = str(value).strip()
     name = place.column if isinstance(place.column, str) else "age"
     fill = f"fill it in, for example by medley.statistics.Study(...).prepare(['{name}: median']), or drop the row"

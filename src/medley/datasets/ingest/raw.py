@@ -141,7 +141,7 @@ def is_table(items: Any) -> bool:
     """Whether a value is a frame, or a Hugging Face data set whose rows are numbers and texts by name."""
     if not is_hugging_face(items) or not len(items):
         return is_frame(items)
-    return all(np.isscalar(v) or (isinstance(v, Tensor) and not v.ndim) for v in items[0].values())
+    return all(v is None or np.isscalar(v) or (isinstance(v, Tensor) and not v.ndim) for v in items[0].values())
 
 
 def features_of(data: Any, place: Place, aside: str | None = None) -> tuple[str, ...]:
