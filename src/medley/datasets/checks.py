@@ -91,13 +91,11 @@ def refuse_other_form(
 
 def check_keys(data: Any) -> None:
     """Raise BadData for keys of a data set that do not have one value per row."""
-    for key, values in data.keys.items():
-        if len(values) != len(data.X):
-            raise BadData(f"{data.name}: key {key!r} has {len(values)} values for {len(data.X)} training rows.")
-    tested = 0 if data.X_test is None else len(data.X_test)
-    for key, values in data.test_keys.items():
-        if len(values) != tested:
-            raise BadData(f"{data.name}: test key {key!r} has {len(values)} values for {tested} test rows.")
+    for part, keys, X in (("training", data.keys, data.X), ("test", data.test_keys, data.X_test)):
+        n = 0 if X is None else len(X)
+        for key, values in keys.items():
+            if len(values) != n:
+                raise BadData(f"{data.name}: the key {key!r} has {len(values)} values for {n} {part} rows.")
 
 
 def check_kinds(data: Any) -> None:

@@ -104,7 +104,7 @@ class Dataset(Settings):
     def __post_init__(self) -> None:
         check_kinds(self)
         self._take_arrays()
-        for part in ("X", "y", "X_test", "y_test", "X_validation", "y_validation", "weights"):
+        for part in PARTS:
             t = getattr(self, part)
             # The same numbers in another memory order would use other kernels, whose last bits differ.
             if type(t) is Tensor and t.layout == torch.strided and not t.is_contiguous():
@@ -253,16 +253,12 @@ class Dataset(Settings):
 
     def _strata(self, by: Sequence[str], parameter: str) -> list[np.ndarray]:
         """The columns that ``by`` names, the argument ``parameter``. Raises RecipeError for an unknown column."""
-        out = []
-        for name in by:
-            if name in self.keys:
-                out.append(self.keys[name].astype(str))
-            elif name == "label" and self.classes is not None and self.y.ndim == 1:
-                out.append(self.y.numpy())
-            else:
-                choices = [*self.keys, *(["label"] if self.classes is not None and self.y.ndim == 1 else [])]
-                raise RecipeError.unknown(name, choices, f"{self.name}.split({parameter}=...): the data set")
-        return out
+        labels = {"label": self.y.numpy()} if self.classes is not None and self.y.ndim == 1 else {}
+        unknown = [name for name in by if name not in self.keys and name not in labels]
+        if unknown:
+            where = f"{self.name}.split({parameter}=...): the data set"
+            raise RecipeError.unknown(unknown[0], [*self.keys, *labels], where)
+        return [self.keys[name].astype(str) if name in self.keys else labels[name] for name in by]
 
     def _rows(self, rows: Tensor) -> Dataset:
         index = rows.numpy()

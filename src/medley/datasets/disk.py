@@ -19,10 +19,8 @@ from ..numerics.scaling import Scaling
 from ..rows.fields import Fields
 from ..rows.sparse import Sparse
 from ..storage.atomic import make_folder
-from .dataset import Dataset
+from .dataset import PARTS, Dataset
 from .files import Place
-
-PARTS = ("X", "y", "X_test", "y_test", "X_validation", "y_validation", "weights")
 
 
 def save(data: Dataset, folder: Place) -> Path:

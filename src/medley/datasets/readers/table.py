@@ -17,7 +17,7 @@ from ...rows.numbers import numbers, refuse_inexact
 from ...rows.numbers import table as table_of
 from ...rows.precision import kept_apart
 from ...rows.sparse import Sparse, is_sparse
-from ...rows.tensors import as_tensor, check_finite, native
+from ...rows.tensors import check_finite, native, plain
 from ..dataset import Dataset
 from ..ingest.keys import DROP, all_keys, key_column, names_in, refuse_absent, refuse_index
 from ..ingest.labels import Floats, RawTargets, code, of_file
@@ -77,7 +77,8 @@ class Raw:
         if isinstance(X, Tensor):
             return X
         if not is_sparse(X):
-            refuse_inexact(X, place) if X.dtype.kind in "iu" else None
+            X = plain(X, place, "X")
+            refuse_inexact(X, place)
         if not X.shape:
             raise BadData(f"X is one value, {X[()]!s:.40}; give rows", place=place)
         if not X.shape[0] or 0 in X.shape[1:]:
@@ -85,12 +86,6 @@ class Raw:
                 f"there are {X.shape[0]} rows of {int(np.prod(X.shape[1:]))} features; at least one of each is needed",
                 place=place,
             )
-        if X.dtype.kind not in "biuf":
-            as_tensor(X, place)
-        if self.features:
-            for j, name in enumerate(self.features):
-                if not (np.abs(X[:, j]) <= np.finfo(np.float32).max).all():
-                    numbers(X[:, j], place.at(column=name))
         ready = kept_apart(X)
         t = Sparse.of(ready) if is_sparse(ready) else torch.from_numpy(ready)
         try:
