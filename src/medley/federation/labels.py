@@ -34,11 +34,6 @@ def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None, 
     Raises BadData, naming client and row, for labels that the problem does not take, and if all rows have one label.
     """
     text = any(p.are_text for p in parts)
-    for p in parts if isinstance(problem, Logistic | Softmax) else ():
-        if p.are_text and p.values.ndim > 1:
-            message = f"{type(problem).__name__} takes one label a row, and y is {list(p.values.shape)} of texts, "
-            message += f"such as {p.first!r}; give one column of them"
-            raise BadData(message, place=replace(p.place, column=None))
     plain = not text and all(p.values.ndim == 1 for p in parts if p.values.size)
     kind = fits(problem)
     if kind == "loss" and plain and all(p.values.dtype.kind in "biu" for p in parts):
