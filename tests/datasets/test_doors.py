@@ -170,7 +170,7 @@ LABELS: dict[str, Coding] = {
     ),
     "beyond 2^53": Coding(
         lambda: BIG + TWO.astype(np.int64), of(BIG, BIG + 1),
-        (But("svmlight", "its reader has floats, where these numbers are one", Says("too many digits")), NEEDS_NAMES),
+        (But("svmlight", "its reader has floats, where these numbers are one", Says("more digits")), NEEDS_NAMES),
     ),
 }  # fmt: skip
 
@@ -190,7 +190,7 @@ VALUES: dict[str, Coding] = {
     )),
     "text": Coding(lambda: objects(of("low", "high")), Says(r"\b(low|high)\b"), (But("svmlight", NUMBERS_ONLY),)),
     "dates": Coding(lambda: dates(), Says(DATE), (But("svmlight", NUMBERS_ONLY),)),
-    "beyond 2^53": Coding(lambda: BIG + TWO.astype(np.int64), Says("too many digits")),
+    "beyond 2^53": Coding(lambda: BIG + TWO.astype(np.int64), Says("(too many|more) digits")),
 }  # fmt: skip
 
 COLUMN = "abc"

@@ -54,7 +54,7 @@ def patients() -> Any:
         (lambda t: md.datasets.frame(t, "died", "died"), "'died' cannot be both target and client"),
         (lambda t: md.Federation(P, clients=t), r"columns age, smoker, hospital, died: say which .*datasets\.frame"),
         (lambda t: md.Federation(P, clients=[t, t]), "client 0: a frame needs a column called label"),
-        (lambda t: md.Federation(P, clients=md.datasets.frame(t[["age", "died"]], "died")), "it has 0 keys"),
+        (lambda t: md.Federation(P, clients=md.datasets.frame(t[["age", "died"]], "died")), "the data set has 0 keys"),
         (
             lambda t: md.Federation(P, data=t.rename(columns={"died": "y"}), partition=md.partitions.ByKey("site")),
             "site",
