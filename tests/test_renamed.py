@@ -19,9 +19,6 @@ from medley.storage.identity import fingerprint
 PACKAGES = [getattr(md, name) for name in md.__all__ if isinstance(getattr(md, name), ModuleType)]
 PACKAGES += [
     importlib.import_module(f"medley.{name}")
-    for name in ("contract", "federation", "recipe", "report", "testing", "wire")
-]
-    importlib.import_module(f"medley.{name}")
     for name in ("contract", "federation", "flower", "recipe", "report", "testing", "wire")
 ]
 
