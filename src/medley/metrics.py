@@ -37,7 +37,7 @@ class Summed(Protocol):
         """The sums [k] over these rows."""
 
     def fits(self, sums: Tensor, rows: int, /) -> bool:
-        """Whether so many rows can have these sums; Medley rejects a site's impossible sums."""
+        """Whether this many rows can have these sums; Medley rejects a site's impossible sums."""
 
     def figure(self, sums: Tensor, /) -> tuple[float, float]:
         """The figure of the summed rows and its standard error; nan for a value that does not exist."""
@@ -79,7 +79,7 @@ class AUROC(Checked):
         return torch.bincount(second * self.bins + place, minlength=2 * self.bins).double()
 
     def fits(self, sums: Tensor, rows: int) -> bool:
-        """Whether so many rows can have these sums: whole numbers that add up to the number of rows."""
+        """Whether this many rows can have these sums: whole numbers that add up to the number of rows."""
         return bool((sums >= 0).all() and (sums == sums.round()).all()) and float(sums.sum()) == rows
 
     def figure(self, sums: Tensor) -> tuple[float, float]:

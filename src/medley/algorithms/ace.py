@@ -64,7 +64,7 @@ class ACE(Algorithm[Server]):
 
     Attributes:
         server_lr: the server's step size; with 1, the default, a step is the clients' mean displacement. The paper's
-            η is the product of this and the pace's lr. The fewer replies end a round, the smaller it has to be.
+            η is the product of this and the pace's lr. If fewer replies end a round, choose a smaller one.
     """
 
     server_lr: Annotated[float, positive] = 1.0

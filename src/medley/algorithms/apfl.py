@@ -48,7 +48,9 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own model v_i and its weight α_i; None before its first round, which stands for x and ``alpha``."""
+    """The client's own model v_i and its weight α_i; None before its first round, when the model is x and the weight
+    ``alpha``.
+    """
 
     v: Vec | None = None
     alpha: float | None = None

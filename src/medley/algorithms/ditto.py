@@ -47,7 +47,7 @@ class Server:
 
 @dataclass
 class Memory:
-    """The client's own model v_i. Before its first round it is None, which stands for x."""
+    """The client's own model v_i. Before its first round it is None, and the client begins at x."""
 
     v: Vec | None = None
 

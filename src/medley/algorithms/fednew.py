@@ -129,7 +129,7 @@ class FedNew(Algorithm[Server, Memory]):
         return Direction(m.y + m.dual / rho)
 
     def _hessian(self, me: Client[Memory], x: Vec) -> Matrix:
-        """∇²f_i at x, or the one that is kept."""
+        """∇²f_i at x, or the last one, if this round does not renew it."""
         m = me.memory
         if self.period == 1:
             return me.problem.hessian(x)

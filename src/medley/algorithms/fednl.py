@@ -20,11 +20,12 @@ the last.
 
 **Departures**: the learning rate of Hessians is 1, as for contractive compressors in the authors' experiments. l_i, the
 error of H_i, is a Frobenius norm, as in the paper. An eigenpair costs d + 1 floats here, the eigenvalue included. The
-authors' code counts d. If a codec rounds, a client adds the decoded lesson to H_i, so that Σ p_i H_i stays the server's
-H. Under "pp" a client sends its first lesson when it first takes part. H, l and g are sums over the clients that have
-done so, and the first rounds are Newton steps of these clients alone. The authors begin with H_i, l_i and g_i of all
-clients at x₀; ``all_first=True`` asks for them in the first round. On logistic regression with 6 clients, 3 of which
-take part, ‖x − x*‖/‖x*‖ after 3 rounds is .13, and .003 with ``all_first=True``.
+authors' code counts d. A client sends a *lesson*: how its Hessian differs from H_i. If a codec rounds it, the client
+adds the decoded lesson to H_i, so that Σ p_i H_i stays equal to the server's H. Under "pp" a client sends its first
+lesson when it first takes part. H, l and g are sums over the clients that have done so, and the first rounds are Newton
+steps of these clients alone. The authors begin with H_i, l_i and g_i of all clients at x₀; ``all_first=True`` asks for
+them in the first round. On logistic regression with 6 clients, 3 of which take part, ‖x − x*‖/‖x*‖ after 3 rounds is
+.13, and .003 with ``all_first=True``.
 
 **Checked against**: the authors' code, whose means are unweighted. The step uses H before it has learned from this
 round's Hessians. l_i is the Frobenius norm, as in their code of FedNL-PP and FedNL-CR; their code of plain FedNL takes
@@ -227,7 +228,9 @@ class FedNL(Algorithm[Server, Memory]):
         clients.note(eta=eta)
 
     def _partial(self, s: Server, clients: Cohort) -> None:
-        """x ← (H + lI)⁻¹g; then the clients that take part send a lesson at this x."""
+        """Move to x = (H + lI)⁻¹g; then each client in the cohort sends the difference between its Hessian there and
+        H_i.
+        """
         if self.all_first and clients.round == 1:
             self._lessons(s, clients, tuple(clients.p))
         if bool(s.g.any()):
@@ -245,7 +248,7 @@ class FedNL(Algorithm[Server, Memory]):
 
     @on_client
     def learn(self, me: Client[Memory], request: Model) -> Lesson:
-        """∇f_i(x), and H_i's lesson at x."""
+        """∇f_i(x), and the lesson that brings H_i nearer to the Hessian at x."""
         m = me.memory
         H = me.problem.hessian(request.x)
         m.x = request.x

@@ -18,16 +18,15 @@ weights |D_ij|/N_j without its further factor 1/|N_j|, which would shrink the pr
 clients that have it. The authors' code does not have this factor either, but takes the plain mean over clients.
 Features come from the model after the local steps, in evaluation mode. The authors' code takes them during the last
 local epoch, batch by batch. By default a client's model predicts by its last layer. The paper predicts by the nearest
-prototype, as ``predict="prototype"`` does here. As in the authors' code, it then considers only the classes of which
-the client has rows. The prototypes last received are written into the model's last layer, which needs a bias for this:
-the nearest prototype has the greatest 2⟨φ, C̄_j⟩ − ‖C̄_j‖². In the example below the personal accuracy is .95 by the
-last layer and .97 by prototypes; with ``Dirichlet(clients=10, alpha=0.3)`` instead it is .58 and .71 (means of five
-seeds). All clients have one architecture here. If no client that takes part has a class, the class keeps its last
-prototype.
+prototype, as ``predict="prototype"`` does here. As in the authors' code, it then considers only classes that the client
+has rows of. The prototypes last received are written into the model's last layer, which needs a bias for this: the
+nearest prototype has the greatest 2⟨φ, C̄_j⟩ − ‖C̄_j‖². In the example below the personal accuracy is .95 by the last
+layer and .97 by prototypes; with ``Dirichlet(clients=10, alpha=0.3)`` instead it is .58 and .71 (means of five seeds).
+All clients have one architecture here. If no client that takes part has a class, the class keeps its last prototype.
 
-**Checked against**: the authors' code, which tests both predictions. The two figures that it prints are running totals:
-they count the right answers of both predictions, of all clients so far. It trains with SGD at lr 0.01, momentum 0.5 and
-mini-batches of 4 without the last incomplete one; these are settings of the pace.
+**Checked against**: the authors' code, which tests both predictions. The authors' code prints two figures. Both are
+running totals over the clients so far, of the correct answers of both kinds of prediction. It trains with SGD at lr
+0.01, momentum 0.5 and mini-batches of 4 without the last incomplete one; these are settings of the pace.
 
 **Missing replies**: a lost reply is left out of the prototypes, and its client's own model stays as it was. A client
 that never took part has x₀.

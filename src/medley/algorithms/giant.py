@@ -114,7 +114,7 @@ class GIANT(Algorithm[Server, Memory]):
         return Memory(x, x)
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:
-        """Ask for gradients in the next round, because the one at hand is a mean over other clients."""
+        """Ask for gradients in the next round, because the current gradient is a mean over other clients."""
         del clients, who
         s.g = None
 

@@ -19,9 +19,10 @@ same from the first round to the last.
 class's mean over all clients' exemplars. The loss of the labels is the cross-entropy over the classes that they are
 compared with, and the previous task's model is distilled at temperature 2 with weight 1; the paper uses a sigmoid per
 output for both. A client's budget is the federation's replay capacity per task, unless you pass ``capacity``, the
-paper's K. It is divided among the classes of which the client has rows. In the paper a class comes in one task only. If
-a class comes again here, the client herds its exemplars anew, from the old exemplars and the new rows together, towards
-the mean of all its rows so far. In that mean the old exemplars count for as many rows as they were chosen from.
+paper's K. The client divides it among the classes that it has rows of. In the paper a class comes in one task only. If
+a class comes again, the client here chooses its exemplars again, from the old exemplars and the new rows together, so
+that their mean is near the mean of all its rows so far. In that mean the old exemplars count for as many rows as they
+were chosen from.
 
 The nearest mean is a linear layer, because with features φ and means μ_c of unit length, argmin_c ‖φ/‖φ‖ − μ_c‖ is
 argmax_c ⟨φ, μ_c⟩. So the model that is evaluated at the end of a task has the means as its last layer's weights, with

@@ -12,12 +12,12 @@
 - evaluate: d down, d + 1 up; twice in the first round, and once more for every step that was too long
 
 **Departures**: Armijo's rule chooses the step, starting from η = 1, instead of Wolfe's conditions, and pairs without
-curvature are left out. A trial's gradient comes with its loss, so an accepted step costs one exchange. If the set of
-clients that reply changes, losses cannot be compared and differences of gradients mean nothing, so the memory starts
-anew from the latest replies.
+curvature are left out. A trial's gradient comes with its loss, so an accepted step costs one exchange. If other clients
+reply than before, the server cannot compare losses or subtract gradients, so it empties the memory and starts again
+from the latest replies.
 
 **Missing replies**: means are over the clients that replied. If this set of clients changes from one point to the next,
-losses are not compared and all pairs are dropped.
+the server drops all pairs and does not compare losses.
 
 **Example**
 

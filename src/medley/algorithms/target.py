@@ -38,8 +38,8 @@ each time. Means are weighted by p̃_i; in the authors' code they are unweighted
 - BatchNorm's statistics are compared with a moving mean over batches of rows, of factor 0.9 and biased variance. Here
   they are compared with the batch's own, unbiased.
 
-**Missing replies**: a lost reply is left out of the mean. If a client does not confirm the rows made at a task's end,
-it goes on with the rows that it had.
+**Missing replies**: a lost reply is left out of the mean. If a client does not confirm the rows that the server made at
+a task's end, it keeps the rows that it had.
 
 **Example**
 

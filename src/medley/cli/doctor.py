@@ -13,7 +13,7 @@ from .console import REFUSED, pairs, say, show
 
 
 def doctor(debug: Debug = False) -> None:
-    """Print your versions, cores, devices, extras and data sets, which of them do not fit together, and what to do."""
+    """Print your versions, cores, devices, extras and data sets. If some don't fit together, print what to do."""
     from ..datasets import files
     from ..runtime.versions import OWN, is_installed
 

@@ -39,7 +39,7 @@ def extras(requirements: Iterable[str], version_of: Callable[[str], str | None] 
 
 
 def conflicts(requirements: Iterable[str], version_of: Callable[[str], str | None] = version) -> list[str]:
-    """Requirements that what is installed does not meet, each with its remedy; the arguments are those of `extras`.
+    """Requirements that the installed packages do not meet, each with its remedy. For the arguments see `extras`.
 
     A package of an extra may be missing.
     """

@@ -121,7 +121,7 @@ def _transport(on: str, workers: int | None, faults: Any, profile: bool) -> Any:
 
 
 def _recipe(recipe_file: Path | None, resume: Path | None) -> Path:
-    """The given recipe, or else the one in the folder to resume. Raises RecipeError if there is neither."""
+    """The recipe that you passed, or else the one in the folder to resume. Raises RecipeError if there is neither."""
     from ..contract.errors import RecipeError
     from ..storage.run_folder import holds_comparison
 

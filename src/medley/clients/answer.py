@@ -29,7 +29,7 @@ class Answer(NamedTuple):
         work: in row gradients
         memory: its memory after the call
         optimizer: the state of its optimizer after the call; None if states are not kept
-        own_part: its own part of the model after the call; None if all parameters are shared
+        own_part: the client's personal parameters after the call; None if all parameters are shared
     """
 
     client: int

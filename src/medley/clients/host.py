@@ -37,7 +37,8 @@ class MemoryParts(NamedTuple):
         memories: the algorithm's memories
         codec_states: the codec's state by client method; no entry before a client's first reply
         optimizers: the optimizer's state; no entry before its first step
-        owns: the own part of the model; None before a client's first reply, no entry if all parameters are shared
+        owns: each client's personal parameters; None before a client's first reply, no entry if all parameters are
+            shared
     """
 
     memories: Mapping[int, Any]

@@ -19,7 +19,7 @@ class Request:
         each: each client's own message; empty if the client method takes none
         memories: each client's memory of the algorithm; None if the algorithm keeps none
         optimizers: the state of each client's optimizer; no entry before its first step, or if states are not kept
-        owns: each client's own part of the model; None before its first call; empty if all parameters are shared
+        owns: each client's personal parameters; None before its first call; empty if all parameters are shared
         codec_states: the codec's state by client, then by client method; no entry before a client's first reply
     """
 

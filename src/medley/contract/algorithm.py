@@ -141,7 +141,7 @@ class Algorithm(Checked, ABC, Generic[S, M]):
     ``sums_as`` is for methods whose server reads single replies by default. It names the variant whose server needs
     only sums; error messages of `medley.Private` then suggest it. Default "".
 
-    ``fixed_scale`` is False for a method that chooses the scale of what it sends itself. Otherwise a run with secure
+    Set ``fixed_scale`` to False if your method itself chooses the scale of what it sends. Otherwise a run with secure
     sums refuses a reply that fixed-point numbers would round to nothing. Default True.
 
     ``instead`` maps needs of this method to the variant that works without them; error messages then suggest it.

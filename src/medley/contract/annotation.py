@@ -24,7 +24,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Bounds:
-    """An interval of numbers; an open end is not part of it."""
+    """An interval of numbers; an open end does not belong to it."""
 
     low: float = -math.inf
     high: float = math.inf

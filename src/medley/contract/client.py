@@ -193,7 +193,9 @@ class Client(Generic[M]):
 
     @property
     def cuts(self) -> list[slice]:
-        """The slices of a pass's mini-batches in its order of the rows; a single slice if a batch has all rows."""
+        """One slice for each mini-batch of a pass, into the pass's order of rows; a single slice if a batch has all
+        rows.
+        """
         n = self.problem.n
         size = self.pace.batch or 1
         if self.full_batch:

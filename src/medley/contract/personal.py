@@ -22,17 +22,17 @@ class PartlyShared(ABC):
     """A problem whose x [d] contains only the shared parameters. Each client has its own values of the other parameters
     [e].
 
-    The own part is state of the problem, like buffers: Medley sets it before each call for a client and reads it
-        afterwards.
+    The personal parameters are state of the problem, like buffers: Medley sets them before each call for a client and
+        reads them afterwards.
     """
 
     @abstractmethod
     def own(self) -> dict[str, Tensor]:
-        """A copy of the current own part."""
+        """A copy of this client's personal parameters."""
 
     @abstractmethod
     def load_own(self, state: OwnState | None) -> None:
-        """Set the own part; None sets the initial one, which is the same for all clients."""
+        """Set the personal parameters; None sets the initial ones, which are the same for all clients."""
 
 
 class PersonalModel(NamedTuple):
@@ -41,7 +41,7 @@ class PersonalModel(NamedTuple):
     Attributes:
         x: its parameters [d]; for a `PartlyShared` problem, its values of the shared parameters
         buffers: the shared buffers; None if there are none
-        own: its own part; None if the problem has none
+        own: the client's personal parameters; None if all are shared
     """
 
     x: Vec

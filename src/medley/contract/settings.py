@@ -119,7 +119,9 @@ def refuse_unknown(
 
 
 def refuse_missing(function: Callable[..., Any], call: str, count: int, names_given: Iterable[str]) -> None:
-    """Raise RecipeError for an argument without a default that is neither named nor one of the first ``count``."""
+    """Raise RecipeError if a required argument is missing: one without a default that the caller neither names nor
+    passes among the first ``count``.
+    """
     given_by_name = {*names_given}
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     for k, p in enumerate(parameters):

@@ -1,4 +1,6 @@
-"""What surrounds a call of Medley, such as autocast or ``no_grad``, changes nothing in it, or is refused by name."""
+"""If you call Medley inside autocast, ``no_grad`` or the like, they change nothing in it, or you get an error that
+names them.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ def refusal(device: str) -> str:
 
 @contextlib.contextmanager
 def set_aside(call: str, device: str = "cpu", threads: int | None = None) -> Iterator[None]:
-    """Compute as in a fresh process, whatever modes and defaults of torch and NumPy surround ``call``.
+    """Compute ``call`` as in a fresh process, without the modes and defaults of torch and NumPy that the caller has
+    set.
 
     Gradients are on, inference mode, autocast and a default device are off, the default dtype is float32, and NumPy's
     floating-point errors are as it has them by default. On the CPU, deterministic mode is off, oneDNN on, and float32

@@ -73,7 +73,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Replay:
-    """The rows of past tasks that a client keeps. Its truth value is False while there are none.
+    """The rows of past tasks that a client keeps. It is false in an ``if`` as long as there are no past rows.
 
     Attributes:
         problem: the mean loss over the kept rows

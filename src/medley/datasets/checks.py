@@ -43,7 +43,7 @@ def check_rows(X: Tensor, y: Tensor | np.ndarray, place: Place) -> None:
 
 
 def check_targets(y: Tensor, classes: int | None, place: Place) -> None:
-    """Raise BadData, with the row, for targets that are no finite values, or are none of the classes."""
+    """Raise BadData, naming the row, for a target that is not finite, or not one of the classes."""
     if classes is None:
         check_finite(y, place.at(column="y"))
         return
@@ -76,7 +76,7 @@ def weights_of(weights: Any, n: int, place: Place) -> Tensor:
 def refuse_other_form(
     rows: tuple[Tensor, Tensor | np.ndarray], like: tuple[Tensor, Tensor | np.ndarray], place: Place, which: str
 ) -> None:
-    """Raise BadData for inputs or targets of another form than those of the rows ``which``."""
+    """Raise BadData if inputs or targets have another shape or kind than the rows ``which``."""
     (X, y), (X0, y0) = rows, like
     if layout(X) != layout(X0):
         message = f"rows have the shape {described(X)}, but {which} {described(X0)}; give the same columns in one order"

@@ -59,9 +59,9 @@ class Dataset(Settings):
             None. Integers [n, t] do not need ``classes`` if your own loss reads them.
         X_test: Test rows [m, ...]; default none.
         y_test: Test targets [m]; default none.
-        classes: The number of classes, of labels that are 0..C-1 already; default that of ``labels``. Without them
-            whole numbers [n], booleans and texts are classes, which are numbered in ascending order; floats are values,
-            and classes is None.
+        classes: The number of classes C, if your labels are already 0..C-1; by default Medley counts ``labels``.
+            Without them whole numbers [n], booleans and texts are classes, which are numbered in ascending order;
+            floats are values, and classes is None.
         keys: Columns [n] by name, such as the user or the year of each training row, for natural clients; default none.
         name: The data set's name in messages and reports.
         labels: Names of the classes, which `Result.predict` returns: texts, numbers or booleans. Targets that are
@@ -72,7 +72,8 @@ class Dataset(Settings):
         test_keys: Columns [m] of the test rows by name, such as their users; default none.
         features: Names of the columns of X [n, features]; by default those of a frame, else none.
         scaling: Mean and deviation by which `standardise` has scaled X; default None.
-        inferred: Whether ``labels`` are those that happen to have rows, and other rows may have more; default False.
+        inferred: Whether ``labels`` lists only the classes that these rows happen to have, so that other rows may have
+            more; default False.
     """
 
     X: Features
@@ -214,18 +215,19 @@ class Dataset(Settings):
     ) -> Dataset:
         """Draw a test set, if there is none, and then a validation set from the training rows.
 
-        Rows are drawn uniformly and keep their order and their keys. A test set that is already there stays. Rows of
-        one patient, or of one walk, resemble each other: a model knows a test row whose neighbours it was trained on.
-        Draw such rows together.
+        Rows are drawn uniformly and keep their order and their keys. If the data set already has a test set, it keeps
+        it. Rows of one patient, or of one walk, resemble each other: a model knows a test row whose neighbours it was
+        trained on. Draw such rows together.
 
         Args:
             test: Fraction of the training rows; default 0.2. 0 draws none.
             validation: Fraction of the training rows left; default 0, no validation set.
             seed: Of the streams (seed, "split", "test") and (seed, "split", "validation"); default 0.
-            by: Keys, such as the clients', or "label": rows that are alike in all of them give this fraction each,
-                rounded, and keep a training row at least. Default none, the fraction is of all rows together.
-            together: Keys, such as "patient": rows that are alike in all of them are drawn together, until the fraction
-                of rows is about reached. Default none.
+            by: Keys, such as the clients', or "label". From each group of rows with the same values in all of these,
+                the split draws this fraction, rounded, and leaves at least one training row. Default none, the fraction
+                is of all rows together.
+            together: Keys, such as "patient". The split draws whole groups of rows with the same values in all of
+                these, until it has about this fraction of the rows. Default none.
             last: Keys, such as "walk": the part is the last rows of each, in the order in which they stand; nothing is
                 drawn. Default none.
 
@@ -353,7 +355,7 @@ class Dataset(Settings):
         """Subtract the mean and divide by the standard deviation (1/n) of the training rows.
 
         The statistics are per feature of [n, features], per channel of images [n, channels, h, w]; a constant feature
-        is only centred. They are kept as ``scaling``, and `Result.predict` scales raw rows by them.
+        is only centred. The data set keeps both as ``scaling``, and `Result.predict` scales raw rows with them.
 
         Args:
             like: A standardised data set whose mean and deviation to use, such as the training rows' for a data set

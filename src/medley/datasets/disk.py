@@ -58,7 +58,7 @@ def save(data: Dataset, folder: Place) -> Path:
 def saved(folder: Place) -> Dataset:
     """The data set that `disk.save` wrote into this folder; its tensors are mapped, not read.
 
-    They may be changed in memory; the files stay as they are. Raises ``BadData`` for a folder that holds none, or a
+    You may change them in memory; the files do not change. Raises ``BadData`` for a folder that holds none, or a
     damaged file.
     """
     place = Path(folder).expanduser()

@@ -10,7 +10,7 @@ from .dataset import Dataset
 
 
 def recorded(data: Dataset) -> dict[str, Any]:
-    """The facts as plain values by the name of their setting; facts that the data set lacks are left out."""
+    """The facts about a data set as plain values, by the name of their setting; those that it lacks are left out."""
     out: dict[str, Any] = {}
     if data.features:
         out["features"] = list(data.features)

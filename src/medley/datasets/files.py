@@ -36,7 +36,7 @@ EXPECTED = {
 def find(
     call: str, names: Sequence[str], folder: Place | None = None, inside: Sequence[str] = (), gz: bool = False
 ) -> list[Path]:
-    """The paths of files that lie in one folder: in ``folder``, else $MEDLEY_DATA, else ~/.cache/medley.
+    """The paths of these files. All must be in one folder: ``folder``, else $MEDLEY_DATA, else ~/.cache/medley.
 
     Args:
         folder: The folder to look in first; default none.
@@ -123,7 +123,7 @@ def is_present(name: str) -> bool:
 
 
 def places(folder: Place | None = None, inside: Sequence[str] = ()) -> list[Path]:
-    """The folders in which data sets are looked for, in this order; the arguments are those of `find`."""
+    """The folders where Medley looks for data sets, in this order. For the arguments see `find`."""
     roots = [Path(folder).expanduser()] if folder is not None else []
     if os.environ.get("MEDLEY_DATA"):
         roots.append(Path(os.environ["MEDLEY_DATA"]).expanduser())

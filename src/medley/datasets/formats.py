@@ -38,7 +38,9 @@ def read_bytes(path: Path, call: str) -> bytes:
 
 
 def unpacked_limit(packed: int) -> int:
-    """The most bytes that this many packed ones may become: 256 MiB, or 100 for one. Images and text become 2 to 10."""
+    """The most bytes that so many packed bytes may unpack to: 256 MiB, or 100 times as many if that is more. Images and
+    text become 2 to 10.
+    """
     return max(1 << 28, 100 * packed)
 
 

@@ -31,14 +31,15 @@ def carved(
     together: Sequence[np.ndarray] = (),
     last: Sequence[np.ndarray] = (),
 ) -> tuple[Tensor, Tensor]:
-    """The numbers of rows that stay and of rows that are drawn for a part, both in ascending order.
+    """Row numbers: those that stay, and those drawn for a part; both in ascending order.
 
     Args:
         fraction: The share that is drawn; within each stratum, rounded, and less than all.
         seed: Of the stream (seed, "split", part).
         strata: Columns [n]; rows with the same values in all of them are one stratum. Default none, all rows are one.
         together: Columns [n]; rows with the same values in all of them stay on one side. Default none.
-        last: Columns [n]; of rows with the same values in all of them the last ones are taken. Default none.
+        last: Columns [n]; from each group of rows with the same values in all of them, the last rows are taken. Default
+            none.
 
     Raises RecipeError for a fraction that leaves nothing on one side.
     """
@@ -75,7 +76,7 @@ def carved(
 
 
 def _alike(columns: Sequence[np.ndarray], order: Tensor) -> Iterator[Tensor]:
-    """The rows, in this order, of each combination of values; all of them where there are no columns."""
+    """Groups of rows with the same combination of values, each in this order; one group if there are no columns."""
     if not columns:
         yield order
         return
@@ -97,7 +98,7 @@ def _nearest(units: list[int], sizes: list[int], fraction: float) -> list[int]:
 
 
 def in_time(values: np.ndarray, name: str, trained: int) -> np.ndarray:
-    """A key's values as numbers and times, whose order is that of time; texts are read as numbers, else as ISO 8601.
+    """A key's values as numbers or times, so that you can sort them; texts are read as numbers, else as ISO 8601.
 
     Args:
         values: the training rows' values, then the test rows'

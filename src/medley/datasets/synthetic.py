@@ -26,7 +26,7 @@ def gaussian_classes(
         n: Training rows; default 60,000.
         features: Length of a row; default 784.
         classes: Number of classes; default 10.
-        seed: Of the stream (seed, "gaussian_classes"); default 0.
+        seed: The seed of the random stream (seed, "gaussian_classes"); default 0.
         test: Test rows; default 10,000. 0 for no test set.
         separation: Distance of two centres in standard deviations, root mean square; default 4.
 

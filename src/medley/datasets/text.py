@@ -43,9 +43,9 @@ def sentiment140_tokens(
 ) -> Dataset:
     """Sentiment140 subset as token ids: X [n, length] is int64, for `models.lstm`, `models.gru` and `models.text_cnn`.
 
-    Rows, labels, keys and file are those of `sentiment140`. `tokens.Vocabulary` makes the ids from the training rows
-    only: 0 is padding on the right, 1 a word outside the vocabulary. A validation
-    set that is drawn from these rows later has no words of its own.
+    Rows, labels, keys and file are the same as in `sentiment140`. `tokens.Vocabulary` makes the ids from the training
+    rows only: 0 is padding on the right, 1 a word outside the vocabulary. A validation set that is drawn from these
+    rows later has no words of its own.
 
     Args:
         vocabulary: Number of ids, the two special ones included; default 10,000. The model takes as many.
@@ -61,7 +61,7 @@ def sentiment140_tokens(
 
 
 def _tweets(call: str, folder: Place | None) -> tuple[list[str], list[str], Callable[[Tensor, Tensor], Dataset]]:
-    """The tweets for training and for test, and the data set of the inputs that are made of them."""
+    """Training and test tweets, made into a data set with these inputs."""
     (file,) = find(call, ["sentiment140_subset.npz"], folder)
     arrays = read_npz(file, ["y", "user", "seconds_since_20090401", "text_xz", "y_test", "text_test_xz"], call)
     text = _lines(arrays["text_xz"], len(arrays["y"]), call)

@@ -37,7 +37,8 @@ class Vocabulary:
 
     @classmethod
     def of(cls, lines: Iterable[str], size: int) -> Vocabulary:
-        """The commonest words of these lines, at most ``size`` ids with the two special ones; ties by the alphabet.
+        """The most common words of these lines, up to ``size`` ids including the two special ones; ties go by the
+        alphabet.
 
         Give the training rows only. Raises RecipeError for a size below 3.
         """

@@ -122,7 +122,7 @@ class Deployment:
 
     Attributes:
         project: the folder that ``medley deploy init`` wrote
-        superlink: the SuperLink's name in Flower's configuration; default the one that Flower takes by default
+        superlink: the SuperLink's name in Flower's configuration; default Flower's own default
     """
 
     project: Path

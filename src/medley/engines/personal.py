@@ -15,7 +15,9 @@ from .seq import Seq
 
 @dataclass(frozen=True)
 class PersonalDescent:
-    """Descents on the shared and the own part together, by ``inner``; on only one of them, by `Seq`."""
+    """Local training of clients with personal parameters: of all parameters together by the engine ``inner``, of only
+    the shared or only the personal ones by `Seq`.
+    """
 
     inner: Engine
 
@@ -25,7 +27,7 @@ class PersonalDescent:
         return self.inner.name
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
-        """See `medley.contract.client.Client.descend`; the own part of the problem moves along."""
+        """See `medley.contract.client.Client.descend`; the problem's personal parameters change, too."""
         view = me.problem
         how = how._replace(first=False)
         assert isinstance(view, PartObjective)
@@ -63,7 +65,7 @@ class PersonalDescent:
 
 
 def _joint(how: Descent, view: PartObjective, d: int) -> Descent:
-    """The update rule on all parameters: the own ones have neither pull, shift nor correction."""
+    """The update rule for all parameters. Pull, shift and correction do not apply to the personal ones."""
     pull = how.pull
     shift = how.shift
     correct = how.correct

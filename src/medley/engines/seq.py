@@ -17,7 +17,7 @@ from .torch_optimizer import TorchOptimizer
 
 
 def one_by_one(engine: Engine, clients: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
-    """The descents of a client stack, one client after the other, as a stack's update [k, d]."""
+    """Train the clients of a stack one after the other; the result is the update [k, d] of the stack."""
 
     def of(v: Any, i: int) -> Any:
         """Row i of a stacked vector [k, d]; a vector [d], a number or None is the same for all."""
@@ -123,7 +123,9 @@ class Seq:
         return LocalUpdate(w - x, simulated_time(pace, steps, mu, how), steps, self.name, first)
 
     def _skipping(self, me: Client[Any], how: Descent) -> tuple[bool, Optimizer]:
-        """Whether steps skip parameters without a gradient, and the optimizer: then torch's in place of Medley's."""
+        """Whether steps skip parameters without a gradient, and the optimizer. If they do, it is torch's instead of
+        Medley's.
+        """
         added = (how.pull, how.shift, how.correct)
         if not getattr(me.problem, "partial", False) or any(v is not None for v in added):
             return False, how.optimizer

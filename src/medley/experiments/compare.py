@@ -54,8 +54,8 @@ def compare(
 
     Medley checks every method before the first run, and raises Unsupported at once if one needs more than the
     federation offers. A run that diverges is a row of the board like any other. ``save`` is tried before the first run;
-    if it still fails at the end, the error's ``result`` is the board. Raises RecipeError for methods that cannot be
-    told apart, and WireError for a folder with other settings.
+    if it still fails at the end, the error's ``result`` is the board. Raises RecipeError if two methods have the same
+    name and settings, and WireError for a folder with other settings.
     """
     check_options(compare, options)
     named = _by_name(methods)

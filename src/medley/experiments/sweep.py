@@ -175,7 +175,7 @@ class Sweep:
         return options
 
     def _check(self, runs: Iterable[PlannedRun]) -> None:
-        """Raise the error that a run would raise at its start, before any run is made."""
+        """Before any run starts, raise the error that one of them would raise at its start."""
         first = {run.name: run for run in reversed(list(runs))}
         if first:
             options_by_name = {name: {"rounds": self.rounds, **self.options_of(name)} for name in first}

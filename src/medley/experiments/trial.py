@@ -1,4 +1,4 @@
-"""A short run that stands for a long one: whole cohorts, few rows, and no evaluation."""
+"""A short run that represents a long one: full cohorts, few rows, and no evaluation."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Small:
         return min(TASKS, self.draw.task_count)
 
     def real(self, round: int) -> int:
-        """The round of the draw that the trial's round stands for."""
+        """The round of the real run that this round of the trial represents."""
         if self.draw.rounds_per_task is None:
             return round
         task, step = divmod(round - 1, ROUNDS)

@@ -237,7 +237,7 @@ def _name(algorithm: Algorithm[Any, Any], point: Mapping[str, Any]) -> str:
 
 
 def _note_idle(algorithm: Algorithm[Any, Any], grid: Grid, points: Sequence[Point], results: Sequence[Result]) -> None:
-    """Log a warning that names the settings of which all values led to the same models."""
+    """If all values of a setting led to the same models, log a warning that names it."""
     models: dict[str, list[bytes]] = {}
     for r in results:
         models.setdefault(r.method, []).append(r.x.numpy().tobytes())

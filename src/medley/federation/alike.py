@@ -36,8 +36,8 @@ def common_features(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the features, empty if any client has arrays; and the first names that any client has.
 
-    Raises BadData, naming the client, for frames with other columns, and for an array beside frames with names: its
-    columns may be in another order.
+    Raises BadData, naming the client, if a frame has other columns, or if some clients have frames and this one an
+    array: its columns could be in another order.
     """
     columns = [(place, _names(client, place, aside)) for place, client in zip(places, clients, strict=True)]
     tested = [
@@ -79,7 +79,7 @@ def common_scaling(clients: Sequence[Any], test: Any, places: Sequence[Place]) -
 def common_classes(
     clients: Sequence[Any], test: Any, classes: int | None, places: Sequence[Place]
 ) -> tuple[int | None, tuple[Label, ...]]:
-    """The number of classes and their names, as far as the clients' data sets say them.
+    """The number of classes and their names, if the clients' data sets have them.
 
     Raises BadData, naming the client, if two of them differ.
     """

@@ -1,4 +1,4 @@
-"""One client's rows, in any form that a user has, as tensors and targets that pair."""
+"""One client's rows, in any form that you may pass, as tensors with one target per row."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Mixes:
         labels: the labels of all training rows [n], client by client
         sizes: the number of rows of each client [clients]
         classes: the number of classes
-        ids: the clients that count; None for all
+        ids: the clients to include; None for all
     """
 
     labels: Tensor

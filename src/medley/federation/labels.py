@@ -1,4 +1,4 @@
-"""What a problem makes of targets: classes, values, or what its own loss takes."""
+"""How a problem reads targets: as classes, as values, or as its own loss wants them."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def _canonical(problem: Family, y: Tensor, place: Place, classes: int | None) ->
 def as_values(problem: Family, ys: Sequence[Tensor]) -> list[Tensor]:
     """Numbers of all parts, each [n] or [n, ...], as the values that a problem fits.
 
-    Whether whole numbers look like classes is for all rows together to say, since one client or the test rows may have
-    only some of them. Raises BadData if they do.
+    Medley decides over all rows together whether whole numbers look like classes, because one client or the test rows
+    may have only some of the classes. Raises BadData if they do.
     """
     if all(y.ndim == 1 and not y.is_floating_point() for y in ys):
         joined = problem.canonical(torch.cat([*ys]), None)
@@ -129,7 +129,9 @@ def as_values(problem: Family, ys: Sequence[Tensor]) -> list[Tensor]:
 
 
 def refuse_other_number(labels: Sequence[Any], classes: int | None) -> None:
-    """Raise BadData if rows have one label, or another number of them than ``classes``, if that is given."""
+    """Raise BadData if all rows have the same label or, if ``classes`` is given, if they have another number of
+    labels.
+    """
     if classes is not None and len(labels) != classes:
         message = f"classes={classes}, and the rows have the labels {', '.join(map(repr, labels[:8]))}"
         raise BadData(f"{message}; {SOME_LABELS}")

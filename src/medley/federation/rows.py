@@ -100,7 +100,7 @@ class Layout:
         return slice(int(self.starts[s * n]), int(self.starts[(s + 1) * n]))
 
     def span(self, s: int, i: int) -> tuple[int, int]:
-        """The same rows by the client's own numbers: the first, and the one after the last."""
+        """The same rows, numbered within the client: the first, and the one after the last."""
         k = self.ids.index(i)
         return int(self.firsts[s, k]), int(self.firsts[s + 1, k])
 
@@ -224,7 +224,7 @@ def ready(
     dtype: torch.dtype | None,
     device: str,
 ) -> Problem:
-    """The problem for rows X and y; the other arguments are those of `laid_out`."""
+    """The problem for rows X and y. For the other arguments see `laid_out`."""
     try:
         return family.ready(*rows, classes, dtype, device)
     except BadData as e:
@@ -240,7 +240,7 @@ def bound(
     classes: int | None,
     device: str,
 ) -> ClientRows:
-    """These rows in the problem's form; the other arguments are those of `laid_out`."""
+    """These rows in the problem's form. For the other arguments see `laid_out`."""
     X, y = rows
     try:
         targets = targets_of(family, problem, y, classes, device)

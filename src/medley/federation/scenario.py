@@ -191,8 +191,8 @@ class Scenario:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """Everything in the scenario that affects a run's bits, by name, for its identity. Own tasks belong to the
-        data.
+        """Everything in the scenario that affects a run's bits, by name, for its identity. If you passed tasks of your
+        own, they count as data.
         """
         return {
             "problem": self.problem,

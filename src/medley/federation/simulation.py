@@ -1,4 +1,6 @@
-"""A federation as one seed drew it."""
+"""A federation with all the random draws of one seed: who has which rows, pace and device, and who takes part in each
+round.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +161,9 @@ class Simulation(Planned):
         return self.tasks[0].held is not None
 
     def task(self, round: int) -> TaskData:
-        """The draw for the task of this round, among the members of the round; rounds count from 1."""
+        """The rows that the seed drew for the task of round ``round`` (from 1), for the clients that are members
+        then.
+        """
         s = self.plan.step(round)
         if self.scenario.membership is None:
             return self.tasks[s]
@@ -221,7 +225,7 @@ class Simulation(Planned):
 
 
 def _owner(task: DealtTask, test_rows: Held | None, on: HeldOut, validation: Parts | None) -> np.ndarray | None:
-    """The client of each test or validation row of a task, −1 for shared rows; None if clients have none of their own.
+    """The client that each test or validation row of a task belongs to, −1 for shared rows; None if all are shared.
 
     Args:
         validation: each client's rows for validation, empty if these are shared

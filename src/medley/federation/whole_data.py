@@ -101,9 +101,9 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, 
 
 
 def _joined(data: Dataset, rows: ClientRows, keys: dict[str, np.ndarray], named: bool) -> Dataset:
-    """A data set with test rows, whose labels are numbered together with those of its training rows.
+    """The data set with these test rows added; training and test labels are numbered together.
 
-    Numbers beside texts are the labels' places among them, as the data set's own y has them.
+    If the labels are texts and the test targets numbers, these are the labels' positions, as in the data set's own y.
 
     Args:
         named: whether targets are labels, as in a frame; else whole numbers may be their places
@@ -158,10 +158,10 @@ def fractions(y: RawTargets) -> np.ndarray:
 
 
 def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
-    """A data set whose targets are what the problem fits.
+    """The data set with its targets in the form that the problem fits.
 
-    Whole numbers that a reader took for classes are values again for a problem of values; and numbers that ``classes``
-    says are 0..classes-1 already stay as they are.
+    If the problem fits values, whole numbers that a reader took for classes become values again. If you passed
+    ``classes``, the labels are already 0..classes-1 and stay as they are.
     """
     if data.y.ndim != 1:
         return data if classes is None else replace(data, classes=classes)

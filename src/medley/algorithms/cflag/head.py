@@ -80,7 +80,7 @@ class HeadCorrection:
         self.shares = [share for _, share in parts]
 
     def steered(self, g: Vec, rows: Sequence[Tensor | None]) -> Vec:
-        """The step's gradient g [d], corrected in place; ``rows`` has each part's rows, or None for all of them."""
+        """Correct the step's gradient g [d] in place and return it; ``rows`` has each part's rows, None for all."""
         picked = []
         first = 0
         for size, numbers in zip(self.sizes, rows, strict=True):

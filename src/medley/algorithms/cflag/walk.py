@@ -102,7 +102,8 @@ class Walk:
         return self.steered(g, self.H - far.grad(self.x, rows))
 
     def table(self) -> Vec:
-        """z_E − x [d] by a table of components' gradients (5). All are taken at x; each later step first renews one.
+        """z_E − x [d] by a table of components' gradients (5). The client computes all of them at x, and then renews
+        one before each later step.
 
         With full batches each later step renews all. Raises RecipeError if the pace is not plain SGD.
         """

@@ -52,7 +52,7 @@ def randomness(client: Client[Any]) -> tuple[bool, bool]:
 
 @contextlib.contextmanager
 def same_draws(clients: Sequence[Client[Any]], x: Vec) -> Iterator[None]:
-    """Leave random streams as they were, so that the next attempt has the same masks and transforms."""
+    """Reset the random streams afterwards, so that the next attempt draws the same masks and transforms."""
     generators = [getattr(c.problem, "rng", None) for c in clients]
     streams = [rng for rng in generators if rng is not None]
     before = [rng.get_state() for rng in streams]
@@ -66,7 +66,7 @@ def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
     """Descents of a client, or a stack of k, from ``x`` along net flows ``net``, [d] or [k, d].
 
     A descent whose growth exceeds `GROWTH` is repeated with steps a quarter as long, as circuit simulators repeat a
-    step whose error is too large. J⁺ is a mean gradient whatever the steps were.
+    step whose error is too large. The new flow J⁺ is a mean gradient, whatever the length of the steps.
     """
     before = [buffers(m) for m in me.members]
     with same_draws(me.members, x):

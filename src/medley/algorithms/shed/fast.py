@@ -97,7 +97,8 @@ class Coded(Exact):
 
 
 def drowns(new: Instalment, e: Vectors, metric: Vec) -> bool:
-    """Whether the eigenvectors' errors e add more curvature than a quarter of what the other directions have.
+    """Whether the rounding errors e of the eigenvectors add more than a quarter of the curvature of the other
+    directions.
 
     Both are measured after scaling the Hessian's diagonal to ones: Σ λ_j e_jᵀMe_j, and per direction, the part of the
     trace that does not belong to v_1.

@@ -26,7 +26,8 @@ class Report(Message):
     Attributes:
         g: ∇f_i(θ) [d]; if coded, its change, with ``g_scale``.
         V, lam: eigenvectors by rows [q, d], and eigenvalues [q]; if coded, with ``V_scale``.
-        unit: by column, exponents of the powers of 2 in which codes count from this report on; None if unchanged.
+        unit: for each column, the exponent of the power of 2 that is one step of its codes from this report on; None if
+            unchanged.
         rho: ρ_i.
         held: the number of this client's pairs that the server holds, without these. If its own count differs, the
             server rejects the report.

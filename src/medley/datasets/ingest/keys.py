@@ -44,7 +44,9 @@ def refuse_index(columns: Iterable[str], place: Place, remedy: str) -> None:
 
 
 def all_keys(target: str, client: object, keys: Sequence[object], call: str) -> tuple[str, ...]:
-    """The columns of keys, that of the clients first. Raises RecipeError if the target is one, and for a mere text."""
+    """The key columns, with the column of clients first. Raises RecipeError if the target is one, and for a mere
+    text.
+    """
     if isinstance(keys, str):
         raise RecipeError(f"{call}: keys={keys!r}; give a list of columns, or client={keys!r} for one", "keys")
     if isinstance(client, list | tuple):
@@ -117,7 +119,9 @@ def names_in(texts: Sequence[str]) -> np.ndarray:
 
 
 def as_column(values: Any, place: Place) -> np.ndarray:
-    """A column [n, ...] of any values as an array, bytes as text. Raises BadData for one value, and for masked ones."""
+    """A column [n, ...] of any values as an array, bytes as text. Raises BadData for a single value instead of a
+    column, and for masked values.
+    """
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as e:
@@ -167,7 +171,7 @@ def refuse_parts(names: Sequence[str], text: str) -> None:
 
 
 def only_key(keys: Mapping[str, Any], what: str) -> str:
-    """The one key of a data set that stands for its clients. Raises RecipeError for none, or several."""
+    """The only key of a data set, which names its clients. Raises RecipeError for none, or several."""
     if len(keys) == 1:
         return next(iter(keys))
     raise RecipeError(

@@ -98,7 +98,7 @@ class RawTargets:
         return as_tensor(self.values, replace(self.place, column=None), str(self.place.column))
 
     def refuse(self, index: int, message: str) -> BadData:
-        """The error about one of the targets, by its place among all of them."""
+        """The error about the target in this position."""
         row = int(np.unravel_index(index, self.values.shape)[0]) if self.values.ndim > 1 else index
         return BadData(message, place=self.place.at(row))
 
@@ -163,7 +163,7 @@ def code(
     """Number the classes of some targets together.
 
     Args:
-        classes: their number, if labels are 0..classes-1 already and stay as they are
+        classes: the number of classes, if labels are already 0..classes-1; they then stay as they are
         labels: the names of all classes that texts may have; default those that occur
 
     Raises BadData, naming the row, for a label that is not among these, and if some targets are text and some are not.
@@ -251,7 +251,9 @@ def raw(y: Tensor, labels: Sequence[Label]) -> np.ndarray:
 
 
 def placed(y: Tensor, labels: Sequence[Label], names: Sequence[Label]) -> Tensor:
-    """Numbers of the classes ``labels`` as those of ``names``, which has them all; a loss's own numbers stay."""
+    """Renumber classes from their places in ``labels`` to their places in ``names``, which has all of them. Numbers
+    with a meaning for the loss, such as ``ignore_index``, stay.
+    """
     at = torch.tensor([names.index(label) for label in labels])
     return torch.where((y >= 0) & (y < len(at)), at[y.clamp(0, len(at) - 1)], y)
 
@@ -298,8 +300,8 @@ def _of_texts(parts: Sequence[RawTargets], labels: Sequence[Label]) -> Coded:
 def of_file(cells: Sequence[str], place: Place, floats: Floats = "either") -> np.ndarray:
     """A text file's column of targets: whole numbers where all entries are, else numbers, booleans, else text.
 
-    Labels with leading zeros, or beyond int64, are texts. Raises BadData for two labels that are one number, such as
-    "1" and "1.0", for an empty one, and for text among numbers of which most have fractions.
+    Labels with leading zeros, or beyond int64, are texts. Raises BadData for two labels that are the same number, such
+    as "1" and "1.0", for an empty label, and for text in a column of fractions.
     """
     texts = [c.strip() for c in cells]
     kinds = dict.fromkeys(texts)

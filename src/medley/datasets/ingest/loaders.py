@@ -72,8 +72,8 @@ def _row(batch: Any, i: int) -> Any:
 def loaded(loader: DataLoader[Any], place: Place) -> Any:
     """A loader's data set: the rows that its sampler or its batch sampler draws, as its ``collate_fn`` makes them.
 
-    Batches and their order are the pace's, so that a loader which shuffles all rows stands for all rows. Raises
-    BadData, naming the place, for a loader that draws other rows in every pass.
+    The pace decides batches and their order, so a loader that shuffles all rows is read as all rows. Raises BadData,
+    naming the place, for a loader that draws other rows in every pass.
     """
     items: Any = loader.dataset
     if type(loader).__iter__ is not DataLoader.__iter__:
@@ -128,7 +128,7 @@ def _numbers(source: Iterable[Any]) -> Iterator[int]:
 
 @contextmanager
 def _unmoved(*owners: Any) -> Iterator[None]:
-    """A context that leaves torch's random stream, and those of a loader and its sampler, as they were."""
+    """A context that afterwards restores the random streams of torch, of a loader and of its sampler."""
     streams = [g for owner in owners if isinstance(g := getattr(owner, "generator", None), torch.Generator)]
     states = [g.get_state() for g in streams]
     with torch.random.fork_rng(devices=[]):

@@ -166,9 +166,9 @@ def _lines(cells: Sequence[str]) -> int:
 def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, call: str) -> list[str]:
     """The names in a file's first line, or "0", "1", ... if ``header`` is False.
 
-    Raises RecipeError for a line with another delimiter, and BadData for an empty file, and for a line that looks like
-    a row of numbers and is not said to be names. Frames without names have the header 0, 1, ..., which is taken for
-    names; the log says so.
+    Raises RecipeError for a line with another delimiter. Raises BadData for an empty file, and for a first line of
+    numbers, unless ``header`` says that they are names. If somebody wrote a frame without column names, its first line
+    is 0, 1, ...; Medley takes these as names and says so in the log.
     """
     if not first:
         raise BadData(f"{call}: the file is empty; its first line should name the columns")
@@ -226,7 +226,7 @@ MAGIC = {b"PK": b"PK\x03\x04", b"BZ": b"BZh", b"PA": b"PAR1"}
 
 
 def refuse_packed(file: Path, call: str) -> None:
-    """Raise BadData, naming the call, for a file whose first bytes are not those of a text."""
+    """Raise BadData, naming the call, for a file that does not begin like a text."""
     with file.open("rb") as stream:
         start = stream.read(1000)
         first = start[:4]

@@ -26,8 +26,7 @@ def parquet(
 ) -> Dataset:
     """A Parquet file; every column but ``target``, ``client`` and ``keys`` is a numeric feature.
 
-    Arguments and errors are those of `csv`. It needs pyarrow, the extra ``parquet``; without it
-    RecipeError is raised.
+    For arguments and errors see `csv`. It needs pyarrow, the extra ``parquet``; without it RecipeError is raised.
     """
     call = f"datasets.parquet({str(path)!r})"
     try:

@@ -39,8 +39,8 @@ def svmlight(
         regression: Whether targets are values; by default fractions are values, and everything else is classes, which
             are numbered in ascending order, so -1 and +1 become 0 and 1.
         sparse: Whether X stays sparse, for linear models; default False.
-        zero_based: Whether columns count from 0. By default they do where a row has an entry of column 0; else from 1,
-            and the log says so.
+        zero_based: Whether the file numbers its columns from 0. By default they do where a row has an entry of column
+            0; else from 1, and the log says so.
         n_features: The number of columns; default the last one with an entry.
 
     Raises BadData if the file is missing, not in that format, or has entries of other columns than these two allow.

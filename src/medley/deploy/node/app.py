@@ -166,7 +166,7 @@ class ClientSide:
         return reply
 
     def lots(self, context: Context) -> list[Lot]:
-        """The client's rows of each task: its own data, or its share of the recipe's."""
+        """The client's rows in each task: its own data, or its share of the recipe's data."""
         i = _id(context)
         key = (_id(context), json.dumps(context.run_config))
         if key not in self._lots:
@@ -283,7 +283,7 @@ class ClientSide:
         return calls.sealed_gradient(text, rows.gradient(x, t)) if request["grad"] and "loss" in figures else text
 
     def _count(self, request: bytes, context: Context, personal: bool, runs: int) -> None:
-        """Count an evaluation, of the server's model or of the client's own model as well, up to those of ``runs``."""
+        """Add an evaluation to the account, which allows as many as ``runs`` runs of the recipe make."""
         options = self.recipe.options()
         account = self._account(context)
         every = options.get("clients_every", calls.MOST) if personal else options.get("eval_every", 1)

@@ -1,8 +1,9 @@
 """Figures of a model that the server chose, so coarse that they say little about a single row.
 
 A server can choose a model at which one row's loss is far from the others': an exact mean says whether the row is
-there. So the few largest and smallest values count as the next one, and the mean is rounded at random to a step that
-sixteen rows can move. The random number follows from the model and a secret of the node: a model has one figure.
+there. So a node replaces the few largest and smallest values by the next one, and rounds the mean at random to a step
+that takes sixteen rows to move. The random number follows from the model and a secret of the node: a model has one
+figure.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ class Coarse:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], rules: Rules, model: PersonalModel) -> Coarse | None:
-        """For the figures of a model at the node with this config; None if its owner lets exact ones leave."""
+        """How to round a model's figures at the node with this config; None if its owner lets exact figures leave."""
         parts = {"x": model.x, "buffers": model.buffers, "own": model.own}
         return None if rules.exact else cls(secret(config), pytree.to_bytes(parts), rules.rows)
 
     def figure(self, name: str, value: float, rows: int, size: float = 0.0) -> float:
-        """A figure of so many rows, of which each can change it by ``size`` / rows; at least by its own size."""
+        """Round a figure of this many rows, if each row can change it by ``size`` / rows; at least by its own size."""
         if not math.isfinite(value):
             return value
         step = 2.0 ** math.ceil(math.log2(max(size, abs(value), 1e-12) * STEP / max(rows, 1)))
@@ -60,7 +61,7 @@ class Coarse:
         return step * math.floor(value / step + int.from_bytes(key, "big") / 2.0**64)
 
     def clipped(self, by_row: Tensor) -> Tensor:
-        """Values [n], of which the ``least`` − 1 largest and smallest count as the next one; NaN is the largest."""
+        """The values [n], with the ``least`` − 1 largest and smallest replaced by the next one; NaN is the largest."""
         values = by_row.double().nan_to_num(math.inf, math.inf, -math.inf).flatten()
         order = values.sort().values
         n = len(values)

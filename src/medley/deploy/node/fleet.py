@@ -243,7 +243,7 @@ class FleetNode:
 
 
 def _clock(response: Any) -> str:
-    """How far Flower lets this machine's clock be off, and how far it is off according to the server's answer."""
+    """How wrong this machine's clock may be for Flower, and how wrong it is by the time in the server's answer."""
     early = flwr.SYSTEM_TIME_TOLERANCE
     late = flwr.TIMESTAMP_TOLERANCE
     text = f"which may be {early} s ahead of the server's or {late} s behind it"

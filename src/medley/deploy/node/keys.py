@@ -47,7 +47,7 @@ def ecdsa() -> Any:
 
 
 def signed(path: Path, what: bytes) -> bytes:
-    """The signature of some bytes by a private key, in its one form: the smaller of s and n - s."""
+    """Sign bytes with a private key. Of the two equivalent signatures, with s or with n - s, it returns the smaller."""
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
     r, s = decode_dss_signature(private_key(path).sign(what, ecdsa()))

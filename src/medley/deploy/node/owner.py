@@ -93,7 +93,7 @@ def ledgers(config: Mapping[str, Any]) -> Path:
 
 
 def ledgers_to_read(config: Mapping[str, Any]) -> Path:
-    """The folder of ledgers that is there to be read, or a copy of it. Changes nothing."""
+    """The folder of ledgers, or a copy of it, for reading. Changes nothing."""
     if config.get("key") is not None:
         folder = _of_key(config)
         return folder if folder.exists() else own_folder(config)
@@ -276,8 +276,8 @@ def _noted_rows(folder: Path, of: str) -> set[str]:
 def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
     """Note that these rows are in the owner's ledgers. Raises RecipeError if most of them are another key's.
 
-    Of ledgers without a key those count that limit what may leave. The file has keyed digests of some rows. Without the
-    secret beside it, nobody can look for a row in it.
+    If ledgers have no key, they count if they limit what may leave. The file has keyed digests of some rows. Without
+    the secret beside it, nobody can look for a row in it.
     """
     root = private(memories(config))
     mine = ledgers(config)

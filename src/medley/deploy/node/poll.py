@@ -268,7 +268,7 @@ class Resident:
                 log.debug("heartbeat: %s", e)
 
     def _tell(self, text: str) -> None:
-        """Log a sentence, unless it differs from the one before only in numbers."""
+        """Log a sentence, unless only its numbers differ from the last one."""
         words = re.sub(r"\d+", "", text)
         if words != self._logged:
             self._logged = words

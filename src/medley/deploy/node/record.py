@@ -74,7 +74,7 @@ class Record:
             append(self.path, end, _bytes(line) + b"\n")
 
     def _number(self, last: bytes) -> int:
-        """The number of the last line. Raises WireError if it is none of the record's."""
+        """The number of the last line. Raises WireError if it is not a line of the record."""
         try:
             return int(json.loads(last)["n"])
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -89,7 +89,7 @@ class Record:
             ) from None
 
     def keep(self, content: bytes) -> str:
-        """Keep a text or an answer beside the record, under its digest, before a line names it. Returns the digest."""
+        """Save a text or an answer next to the record, under its digest, before a line names it. Returns the digest."""
         place = private(self.path.parent / SENT) / (name := sha256(content).hexdigest())
         if not place.is_file() or place.read_bytes() != content:
             write(place, content, owner_only=True)
@@ -118,7 +118,7 @@ class Record:
     def lines(self) -> Iterator[dict[str, Any]]:
         """The lines, each after its check. Raises WireError with the number of the first line that was changed.
 
-        A last line that was not written whole is left out; see `torn`.
+        It leaves out a last line that was only partly written; see `torn`.
         """
         from cryptography.exceptions import InvalidSignature
 

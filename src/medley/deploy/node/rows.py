@@ -90,7 +90,7 @@ class Lot:
 
 
 def share(r: Recipe, i: int) -> list[Lot]:
-    """Client i's rows of the recipe's data in each task, with its own test rows or every n-th of the shared ones.
+    """Client i's rows of the recipe's data in each task. Its test rows are its own, or every n-th of the shared ones.
 
     Raises BadData if there is no such client, and if none of its rows has a target.
     """

@@ -1,4 +1,4 @@
-"""The numbers in an answer that a node kept beside its record, as lines of text for the owner."""
+"""Shows the owner an answer that the node saved next to its record: its numbers, as lines of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 64
 
 
 def numbers(answer: bytes) -> Iterator[str]:
-    """Lines "name: value" of an answer's content, whatever its kind."""
+    """Lines "name: value" of the content of any kind of answer."""
     content: Any = answer[1:]
     try:
         content = json.loads(content)

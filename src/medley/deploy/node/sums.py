@@ -214,7 +214,9 @@ class Sums:
     def _masked(
         self, party: Party, letter: Letter, run: str, cohort: int, host: Callable[[calls.CallRequest], Host]
     ) -> bytes:
-        """Run the client method, and mask its reply. The request must be the one that names the sum."""
+        """Run the client method, and mask its reply. The name of the sum is computed from the request, so the two must
+        match.
+        """
         i = self.client
         request = calls.CallRequest.read(letter)
         e = request.exchange

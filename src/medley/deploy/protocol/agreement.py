@@ -94,7 +94,7 @@ def refuse_unserved(node: Mapping[str, Any], method: Method, client: int) -> Non
 def refuse_kind(node: Mapping[str, Any], r: Recipe, client: int) -> None:
     """`refuse_unserved` by the kind in the recipe's first method table, before the method is made.
 
-    An entry of ``serve`` such as "DP-FedAvg" lets the kind FedAvg pass here.
+    If ``serve`` has an entry such as "DP-FedAvg", this check accepts the kind FedAvg.
     """
     tables: list[dict[str, Any]] = r.tables.get("methods", [])[:1]
     kind = "".join(str(table.get("kind", "")) for table in tables)

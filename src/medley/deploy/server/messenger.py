@@ -103,7 +103,8 @@ class Messenger:
         tell: Callable[[str], object] = log.info,
         members: int | Collection[int] | None = None,
     ) -> dict[int, dict[str, Any]]:
-        """Wait for ``clients`` clients. Returns their accounts of themselves by id, plain values with "client" in them.
+        """Wait for ``clients`` clients. Returns what each client says about itself, by id: plain values, among them
+        "client".
 
         Args:
             clients: the number of clients, which have the ids 0, 1, ...
@@ -200,7 +201,9 @@ class Messenger:
         log.warning("a node is refused: %s", why)
 
     def newcomers(self, clients: int, within: float) -> dict[int, dict[str, Any]]:
-        """Accounts, by id, of clients that have connected and are not members yet, within so many seconds."""
+        """What clients that are not members yet say about themselves, by id, if they connect within this many
+        seconds.
+        """
         out = dict[int, dict[str, Any]]()
         self._aside &= {*self.grid.get_node_ids()}
         for node, answer in self._answers(self._fresh(), within):
@@ -302,7 +305,7 @@ class Messenger:
     def _send(
         self, kind: str, letters: Mapping[int, Letter], within: float = math.inf
     ) -> Iterator[tuple[int, bytes, int]]:
-        """Yield answers as they come, within so many seconds: node, answer, bytes of the records both ways."""
+        """Yield answers as they come, for at most this many seconds: node, answer, bytes of the records both ways."""
         sent = {n: flwr_api.records(letter) for n, letter in letters.items()}
         if not sent:
             return

@@ -36,7 +36,7 @@ class RemoteFederation:
     Attributes:
         tolerant: whether an evaluation continues without a client that fails; default False
         roster: the members of each round, if clients join and leave; None for the same clients throughout
-        lossless: whether clients' rows are private, so that they send no loss of them; default False
+        lossless: whether clients send no loss, because their rows are private; default False
         scaling: the preparation of all clients' rows, which the result keeps; default None
         summed: whether replies are summed in secret; default False
         run: the name under which clients keep their memories of this run

@@ -72,12 +72,13 @@ def _network(problem: NetworkProblem) -> list[Layer] | None:
 
 
 def _altered(m: nn.Module) -> bool:
-    """Whether the module has hooks, or methods in place of its class's, such as a `forward` under autocast."""
+    """Whether the module has hooks, or methods that replace its class's, such as a `forward` under autocast."""
     return any((k.endswith("_hooks") and v) or callable(getattr(type(m), k, None)) for k, v in vars(m).items())
 
 
 def _usual(m: nn.Linear | nn.Conv2d) -> bool:
-    """Whether a layer's weights are parameters as torch makes them, in its order and shapes: users replace them.
+    """Whether a layer's weights are still the parameters that torch made, in the same order and shapes: users may
+    replace them.
 
     A weight that is registered anew, as by `torch.nn.utils.remove_weight_norm`, comes after the bias, and a bias may be
     a buffer.
