@@ -256,7 +256,8 @@ def _number(client: int | None, key: Path | None) -> int:
 
     if client is not None:
         return client
-    if key is None or not (number := re.search(r"\d+$", key.stem)):
+    number = None if key is None else re.search(r"\d+$", key.stem)
+    if number is None:
         name = "" if key is None else f" (the name of {key} does not end in a number)"
         raise RecipeError(f"say which client this is: --client 0{name}", "client")
     return int(number[0])

@@ -90,7 +90,8 @@ def set_aside(call: str, device: str = "cpu", threads: int | None = None) -> Ite
     switches = ANYWHERE + (ON_CPU if device == "cpu" else ())
     if threads is not None:
         switches += ((torch.get_num_threads, torch.set_num_threads, threads),)
-    before = [(write, value) for read, write, plain in switches if (value := read()) != plain]
+    values = [(write, read(), plain) for read, write, plain in switches]
+    before = [(write, value) for write, value, plain in values if value != plain]
     with contextlib.ExitStack() as stack:
         if before:  # of the whole process, so no other run may begin or end meanwhile
             stack.enter_context(turns.process_turn())

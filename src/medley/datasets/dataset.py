@@ -154,14 +154,14 @@ class Dataset(Settings):
 
     def _take_arrays(self) -> None:
         """Make tensors of arrays, and number the classes of texts and whole numbers."""
-        named = {part: c for part in ("X", "X_test", "X_validation") if (c := names_of(getattr(self, part), self.name))}
+        named = {part: names_of(getattr(self, part), self.name) for part in ("X", "X_test", "X_validation")}
         for part, theirs in named.items():
-            if theirs != named.get("X", theirs):
+            if theirs and named["X"] and theirs != named["X"]:
                 raise BadData(
                     f"{self.name}: {part} has the columns {', '.join(theirs)}, X "
                     f"{', '.join(named['X'])}; give both the same columns in the same order."
                 )
-        object.__setattr__(self, "features", tuple(map(str, self.features)) or named.get("X", ()))
+        object.__setattr__(self, "features", tuple(map(str, self.features)) or named["X"])
         for part in PARTS:
             value = getattr(self, part)
             if value is None and part in ("X", "y"):
@@ -180,7 +180,7 @@ class Dataset(Settings):
             object.__setattr__(self, part, columns)
 
     def _take_targets(self) -> None:
-        ys = {part: y for part in ("y", "y_test", "y_validation") if (y := getattr(self, part)) is not None}
+        ys = {p: getattr(self, p) for p in ("y", "y_test", "y_validation") if getattr(self, p) is not None}
         if all(isinstance(y, Tensor) for y in ys.values()) and (self.classes is not None or self.y.is_floating_point()):
             for part, y in ys.items():
                 check_tensor(y, Place(self.name, part[2:]), part)

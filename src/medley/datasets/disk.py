@@ -38,8 +38,9 @@ def save(data: Dataset, folder: Place) -> Path:
         kind = "sparse rows" if isinstance(data.X, Sparse) else "rows of several inputs"
         raise RecipeError(f"{call}: {kind} cannot be mapped; keep the data set in memory.", "data")
     make_folder(place)
-    tensors = {name: t for name in PARTS if (t := getattr(data, name)) is not None}
-    for name, t in tensors.items():
+    parts = [name for name in PARTS if getattr(data, name) is not None]
+    for name in parts:
+        t = getattr(data, name)
         np.save(place / f"{name}.npy", t.numpy(), allow_pickle=False)
     for k, values in enumerate(data.keys.values()):
         np.save(place / f"key{k}.npy", np.asarray(values), allow_pickle=False)
@@ -50,7 +51,7 @@ def save(data: Dataset, folder: Place) -> Path:
     if data.scaling is not None:
         table["scaling"] = data.scaling.plain()
     # Last, so that an unfinished folder does not count as a data set.
-    (place / "dataset.json").write_text(json.dumps(table | {"parts": list(tensors)}), encoding="utf-8")
+    (place / "dataset.json").write_text(json.dumps(table | {"parts": parts}), encoding="utf-8")
     return place
 
 

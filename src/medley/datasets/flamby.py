@@ -86,11 +86,11 @@ def tcga_brca(folder: Place | None = None) -> Dataset:
         y = np.array([[float(p["T"]), float(p["E"])] for p in patients])
     except (KeyError, ValueError) as error:
         raise BadData(f"{call}: {table} and {division} do not fit together: {error}.") from None
-    train, test = (
-        [(X[at], y[at]) for k in range(REGIONS) if (at := np.array([f == f"{part}_{k}" for f in folds])).any()]
-        for part in ("train", "test")
-    )
-    return _pooled(train, test, classes=None, name="tcga_brca")
+    parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for part in ("train", "test"):
+        regions = [np.array(folds) == f"{part}_{k}" for k in range(REGIONS)]
+        parts[part] = [(X[at], y[at]) for at in regions if at.any()]
+    return _pooled(parts["train"], parts["test"], classes=None, name="tcga_brca")
 
 
 def _patients(file: Path, call: str) -> np.ndarray:

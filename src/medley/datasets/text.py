@@ -90,7 +90,8 @@ def _labels(y: np.ndarray) -> Tensor:
 def _lines(packed: np.ndarray, n: int, call: str) -> list[str]:
     try:
         unpacking = lzma.LZMADecompressor()
-        text = unpacking.decompress(packed.tobytes(), most := unpacked_limit(packed.nbytes))
+        most = unpacked_limit(packed.nbytes)
+        text = unpacking.decompress(packed.tobytes(), most)
         if not unpacking.eof and len(text) == most:
             raise too_large(f"{call}: the packed text", packed.nbytes, most)
         if not unpacking.eof:

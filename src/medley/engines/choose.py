@@ -47,7 +47,8 @@ def choose(name: str, problem: Problem, device: str) -> Engine:
     cuda = device.startswith("cuda")
     pays = cuda or problem.d <= SMALL
     least = 2 if cuda or name == "stacked" else FEW
-    if name != "stacked" and (quick := fused(problem)) is not None:
+    quick = None if name == "stacked" else fused(problem)
+    if quick is not None:
         if name == "auto" and pays and isinstance(problem, LinearProblem | NetworkProblem):
             rest = Stacked(problem, True, least)
             return replace(rest, few=quick) if cuda and quick.maps else replace(quick, rest=rest)

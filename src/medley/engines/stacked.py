@@ -294,7 +294,8 @@ def stacked(problem: Problem, least: int = 2) -> Stacked | str:
         labels = torch.stack([y, y.flip(0)])
         engine = Stacked(problem, not callable(problem.family.loss) and _by_row(problem, at[0], X, some), least)
         slopes = engine.gradients(at, h, labels, 1 / len(X))
-        with (optional := Optional()):  # type: ignore[no-untyped-call]
+        optional = Optional()  # type: ignore[no-untyped-call]
+        with optional:
             expected = torch.stack([problem.bind(*rows).grad(x) for x, *rows in zip(at, h, labels, strict=True)])
     except Exception as e:
         first_line = next(iter(str(e).strip().splitlines()), "")

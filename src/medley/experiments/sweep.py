@@ -75,7 +75,8 @@ class Sweep:
                 remedy = "; set them with seeds=, a list or their number" if key == "seed" else ""
                 raise RecipeError(f"{self.call}({key}=...): {self.call} sets this for every run itself{remedy}", key)
         take(self, integer, "jobs")
-        if self.jobs is not None and ((jobs := integer(self.jobs)) is None or jobs < 1):
+        jobs = None if self.jobs is None else integer(self.jobs)
+        if self.jobs is not None and (jobs is None or jobs < 1):
             raise RecipeError(f"{self.call}(jobs={self.jobs!r}): must be a whole number, at least 1", "jobs")
         if self.progress is not None:
             check_flag(self.progress, self.call, "progress")

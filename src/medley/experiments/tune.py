@@ -123,7 +123,8 @@ def points_of(algorithm: Algorithm[Any, Any], grid: Grid) -> list[Point]:
             raise RecipeError.unknown(key, keys, f"tune(grid=...) of {algorithm.name}")
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise RecipeError(f"tune(grid={{{key!r}: {values!r}}}): give a list of values to try", key)
-        if key == "lr" and (invalid := [v for v in values if not is_number(v) or v <= 0]):
+        invalid = [v for v in values if not is_number(v) or v <= 0] if key == "lr" else []
+        if invalid:
             raise RecipeError(f"tune(grid={{'lr': ...}}) has {invalid[0]!r}; give numbers above 0, factors of lr", key)
     if not grid:
         raise RecipeError("tune(grid={}): give settings to try, e.g. {'lr': [0.3, 1, 3]}", "grid")
@@ -257,6 +258,6 @@ def _edges(point: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> str:
     for key, value in point.items():
         values = grid[key]
         numbers = len(values) > 1 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-        if numbers and value in (low := min(values), max(values)):
-            at.append(f"{key}={value} is the {'smallest' if value == low else 'largest'} of its grid")
+        if numbers and value in (min(values), max(values)):
+            at.append(f"{key}={value} is the {'smallest' if value == min(values) else 'largest'} of its grid")
     return f"{' and '.join(at)}: a better one may lie beyond" if at else ""

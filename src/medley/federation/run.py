@@ -140,6 +140,7 @@ class PreparedRun:
         o = self.options
         method_settings = self.requested.settings()
         faults = faults_of(o)
+        decision = _decision(self.draw.problem)
         of_data = self.fed.settings()
         if private_part(self.algorithm) is not None and "scaling" in of_data and not of_data["scaling"]["shared"]:
             of_data["scaling"] = WITHHELD
@@ -154,7 +155,7 @@ class PreparedRun:
             "dtype": str(self.draw.problem.dtype).removeprefix("torch."),
             "device": o.device_name,
             "engine": self.engine.name,
-            **({} if (decision := _decision(self.draw.problem)) == "argmax" else {"decision": decision}),
+            **({} if decision == "argmax" else {"decision": decision}),
             "codec": repr(o.encoding),
             # Another number of rounds would move the ends of tasks.
             **({} if self.draw.rounds_per_task is None else {"rounds a task": o.rounds}),
@@ -241,7 +242,8 @@ class PreparedRun:
             result.save_structure(o.folder)
             save_models(o.folder, result.personal)
         note_idle(o, bool(result.personal))
-        if o.throw and (kind := ENDS.get(result.status.outcome)):
+        kind = ENDS.get(result.status.outcome)
+        if o.throw and kind:
             raise kind(result.status.message, result)
         return result
 

@@ -120,7 +120,7 @@ class Simulation(Planned):
         mixes = None
         if rows.labels is not None:
             mixes = Mixes(rows.labels[layout.step(s)], sizes, classes or 0)
-        current = [t for k in self.plan.current(s) if (t := tests[k]) is not None]
+        current = [t for t in (tests[k] for k in self.plan.current(s)) if t is not None]
         test_rows = None
         if len(current) > 1:
             test_rows = torch.cat([X for X, _ in current]), torch.cat([y for _, y in current])

@@ -87,7 +87,8 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, 
         return ClientRows.of_tests((scaling.of_table(test, columns, str(TEST)), y), like), {}
     names = features_of(test, TEST, key)
     has_names = bool(names) and bool(data.features)
-    if has_names and (difference := differ(names, data.features)):
+    difference = differ(names, data.features) if has_names else ""
+    if difference:
         raise BadData(f"the frame {difference}; give the columns of the training rows", place=TEST)
     rows = ClientRows.of_tests(test, like, key, data.features if has_names else ())
     if scaling is not None and has_names:

@@ -119,7 +119,8 @@ class Builder:
         """The table, with relative paths made relative to the recipe's folder; other values unchanged."""
         out = dict(table)
         for key in ("path", "folder", "prepared"):
-            if self.folder is not None and isinstance(value := table.get(key), str) and value:
+            value = table.get(key)
+            if self.folder is not None and isinstance(value, str) and value:
                 place = self.folder / value
                 out[key] = str(place) if place.exists() else value
         return out

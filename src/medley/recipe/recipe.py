@@ -159,7 +159,8 @@ class Recipe:
             analyses.append(self._build.kind(f"study.{k}", settings, ANALYSES, inner={}))
         if not analyses:
             raise RecipeError(f"{self.source}: there is no [[study]]", "study")
-        if "secure" in self.tables and (reason := next((a.alone for a in analyses if a.alone), "")):
+        reason = next((a.alone for a in analyses if a.alone), "")
+        if "secure" in self.tables and reason:
             raise RecipeError(f"{self.source}: {reason}", "secure")
         return analyses
 

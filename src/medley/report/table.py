@@ -326,7 +326,8 @@ def known_to(results: Sequence[Result]) -> str:
     runs = [r for r in results if usable(r)]
     rows = {r.settings.get("test_rows", 0) for r in runs if r.settings.get("evaluate_on", "test") == "test"}
     metric = next((m for m in headline(results) if m in ("accuracy", "personal_accuracy")), None)
-    if not runs or metric is None or len(rows) != 1 or not (n := rows.pop()):
+    n = next(iter(rows), 0)
+    if not runs or metric is None or len(rows) != 1 or not n:
         return ""
     seeds = {r.seed for r in runs}
     if len({r.settings.get("data") for r in runs}) == len(seeds) > 1:

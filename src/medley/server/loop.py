@@ -399,6 +399,7 @@ class Loop:
         waits = self._waits_as
         client_rows = [row for row in state.clients if row["round"] == state.round]
         x, buffers = state.result(self.algorithm.model(state.s))
+        place = self.place()
         return Result(
             self.algorithm.name,
             self.options.seed,
@@ -412,6 +413,6 @@ class Loop:
             | ({"engine": " and ".join(sorted(engines))} if engines else {})
             | ({"waits as": waits} if waits else {}),
             buffers=pytree.map_tensors(buffers, lambda t: t.cpu()),
-            environment=environment() | ({"place": place} if (place := self.place()) else {}),
+            environment=environment() | ({"place": place} if place else {}),
             clients=state.clients,
         )

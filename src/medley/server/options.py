@@ -192,7 +192,8 @@ class RunOptions(Checked):
                 "it out",
                 "target_over",
             )
-        if self.eval_rows is not None and (exact := {"gap", "grad_norm"} & (self.target or {}).keys()):
+        exact = {"gap", "grad_norm"} & (self.target or {}).keys()
+        if self.eval_rows is not None and exact:
             raise RecipeError(
                 f"run(eval_rows={self.eval_rows}, target={{{min(exact)!r}: ...}}): this target needs an exact "
                 "figure, and eval_rows= only estimates it; leave one of them out",

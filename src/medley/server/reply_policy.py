@@ -86,4 +86,5 @@ class ReplyPolicy(Settings):
 
 
 def _above_0(value: Any) -> bool:
-    return value is None or ((number := real(value)) is not None and 0 < number < math.inf)
+    number = real(value)
+    return value is None or (number is not None and 0 < number < math.inf)

@@ -143,7 +143,9 @@ class RunFolder:
         if is_new and holds_comparison(self.path):
             raise RecipeError(f"{self.path} holds a comparison; choose another folder for this run", "checkpoint")
         current = environment() | _where(settings)
-        if not is_new and (starts := (about := described(self.path)).get("starts", [])):
+        about = {} if is_new else described(self.path)
+        starts = about.get("starts", [])
+        if starts:
             warn_of_changes(self.path, _where(about["settings"]) | starts[-1], current)
         old_clients = [] if grown.clients else [self.path / CLIENTS]
         for stale in [*self.path.glob(".*.tmp"), self.path / RESULT, *old_clients]:
@@ -280,7 +282,8 @@ def threads_of(folder: Path) -> int | None:
     threads = start.get("threads")
     if type(threads) is not int or not 0 < threads <= MOST_THREADS:
         return None
-    if threads != (current := torch.get_num_threads()):
+    current = torch.get_num_threads()
+    if threads != current:
         log.info(
             "the run in %s began with %d as torch's number of threads, on which its bits depend, and goes on with it; "
             "this process has %d",

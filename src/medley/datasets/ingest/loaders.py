@@ -129,7 +129,8 @@ def _numbers(source: Iterable[Any]) -> Iterator[int]:
 @contextmanager
 def _unmoved(*owners: Any) -> Iterator[None]:
     """A context that afterwards restores the random streams of torch, of a loader and of its sampler."""
-    streams = [g for owner in owners if isinstance(g := getattr(owner, "generator", None), torch.Generator)]
+    generators = [getattr(owner, "generator", None) for owner in owners]
+    streams = [g for g in generators if isinstance(g, torch.Generator)]
     states = [g.get_state() for g in streams]
     with torch.random.fork_rng(devices=[]):
         yield

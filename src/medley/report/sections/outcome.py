@@ -182,8 +182,9 @@ def results(c: Comparison) -> list[Markup]:
         for row, sent, spent, end in zip(rows, column("bytes", both), costs(c.summaries), ends, strict=True)
     ]
     # Costs have their own table: they are shown here too if there is room.
-    if not target and len(one := fitted([*head, "bytes sent", "virtual time", *ended], wide, keep, note)) == 1:
-        return one
+    tables = [] if target else fitted([*head, "bytes sent", "virtual time", *ended], wide, keep, note)
+    if len(tables) == 1:
+        return tables
     return fitted([*head, *ended], [[*row, *end] for row, end in zip(rows, ends, strict=True)], keep, note)
 
 
