@@ -660,6 +660,9 @@ def test_names_of_clients(door: str, caplog: pytest.LogCaptureFixture) -> None:
     assert "client's name" not in caplog.text
     assert {*names(of("nan", "a"))} == {"nan", "a"}
     assert "'nan' is taken for a client's name" in caplog.text
+    assert {*names(of(*pd.period_range("2024-01", periods=2, freq="M")))} == {"2024-01", "2024-02"}
+    names(of("Bern", "BERN"))
+    assert re.search("the clients '(Bern|BERN)' and '(Bern|BERN)' look alike", caplog.text)
     names(of(*ALIKE["no width"]))
     assert r"the clients 'a' and 'a\u200b' look alike, as 'a'" in caplog.text
     with pytest.raises(md.BadData, match=r"is no client's name|names no client|has no key"):

@@ -234,7 +234,7 @@ def check_names(data: Dataset, partition: object, names: Sequence[str]) -> None:
     """
     refuse_parts(names, "Federation: the clients are called {}")
     if len(names) <= MANY_NAMES:
-        for group in look_alike(names):
+        for group in look_alike(names, case=False):
             shown = " and ".join(map(ascii, group))
             log.warning("the clients %s look alike, as %r; if they are one, write its name alike", shown, group[0])
         missing = [name for name in names if name.lower() in MISSING]

@@ -77,7 +77,7 @@ def key_column(cells: np.ndarray | Sequence[Any], place: Place) -> np.ndarray:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biufM":
         out = cells
     else:
-        spelt = {v: v.strip() if isinstance(v, str) else decoded(v, place) for v in kinds}
+        spelt = {v: decoded(v, place) for v in kinds}
         if all(isinstance(v, str) and v for v in spelt.values()):
             out = np.array([spelt[v] for v in values])
         else:
@@ -96,9 +96,14 @@ def key_column(cells: np.ndarray | Sequence[Any], place: Place) -> np.ndarray:
 
 
 def decoded(value: Any, place: Place) -> Any:
-    """A cell, bytes as text. Raises BadData for bytes that are no text."""
+    """A name as text without spaces around it, numbers and what is missing as they are.
+
+    Raises BadData for bytes that are no text.
+    """
+    if isinstance(value, bool | int | float | np.number) or is_missing(value):
+        return value
     try:
-        return value.decode() if isinstance(value, bytes) else value
+        return (value.decode() if isinstance(value, bytes) else str(value)).strip()
     except UnicodeDecodeError as e:
         raise BadData(f"it has bytes that are no text in UTF-8: {e}", place=place) from None
 
@@ -140,6 +145,8 @@ def as_column(values: Any, place: Place) -> np.ndarray:
         array = np.array(values, object) if any(odd) else array
     if array.dtype.kind == "S":
         array = np.array([decoded(v, place) for v in array.ravel().tolist()]).reshape(array.shape)
+    elif array.dtype.kind == "O" and not {*map(type, array.flat)} <= {str, bool, int, float, type(None)}:
+        array = np.array([decoded(v, place) for v in array.ravel().tolist()], object).reshape(array.shape)
     return array
 
 
@@ -151,7 +158,7 @@ def client_names(values: Iterable[Any], call: str) -> tuple[str, ...]:
         raise BadData(f"{call}: {missing[0]!r} is no client's name; give each client a text")
     if all(isinstance(v, float | int) and v % 1 == 0 for v in values):
         values = [v if isinstance(v, bool) else int(v) for v in values]
-    names = tuple(str(decoded(v, Place(call))).strip() for v in values)  # as in a column of names
+    names = tuple(str(decoded(v, Place(call))) for v in values)  # as in a column of names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadData(

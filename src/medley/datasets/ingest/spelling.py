@@ -8,11 +8,11 @@ from collections.abc import Iterable
 DASHES_AND_QUOTES = str.maketrans("‐‑‒–—−‘’“”", "------''\"\"")
 
 
-def look_alike(texts: Iterable[str]) -> list[list[str]]:
-    """The groups of two or more of these texts that look the same to a reader."""
+def look_alike(texts: Iterable[str], case: bool = True) -> list[list[str]]:
+    """The groups of two or more of these texts that look the same to a reader; ``case``: whether capitals differ."""
     groups: dict[str, list[str]] = {}
     for text in texts:
-        groups.setdefault(_appearance(text), []).append(text)
+        groups.setdefault(_appearance(text if case else text.casefold()), []).append(text)
     return [group for group in groups.values() if len(group) > 1]
 
 
