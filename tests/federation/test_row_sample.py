@@ -73,7 +73,7 @@ def test_each_client_has_its_share_and_at_least_two() -> None:
     fed = md.Federation(md.problems.Softmax(), clients=sites())
     draw = fed.draw(0)
     sample = draw.evaluator(eval_rows=100).sampled.__self__  # type: ignore[union-attr]
-    drawn = sample.drawn(0, draw.task(0))
+    drawn = sample.sample(0, draw.task(0))
     assert drawn.counts.tolist() == [1, 2, 11, 86]
     assert len(set(drawn.places.tolist())) == 100
     owner = np.searchsorted([1, 8, 48, 348], drawn.places.numpy(), side="right")
