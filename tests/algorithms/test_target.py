@@ -12,8 +12,8 @@ from medley.algorithms.target import Memory, Model
 from medley.contract.errors import RecipeError, Unsupported
 from medley.contract.task import Task
 from medley.numerics.dreams import drawing, statistics
-from medley.testing import PretendedGPU
 from support.continual import client, go, stream
+from support.pretended_gpu import PretendedGPU
 
 NET, MAKER = md.models.mlp(4, 4, (6,)), md.models.generator((4,), 3, (8,), low=-3, high=5)
 

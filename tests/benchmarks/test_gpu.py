@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from medley.testing import PretendedGPU
+from support.pretended_gpu import PretendedGPU
 from support.scripts import BENCHMARKS, loaded
 
 gpu = loaded("gpu.py", BENCHMARKS)

@@ -17,11 +17,11 @@ import medley as md
 from medley.contract.algorithm import Algorithm
 from medley.contract.errors import RecipeError
 from medley.engines import NAMES
-from medley.testing import Event, PretendedGPU
 from medley.testing.method_runs import Subject
 from medley.testing.toys import Place, places
 from medley.transports import Processes
 from support.methods import METHODS
+from support.pretended_gpu import Event, PretendedGPU
 
 LAYERS = [nn.Linear(4, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 3)]
 

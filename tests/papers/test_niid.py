@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import medley as md
-from medley.testing import PretendedGPU
+from support.pretended_gpu import PretendedGPU
 from support.scripts import loaded
 
 

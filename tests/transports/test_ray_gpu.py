@@ -10,9 +10,9 @@ import torch
 
 import medley as md
 from medley.contract.errors import RecipeError
-from medley.testing import PretendedGPU
 from medley.transports import Ray, ray
 from support.pairs import quick
+from support.pretended_gpu import PretendedGPU
 from support.scripted import Script, train
 
 

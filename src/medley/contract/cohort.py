@@ -173,3 +173,16 @@ class Cohort(Protocol):
         MedleyError if replies were never read, if ``method`` is not a client method, and if a client has no entry in
         ``each``.
         """
+
+
+class ForwardingCohort:
+    """Passes on to another cohort whatever a subclass does not define. A subclass defines `Cohort.ask`."""
+
+    def __init__(self, clients: Cohort) -> None:
+        self._clients = clients
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clients, name)
+
+    def __len__(self) -> int:
+        return len(self.ids)

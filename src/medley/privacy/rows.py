@@ -31,7 +31,7 @@ from ..contract import (
     Vec,
 )
 from ..contract.client import Client, Descent, LocalUpdate
-from ..contract.cohort import Cohort, OnLate, Replies
+from ..contract.cohort import Cohort, ForwardingCohort, OnLate, Replies
 from ..contract.errors import BudgetSpent, MedleyError, Unsupported
 from ..contract.place import name_of
 from ..engines.seq import Seq
@@ -245,8 +245,8 @@ class NoisyGradient:
         return total, decay
 
 
-class RowCohort:
-    """The clients of one round, with an account for every client asked. Implements `Cohort` by delegation.
+class RowCohort(ForwardingCohort):
+    """The clients of one round, with an account for every client asked. Implements `Cohort`.
 
     Args:
         spent: releases so far, by client; a new mapping after each `ask`
@@ -256,19 +256,13 @@ class RowCohort:
     def __init__(
         self, clients: Cohort, by: RowNoise, spent: Mapping[int, list[Release]], limit: tuple[float, float] | None
     ) -> None:
-        self._clients = clients
+        super().__init__(clients)
         self._by = by
         self.spent = dict(spent)
         self._limit = limit
         self._methods: set[str] = set()
         if clients.buffers is not None:
             by.refuse("its model has buffers, such as BatchNorm's, which hold statistics of rows without noise")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._clients, name)
-
-    def __len__(self) -> int:
-        return len(self._clients)
 
     def ask(
         self, method: Any, common: Any, each: Any = None, *, ids: Any = None, late: OnLate = "drop"

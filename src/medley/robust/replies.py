@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Algorithm, Cohort, Message, OnLate, RecipeError, Replies, TooFewReplies, Unsupported, WireError
+from ..contract.cohort import ForwardingCohort
 from ..contract.place import name_of
 from ..runtime.forwarded import forwarded
 from .rule import Context, Rule, byzantine_among
@@ -101,8 +102,8 @@ class RobustReplies(Generic[U]):
         return combined.reshape(like.shape) if isinstance(first, Tensor) else float(combined)
 
 
-class RobustCohort:
-    """The clients of one round, whose replies a rule aggregates. Implements `Cohort`, mostly by delegation.
+class RobustCohort(ForwardingCohort):
+    """The clients of one round, whose replies a rule aggregates. Implements `Cohort`.
 
     Args:
         before: the rule's vectors of the previous round, by exchange and field; a new mapping after each aggregation
@@ -111,12 +112,10 @@ class RobustCohort:
     """
 
     def __init__(self, clients: Cohort, rule: Rule, before: Mapping[str, Tensor], method: Algorithm[Any, Any]) -> None:
-        self._clients = clients
+        super().__init__(clients)
         self.rule = rule
         self.before = dict(before)
         self._method = method
-        self.p = clients.p
-        self.round = clients.round
         if clients.buffers is not None:
             self.refuse("has a model with buffers, such as BatchNorm's, whose mean one Byzantine client can set")
         root = rule.root_client
@@ -131,12 +130,6 @@ class RobustCohort:
                 f"{self.round}: ask more clients, or pass a smaller byzantine=",
                 "rule",
             )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._clients, name)
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
     def warn(self) -> None:
         """Log a warning if a draw such as this cohort may have more Byzantine clients than the rule tolerates."""

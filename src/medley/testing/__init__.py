@@ -31,8 +31,7 @@ from ..contract.public import public
 from .battery import Check, checks, conformance
 from .card import Line, card
 from .faults import Rewired
-from .pretended_gpu import Event, PretendedGPU
 
-__all__ = ["Check", "Event", "Line", "PretendedGPU", "Rewired", "card", "checks", "conformance"]
+__all__ = ["Check", "Line", "Rewired", "card", "checks", "conformance"]
 
 public(__name__)

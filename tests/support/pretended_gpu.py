@@ -1,7 +1,7 @@
 """A pretended GPU: finds tensors on the wrong device, and moments when the host waits, on a machine without one.
 
 >>> import medley as md, torch
->>> from medley.testing import PretendedGPU
+>>> from support.pretended_gpu import PretendedGPU
 >>> q = md.problems.synthetic_quadratics(clients=4, d=3)
 >>> with PretendedGPU() as gpu:
 ...     run = md.run(md.FedAvg(), md.Federation(q.problem, clients=q.clients), rounds=2, device="cuda")
@@ -37,6 +37,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import medley
+
 HOST = torch.device("cpu")
 
 WAITING = {
@@ -64,7 +66,7 @@ ZEROS = ("current_device", "memory_allocated", "memory_reserved", "max_memory_al
 
 NOTHINGS = ("set_rng_state", "manual_seed", "manual_seed_all", "synchronize", "empty_cache", "reset_peak_memory_stats")
 
-SOURCE = Path(__file__).parents[1]
+SOURCE = Path(medley.__file__).parent
 
 
 class Event(NamedTuple):
@@ -305,7 +307,7 @@ def _line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if SOURCE in path.parents and path != Path(__file__):
+        if SOURCE in path.parents:
             return f"{path.relative_to(SOURCE)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
