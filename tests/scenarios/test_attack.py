@@ -271,7 +271,7 @@ def test_attacks_that_this_federation_cannot_have() -> None:
         federation(Attack("alie", 0.05)).draw(0)
     with pytest.raises(RecipeError, match="there is no client 12; there are 0 to 9"):
         federation(Attack("alie", 0.2, honest=(12,))).draw(0)
-    with pytest.raises(RecipeError, match="there are classes 0 to 9"):
+    with pytest.raises(RecipeError, match="choose one from 0 to 9"):
         federation(Attack("backdoor", 0.2, target=10)).draw(0)
     with pytest.raises(RecipeError, match=r"rows are \[64\]; use at most 8"):
         federation(Attack("backdoor", 0.2, patch=9)).draw(0)

@@ -20,8 +20,8 @@ def solve(H: Matrix, g: Vec) -> Vec:
     """H⁻¹g for H ⪰ 0; if H is singular, a solution of least norm in the scaled variables.
 
     H is first scaled to a unit diagonal, so that a data column in other units costs no digits. Directions whose scaled
-    eigenvalue is below d·eps count as null, but only if the Cholesky factorisation meets them: a permanent floor would
-    affect well-posed problems too. A zero row of H leaves that entry of p at 0.
+    eigenvalue is below d·eps count as null, if the Cholesky factorisation fails or meets one. Without that condition
+    the floor would change well-posed problems too. A zero row of H leaves that entry of p at 0.
     """
     scale = H.diagonal().clamp(min=0).sqrt()
     inverse = torch.where(scale > 0, 1 / scale, 0.0)

@@ -13,7 +13,8 @@ def herd(features: Float[Tensor, "n f"], size: int, weights: Float[Tensor, " n"]
     Args:
         features: rows [n, f], used as they are; iCaRL gives them unit length first.
         size: number of rows to choose.
-        weights: weights for the mean of all, with sum 1 [n]; None for equal ones. Chosen rows always count equally.
+        weights: weights of the rows in the mean of all, with sum 1 [n]; None for equal weights. Chosen rows always
+            count equally.
 
     Any prefix of the order is the order of that size. If distances are equal up to rounding, the lowest row is taken.
     Source: Welling, "Herding Dynamical Weights to Learn", ICML 2009.

@@ -35,7 +35,7 @@ class Curve:
     def after(self, s: Vec, y: Vec, memory: int) -> Curve:
         """With the move ``s`` and its change ``y`` [d] added, and at most ``memory`` pairs.
 
-        A move without curvature along it, sᵀy ≤ eps‖s‖‖y‖, is left out: it would make H⁻¹ indefinite, or inf.
+        If a move shows no curvature, sᵀy ≤ eps‖s‖‖y‖, it is left out, because it would make H⁻¹ indefinite or infinite.
         """
         if not float(s @ y) > torch.finfo(s.dtype).eps * float(s.norm() * y.norm()):
             return self

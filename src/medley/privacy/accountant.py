@@ -142,7 +142,8 @@ def within(releases: Iterable[Release], target: float, delta: float, rounds: int
 
 
 def _turns(releases: tuple[Release, ...]) -> set[tuple[Release, ...]]:
-    """The sums that each group of clients took part in; a group whose sums are included in another's is left out.
+    """The sums that each group of clients took part in, without groups that took part in only some of another group's
+    sums.
 
     A group's turns come every ``period`` rounds, and the rounds of a release follow the previous release's.
     """

@@ -86,8 +86,9 @@ class Private(Wrapper[PrivateServer]):
     Attributes:
         method: the method to run. Under unit "client" its server may read only means and sums; under unit "row" its
             clients may use their rows only in local steps
-        noise: z of each sum: the standard deviation of its noise over the bound of one part, which is a client's reply
-            or a row's gradient; under a `Quantile`, z of sum and count together. None: Medley finds it from ``epsilon``
+        noise: z of each sum: the standard deviation of its noise, divided by the bound on one part (a client's reply or
+            a row's gradient). With a `Quantile` it is z of sum and count together. None: Medley finds it from
+            ``epsilon``
         clip: the bound on a reply's norm; by field, or one number for all fields, or a `Quantile` of the norms. A reply
             with several fields is bounded as a whole, each field in units of its own bound. Under unit "row" it is the
             bound on the norm of a row's gradient, a number; under unit "person", of the sum over a person's rows
@@ -396,7 +397,7 @@ class Round:
         return noise
 
     def pass_on(self) -> None:
-        """Draw the noise of correlated sums that this round does not take, so that bands stay aligned with rounds."""
+        """Draw also the noise of correlated sums that this round skips, so that bands stay aligned with rounds."""
         for key in self.s.past.keys() - self._correlated_keys:
             for last in self.s.past[key][:1]:
                 stream = self.clients.secret(f"privacy, {self.private.identity}, no sum, {key}")

@@ -33,7 +33,7 @@ class Quantile(Checked):
     count_noise: Annotated[float, positive] = 0.05
 
     def beside_count(self, noise: float, expected: float) -> float:
-        """The noise of the sum with which sum and count together are as private as one sum with noise ``noise``.
+        """The noise that the sum needs so that sum and count together are as private as one sum with noise ``noise``.
 
         Args:
             noise: z of both together

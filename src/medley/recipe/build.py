@@ -44,8 +44,9 @@ class Builder:
     def takes(
         self, path: str, f: Callable[..., Any], args: Mapping[str, Any], also: Iterable[str] = ()
     ) -> Mapping[str, inspect.Parameter]:
-        """f's parameters, once every key of ``args`` is known to be one of them. A removed setting raises its own
-        text."""
+        """Check that every key of ``args`` is a parameter of f, and return f's parameters. A removed setting raises its
+        own text.
+        """
         parameters, takes_any = named(f)
         removed = getattr(f, "gone", {})
         for key in args.keys() & removed.keys():

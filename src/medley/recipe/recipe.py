@@ -142,7 +142,9 @@ class Recipe:
         return replace(self, tables={**self.tables, "methods": tables[:1]})
 
     def _places(self, name: str, methods: Sequence[Algorithm[Any, Any] | Tuned]) -> list[int]:
-        """The [[methods]] that a name means: of this kind; else with this name, as "DP-FedAvg"; else wrapped ones."""
+        """The [[methods]] that a name means: those of this kind; if there are none, those with this name, such as
+        "DP-FedAvg"; otherwise those that wrap this kind.
+        """
         tables = self.tables.get("methods", [])
         lower_name = name.lower()
         kinds = [str(m.get("kind", "")).lower() for m in tables]
@@ -249,7 +251,7 @@ class Recipe:
     def tuning(self) -> dict[str, Any]:
         """The arguments of `medley.tune`: rounds, seeds and metric of [tune], and the options of a run.
 
-        The target is left out, because runs that end early have their last evaluations in different rounds.
+        It ignores the target, because runs that end early have their last evaluations in different rounds.
         """
         tune = {k: v for k, v in self._table("tune").items() if k != "grid"}
         self._build.check_keys("tune", tune, ("rounds", "seeds", "metric"), also=("grid",))

@@ -1,4 +1,4 @@
-"""Messages in a recipe's terms, for readers who wrote TOML and no Python call."""
+"""Error messages in a recipe's terms, because the reader wrote TOML and not a Python call."""
 
 from __future__ import annotations
 

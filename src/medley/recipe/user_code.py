@@ -20,7 +20,7 @@ def is_own(value: object) -> bool:
 
 
 def names(value: Any) -> frozenset[str]:
-    """Every "module:name" in the tables of a recipe, or in a part of them."""
+    """Every text of the form "module:name" in these tables of a recipe."""
     if isinstance(value, dict | list):
         return frozenset[str]().union(*map(names, value.values() if isinstance(value, dict) else value))
     return frozenset({value} if is_own(value) else ())

@@ -21,8 +21,8 @@ LONGEST = 60
 def differing(results: Sequence[Result]) -> str:
     """A sentence on federations and numbers of rounds that differ between runs; empty if they do not.
 
-    Data that differ only between seeds are the luck of a split. Rounds are compared only over runs that made all of
-    theirs: a target, a budget or a divergence ends a run early.
+    If the data differ only between seeds, each seed has its own split, and that is not reported as a difference. Rounds
+    are compared only over runs that made all of theirs: a target, a budget or a divergence ends a run early.
     """
     recorded = [r for r in results if "data" in r.settings]
     parts = [f"{key}{_shown(recorded, key)}" for key in FEDERATION if _differs(recorded, key)]
@@ -49,7 +49,7 @@ def _text(r: Result, key: str) -> str:
 
 
 def _shown(results: Sequence[Result], key: str) -> str:
-    """Parts of a setting that differ, behind a colon; empty if they are long."""
+    """A colon and the parts of a setting that differ; empty if they are long."""
     values = list(dict.fromkeys(_text(r, key) for r in results))
     split: Callable[[str], list[str]] = lambda v: [w for w in re.split(r"[(), ]+", v) if w]
     if key == "data":  # its shape and its digest say little

@@ -128,7 +128,8 @@ class Paired:
 
     @property
     def least(self) -> float:
-        """The half-width that the luck of n test rows leaves in a difference d, over s seeds; 0 if n is not known.
+        """The least half-width of a difference d over s seeds that share n test rows, since other test rows would give
+        another d; 0 if n is not known.
 
         Two methods that differ by d differ on a share of at least |d| of the rows. So the variance of d is at least
         |d|(1 − |d|) / (n s): McNemar's, if the better method is right on each of these rows.

@@ -77,7 +77,9 @@ FORMATS: dict[str, Format] = {
 
 
 def one_unit(kind: str, values: Iterable[Real]) -> tuple[float, str]:
-    """Size and name of a column's unit, taken from its largest figure; (0, "") if some are under a hundredth of it."""
+    """Size and name of a column's unit, chosen by its largest figure; (0, "") if some figures are below a hundredth of
+    that unit.
+    """
     sizes = [abs(v) for v in values if math.isfinite(v) and v]
     size, unit = unit_of(kind, max(sizes, default=0.0))
     return (size, unit) if sizes and unit not in ("", "B") and min(sizes) >= size / 100 else (0.0, "")

@@ -23,9 +23,9 @@ def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
     """Rows by their score, the best first.
 
     s(i) is the sum of ‖x_i − x_j‖² over the a − f − 2 rows j ≠ i that are nearest to x_i. Two rows that are each
-    other's only neighbour have the same score, and so have all rows that occur often enough. Among rows that differ
-    only by a rounding error, the one that is nearer to its a − f nearest goes first. We count no further rows: they
-    could be Byzantine, and their distance has no bound.
+    other's only neighbour have the same score, and so have all rows that occur often enough. If rows differ only by a
+    rounding error, the one with the smaller distance to its a − f nearest rows comes first. We count no further rows:
+    they could be Byzantine, and their distance has no bound.
     """
     nearest = squared_distances(rows).sort(1).values
     near = nearest[:, : len(rows) - f].sum(1)
@@ -37,7 +37,7 @@ def ranked(rows: Rows, f: int) -> Int[Tensor, " a"]:
 
 @dataclass(frozen=True)
 class Krum(Rule):
-    """The one reply whose nearest replies are nearest; all others are left out. It costs O(a²d).
+    """Krum: the single reply that has the smallest distances to its nearest replies. It costs O(a²d).
 
     Attributes:
         byzantine: f/a, the share of Byzantine clients that it tolerates. It needs a ≥ 2f + 3 replies.

@@ -74,7 +74,7 @@ class Column:
     def _check_known(self, values: Sequence[str | None], levels: Sequence[str], call: str) -> None:
         """Log how many values are known categories.
 
-        Raises BadData if none is, but for a single row, whose category may be a new one.
+        Raises BadData if none is known. A single row is an exception, because its category may be new.
         """
         present = [v for v in values if v is not None]
         unknown = Counter(v for v in present if v not in levels)
@@ -125,9 +125,9 @@ class Coding:
         return out
 
     def counted(self, features: np.ndarray) -> dict[str, tuple[int, int, int]]:
-        """Of each column of categories, in the features [n, features] of some rows: known, unknown, and missing ones.
+        """For each column of categories, how many values of these rows [n, features] are known, unknown and missing.
 
-        Missing ones that are filled in count as known, and without an indicator as unknown.
+        Missing values count as known if the preparation fills them in, and as unknown if they have no indicator.
         """
         out = {}
         at = 0

@@ -87,7 +87,7 @@ def cells(table: Any, column: Any) -> np.ndarray:
 
 
 def differ(names: Collection[str], wanted: Collection[str]) -> str:
-    """What ``names`` lacks of ``wanted`` and adds to it: "lacks age and adds sex"; "" if both are the same."""
+    """How ``names`` differs from ``wanted``, in words: "lacks age and adds sex"; "" if both are the same."""
     lacks = sorted({*wanted} - {*names})
     more = sorted({*names} - {*wanted})
     return " and ".join(f"{word} {', '.join(some)}" for word, some in (("lacks", lacks), ("adds", more)) if some)

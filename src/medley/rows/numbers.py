@@ -92,7 +92,7 @@ def numbers(column: np.ndarray, place: Place, others: Mapping[str, np.ndarray] |
     """A column's cells as float64.
 
     Args:
-        others: all columns of the table by name, among which the error counts those that are text; or the remedy
+        others: all columns of the table by name, so that the error can say how many are text; or the remedy itself
 
     Raises BadData, naming the row, for dates, for cells that are not numbers, for nan and infinity, and for
     whole numbers that no float64 holds.

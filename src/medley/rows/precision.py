@@ -45,7 +45,9 @@ def _small(X: np.ndarray) -> np.ndarray:
 
 
 def _rounded(X: np.ndarray, far: np.ndarray, small: np.ndarray) -> np.ndarray:
-    """``small``, which is X in float32; X in float64 if that changes numbers that ``far`` marks, or moves some."""
+    """X in float32, which is ``small``; or X in float64, if float32 would change numbers that ``far`` marks or move
+    some too far.
+    """
     wide = far & (small != X) if far.any() else np.zeros(1, bool)
     if X.size and not max(float(X.max()), -float(X.min())) <= WHOLE:  # NaN is not, either
         wide = wide | moved(X)

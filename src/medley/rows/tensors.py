@@ -182,7 +182,7 @@ def _object(array: np.ndarray, place: Place, what: str) -> BadData:
 
 
 def object_words(array: np.ndarray) -> tuple[np.ndarray, str]:
-    """Which objects of an array are no numbers, and the end of a sentence about the first of them, or of all."""
+    """Which objects of an array are not numbers, and the end of a sentence about the first of them, or about all."""
     bad = np.array([not isinstance(v, int | float | np.number) for v in array.flat], bool).reshape(array.shape)
     first = array[tuple(np.argwhere(bad)[0])] if bad.any() else 0
     words = "is in an array of objects; give numbers, X.astype(float)"

@@ -22,7 +22,7 @@ class Recent(Generic[K, V]):
         return len(self._values)
 
     def of(self, key: K, make: Callable[[], V]) -> V:
-        """The value of a key: the one held, otherwise a new one from ``make()``."""
+        """The value of a key: the stored one if there is one, otherwise a new one from ``make()``."""
         if key in self._values:
             return self._values[key]
         value = make()

@@ -61,7 +61,7 @@ def name_globals(device: str, seed: int, *name: Name) -> None:
 
 @contextlib.contextmanager
 def globals_kept(device: str) -> Iterator[None]:
-    """A context after which the global streams of torch, NumPy and Python are as they were.
+    """A context that restores the global random streams of torch, NumPy and Python at its end.
 
     Runs in several threads take turns, because their layers draw from the same streams.
     """

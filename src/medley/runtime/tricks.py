@@ -24,7 +24,7 @@ ON = os.environ.get("MEDLEY_TRICKS", "1") != "0"
 
 @contextlib.contextmanager
 def paused_collector() -> Iterator[None]:
-    """Stop the garbage collector; afterwards it is as it was before, even after an error.
+    """Pause the garbage collector, and restore it afterwards, even after an error.
 
     Imported modules stay for the life of the process, so searching them for garbage is useless. The searches take a
     seventh of the time of ``import medley``.

@@ -80,7 +80,9 @@ class Turn:
 
     @contextmanager
     def calling_back(self) -> Iterator[None]:
-        """A context for a callback of the holder. Afterwards this thread has the turn as before."""
+        """A context for a callback that the thread with the turn calls. Afterwards this thread has the turn as
+        before.
+        """
         if not self.is_mine:
             yield
             return

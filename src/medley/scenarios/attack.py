@@ -141,7 +141,10 @@ class Attack(Checked):
         if type(X) is not Tensor or not X.is_floating_point():
             raise BadData("Attack('backdoor') writes a patch into rows of numbers; yours are sparse, mapped or tokens")
         if self.target >= classes:
-            raise RecipeError(f"Attack(target={self.target}): there are classes 0 to {classes - 1}", "target")
+            raise RecipeError(
+                f"Attack(target={self.target}): the data has no such class; choose one from 0 to {classes - 1}",
+                "target",
+            )
         size = min(X.shape[-2:]) if X.ndim > 2 else math.isqrt(X[0].numel())
         if self.patch > size:
             raise RecipeError(f"Attack(patch={self.patch}): rows are {list(X.shape[1:])}; use at most {size}", "patch")
@@ -175,7 +178,7 @@ def z_max(n: int, m: int) -> float:
 def _lied(
     attack: Attack, seed: int, ids: frozenset[int], tag: tuple[int, int], replies: Mapping[int, Packed]
 ) -> dict[int, Packed]:
-    """The replies of an exchange as the server gets them: lies instead of the attackers' own replies."""
+    """The replies of an exchange as the server gets them, with the attackers' replies replaced by lies."""
     attackers = [i for i in replies if i in ids]
     visible = [i for i in replies if (i in ids) == (attack.knows == "attackers")] or attackers
     out = dict(replies)

@@ -31,8 +31,9 @@ class SecureSum(Checked):
         bound: the largest magnitude of an entry of a reply, before its weight; one number for all fields, or one by
             field. A client refuses to send a larger one, and far smaller entries lose their digits. Default 16, or 1/16
             with 16 bits, which have too few levels for a range of 16
-        threshold: the clients of a cohort that must stay until the end for the sum to be opened, as a share or as a
-            number. It must be above one half, so that no server can open one client's mask in two ways. Default 0.6
+        threshold: how many clients of a cohort must stay until the end, as a share or as a number; with fewer, nobody
+            can open the sum. It must be above one half, so that no server can open one client's mask in two ways.
+            Default 0.6
         neighbours: how many clients each one agrees on masks with, an even number. In a sparse graph the majority of
             each neighbourhood must stay, too. None, the default, means all others in a cohort below 50. In a larger
             cohort it means enough for neighbourhoods to keep their majority, except with probability 1e-4, if a fifth
@@ -68,7 +69,7 @@ class SecureSum(Checked):
             )
 
     def needed(self, members: int) -> int:
-        """The number of ``members`` that must stay.
+        """How many of ``members`` clients must stay until the sum is opened.
 
         Raises RecipeError for a threshold above their number, or one that only half of them reach.
         """

@@ -117,7 +117,7 @@ class Clientwise:
         self.models |= models
 
     def _ask(self, state: RunState, x: Tensor, ids: Sequence[int]) -> dict[int, PersonalModel]:
-        """The models of these clients; one that fails is left out, and the log says why."""
+        """The models of these clients. If one fails, it is left out, and the log says why."""
         b = state.bookkeeping
         exchange = Exchange(
             max(1, state.round),

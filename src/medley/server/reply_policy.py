@@ -61,7 +61,7 @@ class ReplyPolicy(Settings):
 
     @property
     def gives(self) -> frozenset[Need]:
-        """INDEPENDENT if a client's reply counts whatever the others do, PROMPT if no reply is late."""
+        """INDEPENDENT if one client's reply counts no matter whether others reply; PROMPT if no reply is late."""
         guarantees = {
             Need.INDEPENDENT: self.replies is None and not self.quorum,
             Need.PROMPT: self.replies is None and self.deadline is None,

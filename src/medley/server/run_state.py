@@ -59,8 +59,8 @@ class RunState:
     def open_ended(self, rounds: int, eval_every: int) -> RunState:
         """The state that a longer run would have at this round, so that resuming this run gives the longer one.
 
-        The last round has a row even if ``eval_every`` does not divide its number. That row is taken out, and its
-        counts wait for the next row.
+        The last round has a row even if ``eval_every`` does not divide its number. Take that row out, and add its
+        counts to the next row.
         """
         if not self.history or self.round != rounds or rounds % eval_every == 0 or self.history[-1]["round"] != rounds:
             return self

@@ -245,7 +245,7 @@ def exchange_end(
         sent: time of the last attempt; its deadline is sent + policy.deadline
         silent: whether a client stays silent after all attempts
         start: time of the first attempt
-        first_free: time at which the first of the clients at work is free again; ``start`` if none is at work
+        first_free: when the first working client becomes free again; ``start`` if no client is working
     """
     enough = policy.enough(requests)
     complete = enough is not None and len(arrivals) >= enough

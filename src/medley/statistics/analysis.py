@@ -31,7 +31,9 @@ class Hello(Message):
 
 
 class Agreement(Message):
-    """Up: which columns are text [c], tables of categories, and rows by site: used, with missing values, left out."""
+    """Up: which columns are text [c]; tables of categories; and each site's numbers of rows: used, with missing values,
+    and left out.
+    """
 
     text: Float[Tensor, " c"]
     levels: Float[Tensor, "k m w"]

@@ -1,9 +1,10 @@
 """Combinations of a design's columns that are far from combinations of each other, so that a fit keeps its digits.
 
-A date as 20240131, seconds since 1970, or a year beside its square differ from a multiple of another column by little,
-and sums of squares lose the digits of that difference. Sites then sum columns X T instead, where T is upper triangular
-with ones on its diagonal: first each column less its mean, then less what earlier columns explain. A fit to X T is one
-to X. Under secure sums T multiplies each column by a power of two, too, see `medley.statistics.scales`.
+Some columns are almost a multiple of another column: dates written as 20240131, seconds since 1970, or a year next to
+its square. Sums of squares lose the digits of the small difference. Sites then sum columns X T instead, where T is
+upper triangular with ones on its diagonal: first each column less its mean, then less what earlier columns explain. A
+fit to X T is one to X. Under secure sums T multiplies each column by a power of two, too, see
+`medley.statistics.scales`.
 """
 
 from __future__ import annotations
@@ -94,14 +95,16 @@ class Basis:
         return not (change == np.eye(len(H))).all()
 
     def _larger(self, H: np.ndarray) -> np.ndarray:
-        """Powers of two [p] by which the next columns, whose squares are about those of H, have their scale."""
+        """Powers of two [p] that scale the next columns, if their squares are about as large as the diagonal of H."""
         power = np.round(np.log2(self.size / np.maximum(np.diag(H), self.size / 4.0**CLOSER)) / 2)
         larger: np.ndarray = 2.0 ** np.where(np.abs(power) > 2, power, 0.0)
         self.least = self.least * larger**2
         return larger
 
     def _rests(self, R: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """The change that takes from columns what earlier ones explain, from their correlations about 0."""
+        """The change that subtracts from each column what earlier columns explain, computed from their correlations
+        about 0.
+        """
         change = np.eye(len(R))
         use = list[int]()
         for j in range(len(R)):

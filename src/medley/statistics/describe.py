@@ -206,7 +206,7 @@ class Describe(Analysis):
 
     @on_client
     def name_them(self, me: Client[Any], request: Asked) -> Tables:
-        """Categories of at least the least number of rows; the others stay unnamed."""
+        """Name the categories that have at least the site's least number of rows; the others stay unnamed."""
         site = site_of(me)
         used, _ = site.rows((), self.where)
         out = []
@@ -347,7 +347,7 @@ def _count(value: float, withheld: float) -> int | None:
 def _grid(sums: Any, unit: int | None) -> Grid:
     """Bins over six standard deviations on either side of the mean, of a width that is a power of 2.
 
-    Under secure sums, a deviation that Σx² does not have the digits for is that of the magnitude about the mean.
+    Under secure sums Σx² may lack the digits for a deviation; it is then estimated from the magnitude about the mean.
     """
     n, total, squares = map(float, sums[:3])
     mean = total / n if n > 0.5 else 0.0

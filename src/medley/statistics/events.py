@@ -12,7 +12,8 @@ of the projection Q Qᵀe in the place of e: exact to the grid in A and L at the
 
 If several rows leave at one time, Efron's method takes shares from 0 to 1 of the weights of the others with the event
 from S_i; here it is those shares of the others' weights times their projections. So e is in L, and the directions told
-are those of the derivatives. A direction in which a few rows dominate, such as the last at risk, is not told.
+are those of the derivatives. A site does not send a direction in which a few rows dominate, such as the last ones at
+risk.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def readable(text: str) -> tuple[str, dict[str, str]]:
 
 
 def shown(text: str, names: Mapping[str, str]) -> str:
-    """A text with the columns' own names in the place of ours."""
+    """A text with the columns' own names instead of the plain names that stand for them."""
     for ours, name in names.items():
         text = text.replace(ours, name)
     return text

@@ -90,7 +90,9 @@ class Site:
         return numbers(self.frame[used], name, self.name, remedy) if name else np.full(int(used.sum()), default)
 
     def least(self, count: int, what: str, kind: str = "rows") -> None:
-        """Raise Withheld for a figure of ``count`` rows, fewer than the least number of this kind."""
+        """Raise Withheld if a figure is of ``count`` rows, fewer than the site's least number for this kind of
+        figure.
+        """
         least: int = getattr(self.rules, kind)
         if count < least:
             raise Withheld(
@@ -148,7 +150,7 @@ class Site:
         return self.rounded(column, terms.sum(0), np.sqrt(n) * terms.std(0), keys, np.inf)
 
     def spend(self, column: str, bits: Mapping[str, float], most: float = np.inf) -> None:
-        """Enter bits that leave of a column in its account. Raises Withheld if all are more than ``most``."""
+        """Add the bits that leave about a column to its account. Raises Withheld if all are more than ``most``."""
         if not self.register.spend(column, bits, most):
             raise Withheld(
                 f"{self.name} withholds: sums of {column} would tell more bits than it has rows, so that whoever knows "
@@ -157,7 +159,7 @@ class Site:
             )
 
     def spend_exact(self, column: str, key: str, numbers: int) -> None:
-        """Enter so many numbers with all their digits in a column's account."""
+        """Add this many numbers, each with all its digits, to a column's account."""
         if self.rules.rounded:
             self.spend(column, {blake2b(key.encode(), digest_size=8).hexdigest(): 52.0 * numbers})
 

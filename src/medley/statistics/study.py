@@ -196,8 +196,8 @@ class Study:
         return result
 
     def disclosure(self) -> Any:
-        """A frame of the bits that have left so far, by site and column, beside the site's rows: so many bits a
-        column of zeros and ones can have. Of sites on other machines their own registers have it.
+        """A frame with the bits that have left so far, by site and column, and the site's number of rows: a column of
+        zeros and ones cannot have more bits than that. Of sites on other machines their own registers have it.
         """
         lines = list[tuple[str, str, float, int]]()
         for site in self.sites.values():

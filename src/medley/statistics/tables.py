@@ -118,7 +118,7 @@ class Description:
 
 
 def _number(value: float, digits: int) -> str:
-    """A number with so many decimals, or with two significant digits if it would read as 0 and is not."""
+    """A number with this many decimals; with two significant digits instead, if it would look like 0 and is not."""
     text = f"{value:.{digits}f}"
     return f"{value:.2g}" if value and not float(text) else text
 

@@ -329,7 +329,9 @@ def _places() -> tuple[Path, ...]:
 
 @functools.cache
 def _is_importable(cls: type) -> bool:
-    """Whether a class is the one under its name in its module; a class made in a function cannot be looked up."""
+    """Whether the class's name in its module leads to this class, and not to another one. A class made in a function
+    cannot be looked up, and passes.
+    """
     value: Any = sys.modules.get(cls.__module__)
     for part in cls.__qualname__.split("."):
         value = getattr(value, part, cls if part == "<locals>" else None)

@@ -57,8 +57,8 @@ class Spill(MutableMapping[int, Any]):
     nothing is left behind, whichever process is killed. Never change a value in place after storing it: its copy on
     disk would not follow. Raises MedleyError if the disk is full.
 
-    A client has its value at every moment, even if Ctrl-C or a full disk ends a call half-way: a value is stored in its
-    new place before it leaves the old one, and counted after that.
+    Every client has its value at every moment, even if Ctrl-C or a full disk ends a call half-way, because a value is
+    stored in its new place before it leaves the old one.
     """
 
     def __init__(

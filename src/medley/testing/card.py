@@ -55,9 +55,10 @@ class Line(NamedTuple):
         letters = sorted({c for c in text if c.isalpha()} - {"d"})
 
         def search(free: list[str], fixed: dict[str, int]) -> bool | None:
-            """Try the values of the letters in ``free``; None if even 0 for all of them is too much.
+            """Find values for the letters in ``free`` at which the costs fit; None if the costs are too high even with
+            0 for all.
 
-            Costs grow with every letter, so too much stays too much.
+            Costs grow with every letter, so the search can stop when they are too high.
             """
             at = {**dict.fromkeys(free, 0), **fixed}
             least_down = sum(weight[t.unit] * t.of(at) for t in self.down)

@@ -124,7 +124,7 @@ class Worker:
             self.pipe.send_bytes(json.dumps({**job.head, "body": layout}).encode())
 
     def take(self, classes: Mapping[str, type]) -> Any:
-        """The answer to the job, in its own memory; or raises the error of the job.
+        """The answer to the job, copied into memory of its own. Raises the error if the job failed.
 
         Raises EOFError or OSError if the worker died.
         """

@@ -141,7 +141,9 @@ def _check_device(host: Host, gpus: float) -> None:
 
 
 def _room(has: Mapping[str, float], gpus: float) -> int:
-    """The number of workers that fit on a cluster, one CPU each. A share of a GPU is not split over two of them."""
+    """The number of workers that fit on a cluster, one CPU each. Ray does not split an actor's share of a GPU over two
+    GPUs.
+    """
     if not gpus:
         return int(has["CPU"])
     devices = int(has.get("GPU", 0))

@@ -51,7 +51,7 @@ class Exchange:
 
     @property
     def tag(self) -> Tag:
-        """The name of the memory versions that this exchange makes."""
+        """The tag under which clients save the versions of their memories from this exchange."""
         return self.round, self.number
 
     def of_block(self, ids: tuple[int, ...]) -> Exchange:

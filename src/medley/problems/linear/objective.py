@@ -22,7 +22,7 @@ from .model import LinearModel
 
 
 def weighed(t: Float[Tensor, "n ..."], w: Weights) -> Float[Tensor, "n ..."]:
-    """Rows t, each times its weight in w [n]; w = None stands for weights 1."""
+    """Rows t, each multiplied by its weight in w [n]; None means that all weights are 1."""
     return t if w is None else t * w.view(-1, *[1] * (t.ndim - 1))
 
 

@@ -259,7 +259,9 @@ class Network(NetworkSpec):
             )
 
     def _read(self, p: NetworkProblem, X: Data) -> tuple[Tensor, Tensor]:
-        """Two rows of X, and the network's outputs for them. Raises BadData if it cannot read such rows."""
+        """Try the network on two rows of X; returns these rows and the outputs. Raises BadData if it cannot read such
+        rows.
+        """
         try:
             p.check_ids(X)
             rows = in_memory(p.inputs(X[:2])).clone()

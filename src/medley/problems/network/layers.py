@@ -147,7 +147,7 @@ class Watch(OperationMode):  # type: ignore[no-untyped-call]
         return hook
 
     def latest(self, uses: frozenset[int], among: Callable[[str], bool]) -> tuple[str, ...]:
-        """The paths of the uses after which none of the others comes."""
+        """The paths of the uses that no other use follows."""
         some = [use for use in uses if among(self.paths[use])]
 
         def is_last(use: int) -> bool:

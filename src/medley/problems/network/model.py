@@ -47,8 +47,8 @@ class NetworkModel:
         numbers: how many numbers a row's outputs have; 1 before data is known.
         maps: False once vmap has failed on the module; row gradients are then computed one by one.
         low: whether frozen parameters of 16 bits keep their dtype; outputs are then converted to the run's dtype.
-        mixes_rows: whether a row's outputs depend on its batch in training: under BatchNorm. Layers of a user's own are
-            taken to keep rows apart.
+        mixes_rows: whether a row's outputs depend on its batch in training: under BatchNorm. Medley assumes that your
+            own layers do not mix rows.
         by_rows: whether the loss of each row is known. It is not if the user's own loss returns only a mean, or couples
             rows.
         decision: how outputs give a class: "argmax", except for a user's own loss; None for "mse".
@@ -227,7 +227,7 @@ class NetworkModel:
             return self.apply(X)
 
     def forked(self) -> contextlib.AbstractContextManager[None]:
-        """A context after which torch's global streams are as they were."""
+        """A context that restores torch's global random streams at its end."""
         cuda = [torch.device(self.device)] if self.device.startswith("cuda") else []
         return cast("contextlib.AbstractContextManager[None]", torch.random.fork_rng(cuda))
 

@@ -295,7 +295,9 @@ def check_pairs(loss: Loss, out: Tensor, y: Tensor) -> None:
 
 
 def _tried(loss: Loss, z: Tensor, y: Tensor, copies: int) -> tuple[bool, bool]:
-    """Whether the loss of z [2, ...] stays equal if targets are exchanged, and changes if shapes are made equal."""
+    """Two answers: whether the loss of z [2, ...] stays the same if the two targets change places, and whether it
+    changes if outputs and targets get the same shape.
+    """
     many: Callable[[Tensor], Tensor] = lambda t: _times(t, copies)
     short = min(z.shape[1:], y.shape[1:], key=len)
     value = float(loss(many(z), many(y)).mean())

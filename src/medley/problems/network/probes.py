@@ -23,7 +23,8 @@ CLOSE = 1e-4
 
 
 def decision(loss: Loss, out: Tensor, y: Tensor, classes: int) -> Decision:
-    """The class that an output stands for: "argmax", a threshold of the second of two classes, or None if unclear.
+    """How to read a class from an output: "argmax", the threshold above which it is the second of two classes, or None
+    if unclear.
 
     Args:
         out: the network's outputs of two rows [2, ...]

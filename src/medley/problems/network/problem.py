@@ -163,8 +163,8 @@ class NetworkProblem(NetworkModel):
     def initial(self, generator: torch.Generator) -> Vec:
         """x₀ [d]: unless ``start="module"``, by the layers' own ``reset_parameters`` under this generator's seed.
 
-        Parameters that no layer resets stay as the module has them. The draw is torch's CPU stream on every device, and
-        the global stream is left as it was.
+        Parameters that no layer resets stay as the module has them. On every device it draws from torch's CPU stream,
+        and afterwards it restores the global stream.
         """
         if self.family.start != "module":
             log.info(
@@ -249,8 +249,8 @@ class NetworkProblem(NetworkModel):
     def works_in_place(self, X: Data) -> tuple[bool, frozenset[str]]:
         """Whether a forward pass of these rows, in training or evaluation mode, changes them, and the still buffers.
 
-        The trial runs on a copy, as in `draws_random_numbers`. If a pass fails, its changes up to that point count, and
-        no buffer counts as still.
+        The trial runs on a copy, as in `draws_random_numbers`. If a pass fails, the changes until then count, and every
+        buffer counts as changing.
         """
         # A client with one row finds what the others find: batch normalisation wants two.
         rows = X[torch.zeros(2, dtype=torch.int64, device=X.device)] if len(X) == 1 else X.clone()

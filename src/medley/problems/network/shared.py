@@ -25,7 +25,7 @@ Whole = Float[Tensor, " whole"]
 
 
 class OwnPart:
-    """The own part of the client at work: its parameters x [e], and the initial ones, from which all clients begin.
+    """The personal parameters of the client at work, x [e], and the initial ones, from which all clients begin.
 
     The buffers of modules that have own parameters belong to it; they lie in the module.
     """
@@ -92,29 +92,31 @@ class SharedNetwork(PartlyShared):
         return at if at is not None and max(at[0], at[1] or 0) < self.d else None
 
     def full(self, x: Vec) -> Whole:
-        """All parameters [d + e]: x and the own part."""
+        """All parameters [d + e]: x and the personal ones."""
         return torch.cat([x, self.part.x])
 
     def own(self) -> dict[str, Tensor]:
-        """Copies of the current own part."""
+        """Copies of the current personal parameters."""
         floats, ints = self.part.buffers()
         return {"x": self.part.x.clone(), "floats": floats, "ints": ints}
 
     def load_own(self, state: OwnState | None) -> None:
-        """Set the own part; None sets the initial one."""
+        """Set the personal parameters; None sets the initial ones."""
         if state is None:
             self.part.set(self.part.first, self.part.first_buffers)
         else:
             self.part.set(state["x"], (state["floats"], state["ints"]))
 
     def begin_at(self, full: Whole) -> Vec:
-        """Make the own part of ``full`` [d + e] the initial one, with the current buffers; returns the shared [d]."""
+        """Take the initial personal parameters from ``full`` [d + e], with the current buffers; returns the shared part
+        [d].
+        """
         self.part.x = self.part.first = full[self.d :].clone()
         self.part.first_buffers = self.part.buffers()
         return full[: self.d].clone()
 
     def initial(self, generator: torch.Generator) -> Vec:
-        """x₀ [d]; the initial own part comes from the same draw."""
+        """x₀ [d]; the initial personal parameters come from the same draw."""
         return self.begin_at(self.joint.initial(generator))
 
     def bind(self, X: Data, y: Data, w: Weights = None) -> PartObjective:
@@ -130,7 +132,7 @@ class SharedNetwork(PartlyShared):
         return 0.0
 
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> SharedNetwork:
-        """As `restricted` of the joint problem; both problems have the same own part."""
+        """Like `restricted` of the joint problem; both problems have the same personal parameters."""
         out = SharedNetwork.__new__(SharedNetwork)
         vars(out).update(vars(self), joint=self.joint.restricted(allowed))
         return out
@@ -172,7 +174,7 @@ class PartObjective:
         self.y = self.joint.y
 
     def others(self, x: Vec) -> PartObjective:
-        """f_i as a function of the own part, with the shared parameters fixed at x [d]."""
+        """f_i as a function of the personal parameters, with the shared ones fixed at x [d]."""
         return PartObjective(
             self.problem, self.joint, lambda v: torch.cat([x, v]), slice(self.problem.d, self.problem.joint.d)
         )

@@ -112,7 +112,7 @@ def _x_axis(v: Float[np.ndarray, " k"], kind: str, box: Box, log: bool) -> Axis:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """SVG text of one curve; ``group`` opens the element that ``curve`` and ``end`` each stand in."""
+    """SVG text of one curve; ``group`` opens the element around ``curve``, and the one around ``end``."""
 
     band: str
     group: str

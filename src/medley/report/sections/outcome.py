@@ -122,7 +122,7 @@ def _cheapest(c: Comparison, best: MethodSummary) -> list[str]:
 
 
 def _worth(c: Comparison, s: MethodSummary, metric: str) -> str:
-    """A figure, formatted as in its column."""
+    """A figure in the format of its column."""
     return worth(s[metric], metric, beyond([other[metric] for other in c.summaries], metric))
 
 
