@@ -109,7 +109,7 @@ def test_cox_with_one_baseline_is_on_nodes_as_here_to_the_bit(tmp_path: Path) ->
 def test_own_fits_of_nodes_are_those_here_to_the_bit(tmp_path: Path) -> None:
     (found,) = deployed(tmp_path, '[[study]]\nkind = "meta"\nformula = "months ~ age + C(sex)"\nevent = "event"\n')
     here = Study(frames()).meta("months ~ age + C(sex)", event="event")
-    assert found.own.equals(here.own)
+    assert found.by_site.equals(here.by_site)
     assert found.pools == here.pools
     assert (tmp_path / "study" / "1.txt").read_text(encoding="utf-8") == here.summary() + "\n"
 

@@ -15,7 +15,7 @@ pytest.importorskip("formulaic")
 
 from medley.statistics import Describe, Rules, Study, Withheld
 from medley.statistics.analysis import packed, tensor
-from medley.statistics.describe import Asked
+from medley.statistics.describe import Question
 from medley.statistics.scoring import Point
 from medley.statistics.study import Sites
 from support.pairs import quick
@@ -162,7 +162,7 @@ def test_a_study_without_a_patient_is_refused_by_the_register_of_the_one_with_he
 def test_a_server_gets_no_column_that_is_not_asked_for() -> None:
     me, asked = Sites(study(Rules()).sites)(0, 1), Describe(("age",), "sex")
     said: dict[str, Any] = {"levels": {"sex": ["F", "M"]}, "numeric": ["age"], "categorical": []}
-    assert asked.count(me, Asked(packed(said))).sums.shape == (18,)
+    assert asked.count(me, Question(packed(said))).sums.shape == (18,)
     for call, wrong in (
         (asked.count, {**said, "numeric": ["pay"]}),
         (asked.count, {**said, "categorical": ["hiv"]}),
@@ -170,14 +170,14 @@ def test_a_server_gets_no_column_that_is_not_asked_for() -> None:
         (asked.spread, {**said, "means": [["pay", "", 0.0]], "grids": {"pay": [0, 0, 9]}}),
     ):
         with pytest.raises(md.WireError, match=r"'(pay|hiv)', a column that is not in this description"):
-            call(me, Asked(packed(wrong)))
+            call(me, Question(packed(wrong)))
 
 
 def test_a_second_grid_over_the_same_rows_is_withheld() -> None:
     me, asked = Sites(study(Rules()).sites)(0, 1), Describe(("age",))
     said: dict[str, Any] = {"levels": {}, "numeric": ["age"], "categorical": [], "means": [["age", "", 0.0]]}
     first, second = (
-        asked.spread(me, Asked(packed({**said, "grids": {"age": [0, at, 200]}}))).bins.sum() for at in (0, 40)
+        asked.spread(me, Question(packed({**said, "grids": {"age": [0, at, 200]}}))).bins.sum() for at in (0, 40)
     )
     assert (first, second) == (160, 0)
 

@@ -12,7 +12,7 @@ import medley as md
 
 pytest.importorskip("formulaic")
 
-from medley.statistics import Description, Rules, Study
+from medley.statistics import Rules, Study, TableOne
 from medley.statistics.describe import Grid, ends, quantile
 from support.hospitals import patients, sites
 from support.pairs import crossed, quick
@@ -20,7 +20,7 @@ from support.pairs import crossed, quick
 NUMBERS = ("age", "bmi", "stay", "visits", "pressure")
 
 
-def described(by: str = "", cut: str = "turns", **how: Any) -> Description:
+def described(by: str = "", cut: str = "turns", **how: Any) -> TableOne:
     return Study(sites(patients(), cut), **how).describe([*NUMBERS, "ward", "C(died)"], by=by)
 
 

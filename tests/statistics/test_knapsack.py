@@ -103,7 +103,7 @@ def of_glm(rows: Any, rules: Rules, digits: int = 9) -> np.ndarray | None:
 
 def of_meta(rows: Any, rules: Rules, digits: int = 9) -> np.ndarray | None:
     meta = Study({"Bern": rows}, rules=rules).meta("ill ~ age + dose", "binomial")
-    return by_fit(rows, meta.own.loc["Bern"].to_numpy(dtype=float), digits)
+    return by_fit(rows, meta.by_site.loc["Bern"].to_numpy(dtype=float), digits)
 
 
 def of_least_squares(rows: Any, rules: Rules, digits: int = 9) -> np.ndarray | None:

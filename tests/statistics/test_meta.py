@@ -103,9 +103,9 @@ def test_own_fits_are_those_of_each_site_alone(formula: str, how: Any) -> None:
         study = Study({name: frame})
         alone = study.cox(formula, **how) if "event" in how else study.glm(formula, **how)
         names = [k for k in alone.params.index if k != "alpha"]
-        near([*found.own.loc[name]], [*alone.params[names]])
-        near([*found.own_se.loc[name]], [*alone.bse[names]])
-    y, se = found.own["age"], found.own_se["age"]
+        near([*found.by_site.loc[name]], [*alone.params[names]])
+        near([*found.by_site_se.loc[name]], [*alone.bse[names]])
+    y, se = found.by_site["age"], found.by_site_se["age"]
     w = 1 / se**2
     near(found.fixed.params["age"], (w * y).sum() / w.sum())
     near(found.fixed.bse["age"], w.sum() ** -0.5)
@@ -136,8 +136,8 @@ def test_a_table_and_a_forest_plot_have_the_pooled_fit_beside() -> None:
     near(table["weight"].iloc[:6].sum(), 1.0)
     near(table.loc["all rows together", "estimate"], np.exp(fit.params["C(sex)[T.M]"]))
     near(table.loc["all rows together", ["lower", "upper"]], np.exp(fit.conf_int().loc["C(sex)[T.M]"]))
-    own, se = (frame.loc["Bern", "C(sex)[T.M]"] for frame in (found.own, found.own_se))
-    near(table.loc["Bern", "upper"], np.exp(own + 1.959963984540054 * se))
+    by_site, se = (frame.loc["Bern", "C(sex)[T.M]"] for frame in (found.by_site, found.by_site_se))
+    near(table.loc["Bern", "upper"], np.exp(by_site + 1.959963984540054 * se))
     assert abs(found.random.params["age"] - fit.params["age"]) < fit.bse["age"]
     svg = forest(table, title="Men & women", null=1.0, xlabel="odds ratio")
     assert svg.count("<title>") == 11
@@ -160,10 +160,10 @@ def test_sites_without_a_fit_of_their_own_are_named() -> None:
     }
     assert "left out: Zug: it has no fit: its columns are collinear, its outcomes are separated or" in found.summary()
     assert found.left_out["Thun"] == "it has no fit: none of its rows has the base of a category"
-    assert np.isnan(found.own.loc["Genf", "C(ward)[T.c]"])
+    assert np.isnan(found.by_site.loc["Genf", "C(ward)[T.c]"])
     assert found.heterogeneity["sites"].to_dict() == {"Intercept": 3, "age": 3, "C(ward)[T.b]": 3, "C(ward)[T.c]": 2}
     alone = Study({"Genf": made["Genf"]}).glm("died ~ age + C(ward)", "binomial")
-    near([*found.own.loc["Genf"].dropna()], [*alone.params])
+    near([*found.by_site.loc["Genf"].dropna()], [*alone.params])
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_only_a_site_without_the_base_of_the_formula_is_left_out(right: str, lac
     assert [*found.left_out] == [f"without {v}" for v in lacking]
     for name in made.keys() - found.left_out.keys():
         alone = Study({name: made[name]}, rules=OPEN).glm(f"pressure ~ {right}")
-        near([*found.own.loc[name].dropna().sort_index()], [*alone.params.sort_index()])
+        near([*found.by_site.loc[name].dropna().sort_index()], [*alone.params.sort_index()])
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_a_site_withholds_a_fit_of_its_own() -> None:
     found = Study(made, rules=rules).meta("died ~ age + C(sex) + C(ward)", "binomial")
     assert found.left_out == dict.fromkeys(("Bern", "Chur", "Zug"), "its rules withhold its own fit")
     assert found.rows["Chur"] == 0
-    assert found.own.loc["Chur"].isna().all()
+    assert found.by_site.loc["Chur"].isna().all()
     with pytest.raises(md.BadData, match=r"no site sent its own fit \(Bern: its rules withhold"):
         Study(made, rules=Rules(parameters=0.01)).meta("died ~ age", "binomial")
 

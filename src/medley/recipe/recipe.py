@@ -161,7 +161,7 @@ class Recipe:
             analyses.append(self._build.kind(f"study.{k}", settings, ANALYSES, inner={}))
         if not analyses:
             raise RecipeError(f"{self.source}: there is no [[study]]", "study")
-        reason = next((a.alone for a in analyses if a.alone), "")
+        reason = next((a.refuses_secure for a in analyses if a.refuses_secure), "")
         if "secure" in self.tables and reason:
             raise RecipeError(f"{self.source}: {reason}", "secure")
         return analyses

@@ -93,6 +93,7 @@ NAMES = {
     "medley.scenarios.Tasks": "medley.tasks.Tasks",
     "medley.scenarios.TimeOrder": "medley.tasks.TimeOrder",
     "medley.scenarios.Uniform": "medley.distributions.Uniform",
+    "medley.statistics.Description": "medley.statistics.TableOne",
     "medley.transports.Local": "medley.transports.InProcess",
     "medley.transports.local": "medley.transports.inprocess",
     "medley.transports.local.Local": "medley.transports.inprocess.InProcess",

@@ -18,13 +18,12 @@ from .rules import Rules as Rules
 from .rules import Withheld as Withheld
 from .study import Study as Study
 from .survival import Cox as Cox
-from .tables import Description as Description
+from .tables import TableOne as TableOne
 
 __all__ = [
     "GLM",
     "Cox",
     "Describe",
-    "Description",
     "GLMFit",
     "KaplanMeier",
     "Meta",
@@ -33,7 +32,10 @@ __all__ = [
     "Prepare",
     "Rules",
     "Study",
+    "TableOne",
     "Withheld",
 ]
+
+public(__name__)
 
 public(__name__)

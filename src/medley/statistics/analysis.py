@@ -79,13 +79,13 @@ class Report:
     """The server's state: an empty model, and the result of the analysis."""
 
     x: Vec
-    found: Any = None
+    result: Any = None
 
 
 class Analysis(Algorithm[Report]):
     """Base of the analyses: one round on typed messages, whose server reads only sums."""
 
-    alone: ClassVar[str] = ""
+    refuses_secure: ClassVar[str] = ""
     fixed_scale: ClassVar[bool] = False
     """Why the analysis cannot use secure sums; empty if it can."""
 

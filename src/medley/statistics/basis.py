@@ -84,8 +84,8 @@ class Basis:
                     )
             self.least = rest
         elif self.passes == 1:
-            alone = [j for j, of in self.of.items() if self.names[of[0]] == "Intercept"]
-            self.least[alone] = squares[alone] * self.same  # of the squares about the mean, which are known now
+            constant = [j for j, of in self.of.items() if self.names[of[0]] == "Intercept"]
+            self.least[constant] = squares[constant] * self.same  # of the squares about the mean, which are known now
         if (change == np.eye(len(H))).all():
             change = self._rests(H / np.sqrt(np.outer(squares, squares)), np.sqrt(squares))
         self.passes += 1

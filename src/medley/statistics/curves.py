@@ -17,7 +17,7 @@ from ..contract import BadData, Client, Cohort, on_client, positive
 from ..contract.text import shown
 from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpacked
 from .cells import needed, printed, texts
-from .describe import Asked, curve_may, mergers
+from .describe import Question, curve_may, mergers
 from .fit import Cost, Test, probability
 from .rules import Withheld
 from .site import APART, Site
@@ -58,11 +58,11 @@ class KaplanMeier(Analysis):
         """Agree on groups, and count events and censored rows on the grid."""
         levels, _ = self.agreed(clients)
         groups = levels.get(self.by, [""])
-        sums = self.summed(clients, self.count, Asked(packed(groups))).sums.numpy().reshape(len(groups), -1)
-        s.found = groups, np.rint(sums[:, :-1].reshape(len(groups), 2, -1)), sums[:, -1] * self.unit
+        sums = self.summed(clients, self.count, Question(packed(groups))).sums.numpy().reshape(len(groups), -1)
+        s.result = groups, np.rint(sums[:, :-1].reshape(len(groups), 2, -1)), sums[:, -1] * self.unit
 
     @on_client
-    def count(self, me: Client[Any], got: Asked) -> Moments:
+    def count(self, me: Client[Any], request: Question) -> Moments:
         """Events and censored rows of each group at each time of the grid, and the sum of how far times were moved."""
         site = site_of(me)
         times = self.grid
@@ -75,7 +75,7 @@ class KaplanMeier(Analysis):
         out = list[float]()
         at = np.flatnonzero(used)
         categories = texts(site.frame[used], self.by, site.name) if self.by else np.full(len(time), "")
-        for group in unpacked(got.said):
+        for group in unpacked(request.values):
             mine = categories == group
             rows = np.isin(np.arange(site.n), at[mine])
             for c in (self.time, self.event):
@@ -89,8 +89,8 @@ class KaplanMeier(Analysis):
             if ((counts > 0) & (counts < least)).any():
                 raise Withheld(f"{site.name} withholds the curve of {group or 'all'}: too few events or censored rows")
             if coarse:
-                told = {f"curve by {grid} {site.digest(rows, np.ones(len(time[mine])))}": bits}
-                site.spend(self.event, told, int(used.sum()))
+                spent = {f"curve by {grid} {site.digest(rows, np.ones(len(time[mine])))}": bits}
+                site.spend(self.event, spent, int(used.sum()))
             out += [*counts.ravel(), moved / self.unit]
         return Moments(tensor(out))
 
@@ -135,8 +135,8 @@ class Curves:
         moved: how far the sites' rules moved a time, on average, by group; 0 if rules allow single rows
     """
 
-    def __init__(self, asked: KaplanMeier, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
-        self.asked, self.sites, self.cost, (self.groups, counts, moved) = asked, sites, cost, found
+    def __init__(self, analysis: KaplanMeier, sites: tuple[str, ...], result: Any, cost: Cost) -> None:
+        self.analysis, self.sites, self.cost, (self.groups, counts, moved) = analysis, sites, cost, result
         self.deaths, leave = counts[:, 0], counts.sum(1)
         self.at_risk = leave[:, ::-1].cumsum(1)[:, ::-1]
         self.moved = {g: float(m / max(n, 1)) for g, m, n in zip(self.groups, moved, leave.sum(1), strict=True)}
@@ -154,7 +154,7 @@ class Curves:
             spread = np.sqrt(np.cumsum(d / (n * (n - d))))
             ends = [S ** np.exp(z * norm.isf(alpha / 2) * spread / np.log(S)) for z in (-1, 1)]
             columns = {"at_risk": n, "events": d, "survival": S, "se": S * spread, "lower": ends[0], "upper": ends[1]}
-        return needed("pandas").DataFrame(columns, index=needed("pandas").Index(self.asked.grid[at], name="time"))
+        return needed("pandas").DataFrame(columns, index=needed("pandas").Index(self.analysis.grid[at], name="time"))
 
     def logrank(self) -> Test:
         """The log-rank test of the groups."""
@@ -172,15 +172,15 @@ class Curves:
 
     def summary(self) -> str:
         """The curves as text, with how far their times were moved, and the log-rank test."""
-        said = [
+        texts = [
             f"{shown(g or 'all')} (times moved by {self.moved[g]:.2g} on average)\n{printed(self.frame(g))}"
             for g in self.groups
         ]
         if len(self.groups) > 1:
-            found = self.logrank()
-            p = probability(found.pvalue)
-            said.append(f"log-rank of these times: {found.statistic:.2f}, df = {found.df}, p = {p}")
-        return "\n\n".join(said)
+            test = self.logrank()
+            p = probability(test.pvalue)
+            texts.append(f"log-rank of these times: {test.statistic:.2f}, df = {test.df}, p = {p}")
+        return "\n\n".join(texts)
 
 
 def check_times(site: Site, name: str, time: np.ndarray, column: str, event: np.ndarray) -> None:

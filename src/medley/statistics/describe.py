@@ -35,10 +35,10 @@ FAR = 1e-3
 """A deviation below this share of the mean is not computed from Σx² under secure sums."""
 
 
-class Asked(Message):
+class Question(Message):
     """Down: plain values."""
 
-    said: Json
+    values: Json
 
 
 class Tables(Message):
@@ -135,14 +135,14 @@ class Describe(Analysis):
         groups = [self.by] if self.by else []
         names = dict.fromkeys(categorical)
         columns = list(dict.fromkeys([*groups, *names]))
-        tables = self.summed(clients, self.name_them, Asked(packed(columns))).levels if columns else ()
+        tables = self.summed(clients, self.name_them, Question(packed(columns))).levels if columns else ()
         levels = {c: named_by(t, c, len(clients.ids)) for c, t in zip(columns, tables, strict=True)}
         numeric = [c for c in self.named if c not in names]
         message: dict[str, Any] = {"levels": levels, "numeric": numeric, "categorical": categorical}
         group_names = ["", *(levels[self.by] if self.by else [])]
         places: list[tuple[str, str, str | None]] = [(c, g, None) for c in numeric for g in group_names]
         message["units"] = self._units(clients, message, [[c, g, 0.0] for c, g, _ in places])
-        sums = self.summed(clients, self.count, Asked(packed(message))).sums.numpy()
+        sums = self.summed(clients, self.count, Question(packed(message))).sums.numpy()
         entries = sums.reshape(-1, 6)  # n, Σx, Σx², withheld, missing, withheld
         if message["units"]:
             entries[: len(places), 1:3] *= 2.0 ** np.outer(message["units"], [1, 2])
@@ -157,13 +157,13 @@ class Describe(Analysis):
                 counts[v] = _count(e[0], e[3])
         if numeric:
             self._spread(clients, message, {k[:2]: v for k, v in by.items() if k[0] in numeric}, cells)
-        s.found = group_names, cells
+        s.result = group_names, cells
 
     def _units(self, clients: Cohort, message: dict[str, Any], means: list[Any]) -> list[int]:
         """The exponents of columns' magnitudes about these means, see `scales`; none without masks."""
         if not self.masked(clients) or not means:
             return []
-        table = self.summed(clients, self.magnitudes, Asked(packed({**message, "means": means}))).sums.numpy()
+        table = self.summed(clients, self.magnitudes, Question(packed({**message, "means": means}))).sums.numpy()
         return [int(k) for k in exponents_of(table.reshape(len(means), -1))]
 
     def _spread(self, clients: Cohort, message: dict[str, Any], by: dict[Any, Any], cells: Any) -> None:
@@ -174,7 +174,7 @@ class Describe(Analysis):
         about = dict(zip(by, units, strict=False))
         grids = {c: _grid(by[c, ""], about.get((c, ""))) for c in message["numeric"]}
         request = {**message, "means": centres, "units": units, "grids": grids}
-        up = self.summed(clients, self.spread, Asked(packed(request)))
+        up = self.summed(clients, self.spread, Question(packed(request)))
         squares = up.squares.numpy()
         bins = up.bins.numpy()
         if units:  # Σx has not all digits of a mean that is far from 0
@@ -205,22 +205,22 @@ class Describe(Analysis):
         return Agreement(tensor(text), tensor(np.zeros((0, 0, 0))), tensor(np.zeros((request.sites, 3))))
 
     @on_client
-    def name_them(self, me: Client[Any], request: Asked) -> Tables:
+    def name_them(self, me: Client[Any], request: Question) -> Tables:
         """Name the categories that have at least the site's least number of rows; the others stay unnamed."""
         site = site_of(me)
         used, _ = site.rows((), self.where)
         out = []
-        for c in self._mine(unpacked(request.said)):
+        for c in self._mine(unpacked(request.values)):
             present = used & ~site.frame[c].isna().to_numpy()
             values, counts = np.unique(texts(site.frame[present], c, site.name).astype(str), return_counts=True)
             out.append(sketched([str(v) for v in values[counts >= site.rules.rows]], f"{site.name}: {c}"))
         return Tables(tensor(np.array(out)))
 
     @on_client
-    def count(self, me: Client[Any], request: Asked) -> Moments:
+    def count(self, me: Client[Any], request: Question) -> Moments:
         """Rows, sums and missing values of each cell, in the order that `round` reads them."""
         site = site_of(me)
-        message = unpacked(request.said)
+        message = unpacked(request.values)
         self._mine([*message["numeric"], *message["categorical"]])
         groups = self._groups(site, message["levels"])
         out = []
@@ -281,10 +281,10 @@ class Describe(Analysis):
         return [used, *(used & (values == v) for v in levels[self.by])]
 
     @on_client
-    def magnitudes(self, me: Client[Any], request: Asked) -> Moments:
+    def magnitudes(self, me: Client[Any], request: Question) -> Moments:
         """The site's table of the columns' magnitudes about the means, in each group."""
         site = site_of(me)
-        message = unpacked(request.said)
+        message = unpacked(request.values)
         self._mine([c for c, _, _ in message["means"]])
         groups = dict(
             zip(["", *message["levels"].get(self.by, [])], self._groups(site, message["levels"]), strict=True)
@@ -300,10 +300,10 @@ class Describe(Analysis):
         return Moments(tensor(np.array(out).ravel()))
 
     @on_client
-    def spread(self, me: Client[Any], request: Asked) -> Spread:
+    def spread(self, me: Client[Any], request: Question) -> Spread:
         """Squares about the means, and histograms."""
         site = site_of(me)
-        message = unpacked(request.said)
+        message = unpacked(request.values)
         self._mine([c for c, _, _ in message["means"]])
         groups = dict(
             zip(["", *message["levels"].get(self.by, [])], self._groups(site, message["levels"]), strict=True)
@@ -360,17 +360,17 @@ def _grid(sums: Any, unit: int | None) -> Grid:
     return Grid(power, first, math.floor((mean + 6 * sd) / 2.0**power) - first + 1)
 
 
-def curve_may(site: Site, c: str, here: np.ndarray, grid: str, what: str = "") -> bool:
+def curve_may(site: Site, c: str, rows: np.ndarray, grid: str, what: str = "") -> bool:
     """Whether a histogram or curve may leave: one grid for a column, of sets that are the same or share no row.
 
     Raises Withheld if it may not leave and ``what`` names it.
     """
-    if site.rules.rows <= 1 or not here.any():
+    if site.rules.rows <= 1 or not rows.any():
         return True
     key = f"{c} curve by {grid}"
     register = site.register
     with register.reading():
-        mine = register.persons(register.spread(here))
+        mine = register.persons(register.spread(rows))
         for k, sets in register.sets.items():
             others = map(register.persons, sets.values() if k.startswith(f"{c} curve by ") else ())
             if any((mine & s).any() and not (k == key and (mine == s).all()) for s in others):
@@ -379,7 +379,7 @@ def curve_may(site: Site, c: str, here: np.ndarray, grid: str, what: str = "") -
                         f"{site.name} withholds {what} of {c}: a curve of some of these rows has left before"
                     )
                 return False
-        register.add(key, [here])
+        register.add(key, [rows])
     return True
 
 

@@ -53,19 +53,19 @@ class Events:
         self.ties, count = ties, float(self.event.sum())
         bits = float(np.log2(1 + APART * np.sqrt(n) * self.event.std()))
         site.spend(column, {f"count {site.digest(used, np.ones(n))}": bits}, n)
-        self.Q, self.told = np.full((n, 1), n**-0.5), np.array([count * n**-0.5])
+        self.Q, self.sums = np.full((n, 1), n**-0.5), np.array([count * n**-0.5])
         self.spread = float(np.sqrt(count / n))
         self.share = min(max(SHARE, APART / 2 ** (n / 2 / (2 * p + 2))), WIDEST)
         for b in (np.zeros(p), *marks):
-            self._tell(np.column_stack(self.terms(b)[3:]))
+            self._add_directions(np.column_stack(self.terms(b)[3:]))
 
     @property
     def weights(self) -> np.ndarray:
         """The projection of the events on the directions [n]."""
-        out: np.ndarray = self.Q @ self.told
+        out: np.ndarray = self.Q @ self.sums
         return out
 
-    def _tell(self, columns: np.ndarray) -> None:
+    def _add_directions(self, columns: np.ndarray) -> None:
         """Tell the directions of these columns [n, k] that are new, each as exactly as its part in the column wants."""
         for column in columns.T:
             size = float(np.linalg.norm(column - column.mean()))
@@ -81,8 +81,8 @@ class Events:
                 key = self.site.digest(self.used, q)
                 share = self.share * size / new
                 at = np.array([q @ self.event]), np.array([self.spread])
-                told = self.site.rounded(self.column, *at, [key], len(q), share)
-                self.Q, self.told = np.column_stack([self.Q, q]), np.append(self.told, told)
+                new_sum = self.site.rounded(self.column, *at, [key], len(q), share)
+                self.Q, self.sums = np.column_stack([self.Q, q]), np.append(self.sums, new_sum)
 
     def terms(self, b: np.ndarray) -> tuple[np.ndarray, ...]:
         """L [n] and A [n, p] at β, minus the Hessian [p, p] of the projection, and the directions of A and L."""
@@ -99,11 +99,11 @@ class Events:
         for share, w in SHARES if self.ties == "efron" else [(0.0, 1.0)]:
             part = share * np.clip(e, 0.0, 1.0)  # of each other row of the same time
             taken = (part * r)[:, None] * Z
-            S, *M = (later - self._together(taken) + taken).T
+            S, *M = (later - self._at_same_time(taken) + taken).T
             m = np.array(M).T / S[:, None]
             v = w * e / S
-            rest = self._together(v[:, None])[:, 0] - v
-            pairs = self._together(v[:, None] * m) - v[:, None] * m
+            rest = self._at_same_time(v[:, None])[:, 0] - v
+            pairs = self._at_same_time(v[:, None] * m) - v[:, None] * m
             before = np.cumsum(np.bincount(self.place, v))[self.place]  # Σ v of rows that leave then or earlier
             H = H + (X * (r * (before - part * rest))[:, None]).T @ X - (m * (w * e)[:, None]).T @ m
             L = L - w * np.log(S)
@@ -122,7 +122,7 @@ class Events:
         np.add.at(out, self.place, v)
         return out
 
-    def _together(self, v: np.ndarray) -> Any:
+    def _at_same_time(self, v: np.ndarray) -> Any:
         """Sums of v [n, k] over the rows that leave at each row's time."""
         return self._sums(v)[self.place]
 

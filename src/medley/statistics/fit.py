@@ -118,12 +118,12 @@ class Coefficients:
         width = max(78, len(body[0]))
         half = (len(facts) + 1) // 2
         each = width // 2 - 1
-        said = [
+        lines = [
             f"{a + ':':<{each - len(b)}}{b}   {c + ':':<{width - each - 3 - len(d)}}{d}"
             for (a, b), (c, d) in zip(facts[:half], facts[half:], strict=True)
         ]
         rule = "=" * width
-        return "\n".join([f"{title:^{width}}".rstrip(), rule, *said, rule, body[0], "-" * width, *body[1:], rule])
+        return "\n".join([f"{title:^{width}}".rstrip(), rule, *lines, rule, body[0], "-" * width, *body[1:], rule])
 
 
 class GLMFit(Coefficients):
@@ -136,8 +136,8 @@ class GLMFit(Coefficients):
         scale, alpha: the dispersion φ; α of the negative binomial, None for other families
     """
 
-    def __init__(self, glm: GLM, sites: tuple[str, ...], found: tuple[Fitted, np.ndarray], cost: Cost) -> None:
-        fitted, rows = found
+    def __init__(self, glm: GLM, sites: tuple[str, ...], result: tuple[Fitted, np.ndarray], cost: Cost) -> None:
+        fitted, rows = result
         names, b, cov, figures, self.alpha = fitted
         if self.alpha is not None and len(b) > len(names):  # log α → α
             scale = np.append(np.ones(len(names)), self.alpha)
@@ -190,19 +190,21 @@ class GLMFit(Coefficients):
         from scipy.stats import chi2
 
         df = self.k - smaller.k
-        own = self._explained
+        mine = self._explained
         other = smaller._explained
-        unlike = [key for key in own if own[key] != other[key]]
+        unlike = [key for key in mine if mine[key] != other[key]]
         columns = {*smaller.glm.reads[0]} - {*self.glm.reads[0]}  # if missing in a row, it is in one of the fits only
         if "rows" not in unlike and columns and (self.rows[:, 1].any() or smaller.rows[:, 1].any()):
             unlike.append("rows")
         if not unlike and not math.isclose(self._mean, smaller._mean, rel_tol=1e-6, abs_tol=1e-9):
             unlike = ["the data"]
         if unlike or df < 1:
-            said = f"they differ in {', '.join(unlike)}; give both the same" if unlike else "want the larger one first"
+            reason = (
+                f"they differ in {', '.join(unlike)}; give both the same" if unlike else "want the larger one first"
+            )
             raise RecipeError(
                 f"lr_test: {self.glm.formula!r} of {self.nobs} rows with {self.k} parameters, against "
-                f"{smaller.glm.formula!r} of {smaller.nobs} with {smaller.k}: {said}"
+                f"{smaller.glm.formula!r} of {smaller.nobs} with {smaller.k}: {reason}"
                 + ("; a study's complete=[...] drops rows with missing values from the start" * ("rows" in unlike))
             )
         statistic = 2 * (self._largest - smaller._largest)
@@ -234,10 +236,10 @@ class GLMFit(Coefficients):
         facts += [("Log-Likelihood", f"{self.llf:.5g}"), ("Deviance", f"{self.deviance:.5g}")]
         facts += [("Pearson chi2", f"{self.pearson_chi2:.5g}")]
         gone = {s: int(n) for s, n in zip(self.sites, self.rows[:, 1] + self.rows[:, 2], strict=True) if n}
-        said = (
+        left_out = (
             f"\nleft out for missing values: {', '.join(f'{n} at {shown(s)}' for s, n in gone.items())}" if gone else ""
         )
-        return self._table("Generalized Linear Model Regression Results", facts) + said
+        return self._table("Generalized Linear Model Regression Results", facts) + left_out
 
 
 __all__ = ["Coefficients", "GLMFit", "Test"]

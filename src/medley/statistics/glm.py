@@ -30,9 +30,23 @@ from .basis import Basis
 from .cells import needed
 from .families import FAMILIES, LINKS, Family, deviance, parts, shape
 from .formulas import design, parsed, within
-from .rounding import Told, rounded
+from .rounding import Outcome, rounded
 from .scales import FINER, banded, exponents_of, scaled
-from .scoring import ALONE, CHI2, DEVIANCE, LLF, NULL, Alone, Curve, Descent, Fitted, Point, Unfit, inverse, separation
+from .scoring import (
+    CHI2,
+    DEVIANCE,
+    LLF,
+    NULL,
+    NULL_MODEL,
+    Curve,
+    Descent,
+    Fitted,
+    NullModel,
+    Point,
+    Unfit,
+    inverse,
+    separation,
+)
 from .site import Site
 
 FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
@@ -66,7 +80,7 @@ class Rows(NamedTuple):
     y: np.ndarray
     w: np.ndarray
     offset: np.ndarray
-    told: Told | None
+    outcome: Outcome | None
 
 
 @dataclass(frozen=True)
@@ -101,14 +115,14 @@ class GLM(Analysis):
         super().__post_init__()
         links = self.kind.links
         counts = self.family == "negative_binomial"
-        for key, wrong, said in (
+        for key, wrong, reason in (
             ("link", self.link and self.link not in links, f"family={self.family!r} takes {' and '.join(links)}"),
             ("exposure", self.exposure and self.uses != "log", f"it is for a log link, and this is {self.uses!r}"),
             ("weights", self.weights and self.family == "gamma", "a weighted gamma's likelihood has no sums"),
             ("alpha", self.alpha is not None and not counts, "it is for family='negative_binomial'"),
         ):
             if wrong:
-                raise RecipeError(f"glm({key}={getattr(self, key)!r}): {said}", key)
+                raise RecipeError(f"glm({key}={getattr(self, key)!r}): {reason}", key)
 
     @property
     def kind(self) -> Family:
@@ -159,7 +173,7 @@ class GLM(Analysis):
         levels, rows = self.agreed(clients)
         ask = partial(self.summed, clients)
         n = int(rows[:, 0].sum())
-        s.found = self.fitted(ask, levels, n, len(rows), self.masked(clients)), rows
+        s.result = self.fitted(ask, levels, n, len(rows), self.masked(clients)), rows
 
     def fitted(self, ask: Ask, levels: dict[str, list[str]], n: int, sites: int, noisy: bool = False) -> Fitted:
         """The fit to ``n`` rows of so many sites, whose sums ``ask`` has; masks make sums ``noisy``."""
@@ -203,12 +217,14 @@ class GLM(Analysis):
         score = partial(in_units, self.score)
         even = weight / n
         descent = Descent(self, score, sites, names, point, size, flat, noisy=noisy, weight=even)
-        descent.apart = lambda d: float(in_units(self.apart, Point(**{**first, **point, "b": tensor(d)})).sums[0]) < 0.5
+        descent.unbounded = lambda d: (
+            float(in_units(self.contradicts, Point(**{**first, **point, "b": tensor(d)})).sums[0]) < 0.5
+        )
         if descent.free and "Intercept" in names and not (self.offset or self.exposure):
-            descent.alone = Alone(done=False)
+            descent.null_model = NullModel(done=False)
         fitted = descent.fit(inverse(H) @ begun.x[4].numpy()).of_columns(T.T)
-        whole = (1e-14 if noisy else 1e-20) * (total**2 / weight if self.family == "gaussian" else weight)
-        if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= whole:
+        rounding = (1e-14 if noisy else 1e-20) * (total**2 / weight if self.family == "gaussian" else weight)
+        if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= rounding:
             raise same
         return fitted
 
@@ -255,8 +271,8 @@ class GLM(Analysis):
             return {}
         sums = np.zeros(16)
         sums[[DEVIANCE, CHI2, LLF, NULL, NULL + 1]] = of
-        sums[ALONE:] = weight
-        sums = sums[: 16 if self.family == "negative_binomial" and self.alpha is None else ALONE]
+        sums[NULL_MODEL:] = weight
+        sums = sums[: 16 if self.family == "negative_binomial" and self.alpha is None else NULL_MODEL]
         return {"g": g, "H": h, "O": h, "meat": 2 * g, "shape": weight, "sums": sums}
 
     @property
@@ -265,10 +281,10 @@ class GLM(Analysis):
         return self.family in ("binomial", "poisson", "negative_binomial")
 
     @on_client
-    def begin(self, me: Client[Any], got: Point) -> Begun:
+    def begin(self, me: Client[Any], request: Point) -> Begun:
         """The site's part of the first weighted regression, at its own fit, and sums that reveal unusable columns."""
         site = site_of(me)
-        r = self._rows(site, got)
+        r = self._rows(site, request)
         family = self.kind
         link = LINKS[self.uses]
         mu = family.first(r.y)
@@ -280,7 +296,7 @@ class GLM(Analysis):
         left = 0 * r.y
         for _ in range(OWN):  # if all sites are alike, their own fits are near the fit of all rows
             with np.errstate(all="ignore"):
-                V = family.variance(mu, got.alpha)
+                V = family.variance(mu, request.alpha)
                 slope = link.slope(mu)
                 new = r.w * slope**2 / V
                 to = eta - r.offset + (r.y - mu) / slope
@@ -293,39 +309,39 @@ class GLM(Analysis):
                 mu = link.mean(eta)
             if not (family.inside(mu) & np.isfinite(mu)).all():
                 break
-        Z = within_basis(X, got.basis)
+        Z = within_basis(X, request.basis)
         total = r.w @ r.y
         event = 1.0 * self._counts * (r.y > 0)
         right = Z.T @ (weight * left)
         events = X.T @ event
-        if r.told is not None:
-            weight, right = r.told.start(family, link, r, self.canonical, got.alpha)
-            right = within_basis(np.eye(X.shape[1]), got.basis).T @ right
-            total = r.told.total
-            events = r.told.events(X, event) if self._counts else events
+        if r.outcome is not None:
+            weight, right = r.outcome.start(family, link, r, self.canonical, request.alpha)
+            right = within_basis(np.eye(X.shape[1]), request.basis).T @ right
+            total = r.outcome.total
+            events = r.outcome.events(X, event) if self._counts else events
         site.effective(weight, X)
         zero_one = np.isin(X, (0, 1)).all(0)
         sums = [X.sum(0) * zero_one, (Z**2).sum(0), 1.0 * ~zero_one, events * zero_one, right, Z.T @ weight]
         up = Begun(tensor(sums), tensor(upper(Z.T @ (weight[:, None] * Z))), tensor([r.w.sum(), total]))
-        outcome, weight = got.units.tolist()
+        outcome, weight = request.units.tolist()
         return cast(Begun, scaled(up, self._powers(outcome, weight, Begun), -1))
 
     @on_client
-    def magnitudes(self, me: Client[Any], got: Point) -> Moments:
+    def magnitudes(self, me: Client[Any], request: Point) -> Moments:
         """The site's table of the columns' magnitudes, and of the outcome's and the weights', if they have a unit."""
         site = site_of(me)
-        r = self._rows(site, got)
+        r = self._rows(site, request)
         y = r.y if self.family in ("gaussian", "gamma") else 0 * r.y
-        if y.any() and r.told is not None:
-            site.spend(r.told.column, {"magnitude " + site.digest(r.told.used, r.w): 1.0})
+        if y.any() and r.outcome is not None:
+            site.spend(r.outcome.column, {"magnitude " + site.digest(r.outcome.used, r.w): 1.0})
         w = r.w if self.weights else 0 * r.w
         return Moments(tensor(banded(np.column_stack([r.X, y, w])).ravel()))
 
     @on_client
-    def apart(self, me: Client[Any], got: Point) -> Moments:
+    def contradicts(self, me: Client[Any], request: Point) -> Moments:
         """1 if a row contradicts that the likelihood grows without end in the direction b, else 0."""
-        r = self._rows(site_of(me), got)
-        along = within_basis(r.X, got.basis) @ got.b.numpy()
+        r = self._rows(site_of(me), request)
+        along = within_basis(r.X, request.basis) @ request.b.numpy()
         event = r.y > 0
         against = np.ones(len(along), bool)
         if self.uses == "logit":
@@ -335,17 +351,17 @@ class GLM(Analysis):
         return Moments(tensor([1.0 * against.any()]))
 
     @on_client
-    def score(self, me: Client[Any], got: Point) -> Curve:
+    def score(self, me: Client[Any], request: Point) -> Curve:
         """The site's score and information at β."""
         site = site_of(me)
-        r = self._rows(site, got)
+        r = self._rows(site, request)
         family = self.kind
         link = LINKS[self.uses]
-        a = got.alpha
-        X = within_basis(r.X, got.basis)
+        a = request.alpha
+        X = within_basis(r.X, request.basis)
         y = r.y
         w = r.w
-        b = got.b.numpy()
+        b = request.b.numpy()
         eta = X @ b + r.offset
         with np.errstate(all="ignore"):
             mu = link.mean(eta)
@@ -374,8 +390,8 @@ class GLM(Analysis):
         shaped = tensor([w @ first, -(w @ second), *(-(X.T @ (w * cross)))]) if free else nothing
         if self.cov != "model":
             scores = np.column_stack([scores, w * first]) if free else scores
-            if got.bread.numel():
-                h = expected * np.einsum("ij,jk,ik->i", X, lower(got.bread), X)
+            if request.bread.numel():
+                h = expected * np.einsum("ij,jk,ik->i", X, lower(request.bread), X)
                 site.effective((1 - np.minimum(h, 1 - 1e-12)) ** -2, r.X)
                 scores = scores / (1 - np.minimum(h, 1 - 1e-12))[:, None]
             scores = scores if self.cov.startswith("HC") else scores.sum(0)[None]
@@ -384,23 +400,23 @@ class GLM(Analysis):
         if not self.canonical:
             observed = H(expected - w * left * bend)
         dev: Any = lambda m: (w @ deviance(self.family, y, m, a), *parts(self.family, y, m, w, a))
-        flat = np.full(len(y), got.mean)
+        flat = np.full(len(y), request.mean)
         (fit, *likely), null = dev(mu), dev(flat)
         over = w @ (y / flat - 1) ** 2 if self.family == "gamma" else w @ (left**2 - mu) * free
         sums = [len(y), fit, w @ (left**2 / V), *likely, *null, bad.sum(), over, w @ mu**2 * free, 0, 0]
         if free:
-            slope_, bend_, _ = shape(y, flat, got.null)
-            sums += [parts(self.family, y, flat, w, got.null)[0], w @ slope_, w @ bend_]
+            slope_, bend_, _ = shape(y, flat, request.null)
+            sums += [parts(self.family, y, flat, w, request.null)[0], w @ slope_, w @ bend_]
         up = Curve(tensor(total), H(expected), observed, meat, shaped, tensor(sums))
-        up = up if r.told is None else rounded(self, r, got, up, X, mu, w * left**2 / V, scores)
-        return cast(Curve, scaled(up, self._powers(*got.units.tolist()), -1))
+        up = up if r.outcome is None else rounded(self, r, request, up, X, mu, w * left**2 / V, scores)
+        return cast(Curve, scaled(up, self._powers(*request.units.tolist()), -1))
 
-    def _rows(self, site: Site, got: Point) -> Rows:
+    def _rows(self, site: Site, request: Point) -> Rows:
         """The site's rows of this fit, once they may leave; they are kept for the next exchange."""
-        key = repr(self), bytes(got.terms.numpy())
+        key = repr(self), bytes(request.terms.numpy())
         if key not in site.kept:
             site.kept.clear()
-            site.kept[key] = self._prepared(site, unpacked(got.terms), got.rows)
+            site.kept[key] = self._prepared(site, unpacked(request.terms), request.rows)
         rows: Rows = site.kept[key]
         return rows
 
@@ -414,8 +430,8 @@ class GLM(Analysis):
         names, X = design(f, site.frame[used], levels, site.name)
         y = site.column(used, f.response, 0.0)
         if not self.kind.takes(y).all():  # do not print the value: it belongs to a patient
-            said = f"the outcomes of family={self.family!r} are {self.kind.outcome}"
-            raise BadData(f"{site.name}: {said}, and {f.response} has others")
+            reason = f"the outcomes of family={self.family!r} are {self.kind.outcome}"
+            raise BadData(f"{site.name}: {reason}, and {f.response} has others")
         if len(values := np.unique(y)) <= 3 and self.family != "binomial":  # sums of y and y² tell how many have each
             for v in values:
                 site.cell(y == v, f.response)
@@ -428,15 +444,15 @@ class GLM(Analysis):
         robust = self.cov not in ("model", "cluster") or not self.canonical
         keys = tuple(dict.fromkeys((*f.columns, *filter(None, self.extra))))
         offset = site.column(used, self.offset, 0.0)
-        beside = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
-        beside |= within(f, site.frame[used], levels, site.name, names, X)
+        others = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
+        others |= within(f, site.frame[used], levels, site.name, names, X)
         if self.family != "gaussian" or self.uses != "identity":  # else weights are equal
             site.combinations(X)
-        site.admit_fit(used, X, names, keys, event, robust, beside)
+        site.admit_fit(used, X, names, keys, event, robust, others)
         rows = Rows(X, y, w, offset + np.log(exposure), None)
         if site.rules.rounded:
             shifted = self.canonical and self.family == "gaussian"
-            rows = rows._replace(told=Told.of(site, f.response, used, self.family, rows, shifted))
+            rows = rows._replace(outcome=Outcome.of(site, f.response, used, self.family, rows, shifted))
         return rows
 
 

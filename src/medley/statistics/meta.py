@@ -48,10 +48,10 @@ class Shared(Message):
     terms: Tensor
 
 
-class Own(Message):
+class SiteFit(Message):
     """Up, by site: coefficients and standard errors, 0 where there are none [s, p, 2]; rows, and a state [s, 2]."""
 
-    told: Float[Tensor, "s p 2"]
+    estimates: Float[Tensor, "s p 2"]
     rows: Float[Tensor, "s 2"]
 
 
@@ -79,14 +79,16 @@ class Meta(Analysis):
     event: str = ""
     ties: Literal["efron", "breslow"] = "efron"
 
-    alone: ClassVar[str] = "a meta-analysis shows each site's own fit, and secure sums hide it: leave one of both out"
+    refuses_secure: ClassVar[str] = (
+        "a meta-analysis shows each site's own fit, and secure sums hide it: leave one of both out"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.own
+        _ = self.site_model
 
     @property
-    def own(self) -> GLM | Cox:
+    def site_model(self) -> GLM | Cox:
         """The analysis that each site does alone."""
         if self.event:
             return Cox(self.formula, self.event, self.where, self.ties)
@@ -96,24 +98,24 @@ class Meta(Analysis):
     @property
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Analysis.reads`."""
-        return self.own.reads
+        return self.site_model.reads
 
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, and read each site's own fit."""
         levels, _ = self.agreed(clients)
         up = self.summed(clients, self.fit_alone, Shared(len(clients.ids), packed(levels)))
-        s.found = self._names(levels), up.told.numpy(), np.rint(up.rows.numpy()).astype(int)
+        s.result = self._names(levels), up.estimates.numpy(), np.rint(up.rows.numpy()).astype(int)
 
     def _names(self, levels: dict[str, list[str]]) -> list[str]:
         names = design_names(self.formula, levels)
         return [name for name in names if not self.event or name != "Intercept"]
 
     @on_client
-    def fit_alone(self, me: Client[Any], request: Shared) -> Own:
+    def fit_alone(self, me: Client[Any], request: Shared) -> SiteFit:
         """The site's own fit, as the model of one site."""
         site = site_of(me)
         levels = unpacked(request.terms)
-        model = self.own
+        model = self.site_model
         names = self._names(levels)
         estimates = np.zeros((request.sites, len(names), 2))
         rows = np.zeros((request.sites, 2))
@@ -133,7 +135,7 @@ class Meta(Analysis):
             rows[me.id] = 0, 1
         except (Unfit, Stalled, Diverged, np.linalg.LinAlgError):
             rows[me.id] = 0, 2
-        return Own(tensor(estimates), tensor(rows))
+        return SiteFit(tensor(estimates), tensor(rows))
 
     def _rebased(self, site: Site, used: np.ndarray, levels: dict[str, list[str]], mine: dict[str, list[str]]) -> bool:
         """Whether coefficients under the site's own categories would have another base than those of all sites."""
@@ -189,22 +191,22 @@ class MetaFit:
 
     Attributes:
         meta, sites, cost: the analysis, the sites' names, and its exchanges and bytes
-        own: each site's coefficients, a frame of sites by names; NaN if it has none
-        own_se: their standard errors
+        by_site: each site's coefficients, a frame of sites by names; NaN if it has none
+        by_site_se: their standard errors
         rows: the rows of each site's fit
         left_out: the sites that are not in the analysis, with the reason
         fixed, random: combined coefficients, with ``params``, ``bse``, ``conf_int()`` and ``frame(exp=True)``
     """
 
-    def __init__(self, meta: Meta, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
-        pandas, (names, estimates, rows) = needed("pandas"), found
+    def __init__(self, meta: Meta, sites: tuple[str, ...], result: Any, cost: Cost) -> None:
+        pandas, (names, estimates, rows) = needed("pandas"), result
         self.meta = meta
         self.sites = sites
         self.cost = cost
         self.rows = pandas.Series(rows[:, 0], index=[*sites], name="rows")
         self.left_out = {name: LEFT_OUT[state] for name, state in zip(sites, rows[:, 1], strict=True) if state}
         estimates = np.where((estimates[:, :, 1:] > 0) & (rows[:, None, 1:] == 0), estimates, np.nan)
-        self.own, self.own_se = (pandas.DataFrame(estimates[:, :, k], [*sites], names) for k in (0, 1))
+        self.by_site, self.by_site_se = (pandas.DataFrame(estimates[:, :, k], [*sites], names) for k in (0, 1))
         present = [~np.isnan(estimates[:, j, 1]) for j in range(len(names))]
         if not any(t.any() for t in present):
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
@@ -242,8 +244,8 @@ class MetaFit:
         if name not in self.pools:
             raise RecipeError.unknown(name, self.pools, "meta.table()")
         p = self.pools[name]
-        y = self.own[name].dropna()
-        se = self.own_se[name].dropna()
+        y = self.by_site[name].dropna()
+        se = self.by_site_se[name].dropna()
         share = 1 / (se**2 + p.tau2)
         z = norm.isf(alpha / 2)
         lines = {s: (y[s], z * se[s], share[s] / share.sum()) for s in y.index}

@@ -118,21 +118,21 @@ class Preparation:
     """Preprocessing, fitted to all sites' rows.
 
     Attributes:
-        asked, sites, cost: the analysis, the sites' names, and its exchanges and bytes
+        analysis, sites, cost: the analysis, the sites' names, and its exchanges and bytes
         scaling: columns as features, with their means and deviations; data sets and results store this
         errors: the largest error of each median, by column
     """
 
-    def __init__(self, asked: Prepare, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
-        self.asked = asked
+    def __init__(self, analysis: Prepare, sites: tuple[str, ...], result: Any, cost: Cost) -> None:
+        self.analysis = analysis
         self.sites = sites
         self.cost = cost
         self.errors = dict[str, float]()
-        cells = found[1]
+        cells = result[1]
         columns = list[Column]()
         means = list[float]()
         deviations = list[float]()
-        for name, plan in plans(asked.columns).items():
+        for name, plan in plans(analysis.columns).items():
             cell: Cell | None = cells[name][""] if name in cells else None
             if cell is not None and cell.n is None and cell.counts is None:
                 raise BadData(

@@ -27,7 +27,7 @@ WIDEST = 0.25
 
 
 @dataclass(frozen=True)
-class Told:
+class Outcome:
     """What a site tells of an outcome, with n rows, design X and weights w, rounded.
 
     Attributes:
@@ -41,13 +41,13 @@ class Told:
     site: Site
     column: str
     used: np.ndarray
-    whole: bool
+    integers: bool
     a: np.ndarray
     R: np.ndarray
     sums: np.ndarray
 
     @classmethod
-    def of(cls, site: Site, column: str, used: np.ndarray, family: str, r: Any, shifted: bool) -> Told:
+    def of(cls, site: Site, column: str, used: np.ndarray, family: str, r: Any, shifted: bool) -> Outcome:
         """The rounded sums of a fit's rows; ``shifted`` if the offset is subtracted from the outcome."""
         from scipy.special import gammaln, xlogy
 
@@ -55,17 +55,17 @@ class Told:
         y = r.y - r.offset * shifted
         n = len(r.y)
         Q, R = directions(root[:, None] * np.column_stack([np.ones(n), r.X, r.offset]))
-        whole = bool((r.y == np.rint(r.y)).all())
+        integers = bool((r.y == np.rint(r.y)).all())
         z = root * y
         a = Q.T @ z
         rest = z - Q @ a
         spread = max(float(np.sqrt(rest @ rest / n)), 1e-4 * float(np.std(z)))
-        told = cls(site, column, used, whole, a, R, np.zeros(2))
+        outcome = cls(site, column, used, integers, a, R, np.zeros(2))
         keys = [site.digest(used, root * q) for q in Q.T]
         share = SHARE
-        if whole:
+        if integers:
             share = min(max(share, APART / 2 ** (n / 2 / max(len(a), 1))), WIDEST)
-        a = told.rounded(a, np.full(len(a), spread), keys, share, prior=APART * float(np.std(z)))
+        a = outcome.rounded(a, np.full(len(a), spread), keys, share, prior=APART * float(np.std(z)))
         terms = {
             "gaussian": (rest**2, 0 * y),
             "poisson": (r.w * xlogy(r.y, r.y), r.w * gammaln(r.y + 1)),
@@ -73,14 +73,14 @@ class Told:
         }.get(family, (0 * y, 0 * y))
         V = np.array(terms).T
         of = site.digest(used, r.w) if family != "gaussian" else "".join(sorted(keys))[:64]
-        sums = told.rounded(V.sum(0), np.sqrt(n) * V.std(0), [f"{family} {k} {of}" for k in range(2)])
-        return cls(site, column, used, whole, a, R, sums)
+        sums = outcome.rounded(V.sum(0), np.sqrt(n) * V.std(0), [f"{family} {k} {of}" for k in range(2)])
+        return cls(site, column, used, integers, a, R, sums)
 
     def rounded(
         self, values: Any, spread: Any, keys: list[str], share: float | None = None, prior: float = 0.0
     ) -> np.ndarray:
         """These sums on their grids, in the account under their keys."""
-        most = float(self.used.sum()) if self.whole else np.inf
+        most = float(self.used.sum()) if self.integers else np.inf
         return self.site.rounded(self.column, np.atleast_1d(values), np.atleast_1d(spread), keys, most, share, prior)
 
     @property
@@ -102,17 +102,17 @@ class Told:
             if np.isin(x, (0, 1)).all():
                 counts[j] = x @ event
                 bits["events " + self.site.digest(self.used, x)] = float(np.log2(1 + 3 * np.sqrt(x.sum())))
-        self.site.spend(self.column, bits, float(self.used.sum()) if self.whole else np.inf)
+        self.site.spend(self.column, bits, float(self.used.sum()) if self.integers else np.inf)
         return counts
 
     def start(self, family: Any, link: Any, r: Any, canonical: bool, alpha: float) -> tuple[np.ndarray, np.ndarray]:
         """Weights [n] and right side [p] of the site's own weighted regression, from its rounded sums alone."""
         if canonical and family.canonical == "identity":
             return r.w, self.Xy
-        own = self.total / float(r.w.sum())
-        if not family.inside(np.array([own])).all():
-            own = (self.total + 0.5) / float(r.w.sum() + 1.0)
-        mu = np.full(len(r.y), own)
+        mean = self.total / float(r.w.sum())
+        if not family.inside(np.array([mean])).all():
+            mean = (self.total + 0.5) / float(r.w.sum() + 1.0)
+        mu = np.full(len(r.y), mean)
         eta = link.link(mu)
         weight = r.w
         right = 0 * self.Xy
@@ -179,15 +179,17 @@ def directions(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return Q, Q.T @ A
 
 
-def rounded(glm: Any, r: Any, got: Point, up: Curve, X: np.ndarray, mu: np.ndarray, squares: Any, scores: Any) -> Curve:
+def rounded(
+    glm: Any, r: Any, request: Point, up: Curve, X: np.ndarray, mu: np.ndarray, squares: Any, scores: Any
+) -> Curve:
     """A site's curve from its rounded sums, for all that depends on the outcome.
 
     Args:
-        glm, r, got: the analysis, the site's rows, and the request
+        glm, r, request: the analysis, the site's rows, and the request
         up, mu: the exact curve, and the means [n]
         X, squares, scores: columns as they are summed, Pearson's squares and scores by row
     """
-    told = r.told
+    outcome = r.outcome
     sums = up.sums.numpy().copy()
     n = len(mu)
     if sums[BAD] > 0.5:  # the site sends only this fact
@@ -195,40 +197,42 @@ def rounded(glm: Any, r: Any, got: Point, up: Curve, X: np.ndarray, mu: np.ndarr
         return Curve(up.g, up.H, up.O, up.meat, up.shape, tensor(sums))
     if not glm.canonical:
         size = float(np.sqrt(sums[CHI2] / n)) if glm.kind.dispersed else 1.0
-        return _each_time(told, up, mu, f"{got.alpha} {got.null}", size)
+        return _each_time(outcome, up, mu, f"{request.alpha} {request.null}", size)
     pairs = np.triu_indices(scores.shape[1])
     gaussian = glm.family == "gaussian"
     M = np.eye(X.shape[1])
-    if got.basis.numel():
-        M[np.triu_indices(len(M))] = got.basis.numpy()
-    g, of, null = told.figures(glm.family, M, got.b.numpy(), r, mu, got.mean)
+    if request.basis.numel():
+        M[np.triu_indices(len(M))] = request.basis.numpy()
+    g, of, null = outcome.figures(glm.family, M, request.b.numpy(), r, mu, request.mean)
     sums[DEVIANCE], sums[LLF : LLF + 2], sums[NULL : NULL + 3] = of[0], of[1:], null
-    sums[OVER] = told.sums[1] / got.mean**2 - 2 * told.total / got.mean + n if glm.family == "gamma" else 0.0
+    sums[OVER] = (
+        outcome.sums[1] / request.mean**2 - 2 * outcome.total / request.mean + n if glm.family == "gamma" else 0.0
+    )
     meat = up.meat.numpy()
-    closing = got.closing or bool(got.bread.numel())
+    closing = request.closing or bool(request.bread.numel())
     robust = glm.cov.startswith("HC")
     sums[CHI2] = of[0] if gaussian else 0.0
     if closing and not gaussian:
-        sums[CHI2] = told.closing(mu, squares[:, None], None if glm.kind.dispersed else COARSE)[0]
+        sums[CHI2] = outcome.closing(mu, squares[:, None], None if glm.kind.dispersed else COARSE)[0]
     if robust:
-        meat = told.closing(mu, scores[:, pairs[0]] * scores[:, pairs[1]], None) if closing else 0 * meat
+        meat = outcome.closing(mu, scores[:, pairs[0]] * scores[:, pairs[1]], None) if closing else 0 * meat
     elif glm.cov == "cluster":
         meat = np.outer(g, g)[np.triu_indices(len(g))]
     sums[OPEN] = not closing and (robust or not gaussian)
     return Curve(tensor(g), up.H, up.O, tensor(meat), up.shape, tensor(sums))
 
 
-def _each_time(told: Told, up: Curve, mu: np.ndarray, at: str, size: float) -> Curve:
+def _each_time(outcome: Outcome, up: Curve, mu: np.ndarray, at: str, size: float) -> Curve:
     """The same under a link that is not canonical, where each step tells more; ``size`` is an outcome's deviation."""
     fields = [v.numpy() for v in (up.g, up.O, up.meat, up.shape, up.sums)]
-    whole = np.concatenate(fields)
+    values = np.concatenate(fields)
     start = sum(map(len, fields[:-1]))
-    spread = np.abs(whole) / np.sqrt(len(mu))
+    spread = np.abs(values) / np.sqrt(len(mu))
     expected = np.maximum(np.diag(lower(up.H)), 0.0)
     spread[: len(expected)] = size * np.sqrt(expected)  # of a score, if the model is right
     spread[start + np.array([N, BAD, OPEN, GRID])] = 0.0
-    of = told.site.digest(told.used, mu)
-    whole = told.rounded(whole, spread, [f"{of} {at} {k}" for k in range(len(whole))])
-    whole[start + GRID] = 1.0
-    g, O, meat, shaped, sums = map(tensor, np.split(whole, np.cumsum([len(v) for v in fields])[:-1]))
+    of = outcome.site.digest(outcome.used, mu)
+    values = outcome.rounded(values, spread, [f"{of} {at} {k}" for k in range(len(values))])
+    values[start + GRID] = 1.0
+    g, O, meat, shaped, sums = map(tensor, np.split(values, np.cumsum([len(v) for v in fields])[:-1]))
     return Curve(g, up.H, O, meat, shaped, sums)

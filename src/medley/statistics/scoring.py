@@ -71,7 +71,7 @@ BAD = 8
 OVER = 9
 OPEN = 11
 GRID = 12
-ALONE = 13
+NULL_MODEL = 13
 """Places in a curve's sums: rows, deviance, χ², two of the log-likelihood, the null model's deviance and two, rows with
 impossible means, Σ(y − μ)² − μ (or the null model's χ²), Σμ²; sites that leave out χ² and meat until the end, and sites
 that round each score. If α is estimated: the likelihood of the null model at its own α, and its first and second
@@ -96,15 +96,15 @@ class Fitted(NamedTuple):
 
     def of_columns(self, T: np.ndarray) -> Fitted:
         """The fit to columns X, if this is the fit to X T."""
-        whole = np.eye(len(self.b))
+        all_columns = np.eye(len(self.b))
         p = len(self.names)
-        whole[:p, :p] = T
-        of = whole[: len(self.cov), : len(self.cov)]
-        return self._replace(b=whole @ self.b, cov=of @ self.cov @ of.T)
+        all_columns[:p, :p] = T
+        of = all_columns[: len(self.cov), : len(self.cov)]
+        return self._replace(b=all_columns @ self.b, cov=of @ self.cov @ of.T)
 
 
 @dataclass
-class Alone:
+class NullModel:
     """The likelihood of the negative binomial with only the mean, at its own α: Newton's steps in t = log α.
 
     Its steps go along with those of the fit; ``done`` is false while it needs more.
@@ -134,10 +134,11 @@ class Descent:
         point: in each request
         size: the columns' root mean squares
         flat: coefficients of nearly the same mean in each row, if the first guess is impossible
-        apart: whether no row contradicts that the likelihood grows without end in a direction; None if nobody can say
+        unbounded: whether no row contradicts that the likelihood grows without end in a direction; None if nobody can
+            say
         noisy: whether sums have the noise of masks
         weight: the mean weight of a row
-        alone: the search for the null model's α
+        null_model: the search for the null model's α
     """
 
     glm: Any
@@ -147,10 +148,10 @@ class Descent:
     point: dict[str, Any]
     size: np.ndarray
     flat: np.ndarray
-    apart: Callable[[np.ndarray], bool] | None = None
+    unbounded: Callable[[np.ndarray], bool] | None = None
     noisy: bool = False
     weight: float = 1.0
-    alone: Alone = field(default_factory=Alone)
+    null_model: NullModel = field(default_factory=NullModel)
     blocked: int = 0
     """Successive steps that were cut short because means became impossible."""
     growing: list[str] = field(default_factory=list)
@@ -163,10 +164,10 @@ class Descent:
     def at(self, b: np.ndarray, alpha: float, bread: Any = None, closing: bool = False) -> Curve:
         """The curve at b."""
         bread = tensor([] if bread is None else upper(bread))
-        null = math.exp(self.alone.t)
+        null = math.exp(self.null_model.t)
         up = self.ask(Point(b=tensor(b), alpha=alpha, bread=bread, null=null, closing=closing, **self.point))
-        if not self.alone.done:
-            self.alone.read(*up.sums[ALONE : ALONE + 3].tolist())
+        if not self.null_model.done:
+            self.null_model.read(*up.sums[NULL_MODEL : NULL_MODEL + 3].tolist())
         return up
 
     def fit(self, b: np.ndarray, up: Curve | None = None) -> Fitted:
@@ -238,11 +239,11 @@ class Descent:
     def _newton(self, up: Curve, joint: bool) -> tuple[np.ndarray, np.ndarray]:
         """The gradient and the matrix of a step; with log α last if it is estimated."""
         g = up.g.numpy()
-        whole = self._observed(up, joint)
+        observed = self._observed(up, joint)
         if joint:
             g = np.append(g, float(up.shape[0]))
-        if definite(whole):
-            return g, whole
+        if definite(observed):
+            return g, observed
         A = lower(up.H)
         return g, np.pad(A, (0, 1)) + np.diag([*0 * A[0], max(abs(float(up.shape[1])), 0.1)]) if joint else A
 
@@ -300,7 +301,7 @@ class Descent:
         if k < 5 or moved.max() < 0.03 or self.glm.family == "gaussian" or self.blocked:
             return
         self.growing = self.glm.outstanding(self.names, step[:p], moved, self.point)
-        if k % 3 == 2 and self.apart is not None and self.apart(step[:p] / moved.max()):
+        if k % 3 == 2 and self.unbounded is not None and self.unbounded(step[:p] / moved.max()):
             raise Stalled(separation("outcomes are told apart without error", self.growing))
 
     def _done(self, x: np.ndarray, b: np.ndarray, up: Curve, alpha: float, joint: bool) -> Fitted:
@@ -330,14 +331,14 @@ class Descent:
                     "cov",
                 )
         for _ in range(40):
-            if self.alone.done:
+            if self.null_model.done:
                 break
             self.at(x[:p], alpha)
         alpha = math.exp(b[-1]) if joint else alpha
         null_scale = float(sums[OVER]) / (n - 1) if glm.family == "gamma" else scale
         likely, null = (llf(glm.family, sums[k : k + 2], n, s) for k, s in ((LLF, scale), (NULL + 1, null_scale)))
         figures = {name: float(sums[k]) for name, k in FIGURES.items()}
-        figures |= {"llf": likely, "llnull": self.alone.value if self.free else null, "scale": scale, "nobs": n}
+        figures |= {"llf": likely, "llnull": self.null_model.value if self.free else null, "scale": scale, "nobs": n}
         figures |= {"mean": self.point["mean"], "coarse": float(sums[GRID])}
         figures["largest"] = most_likely(sums[LLF : LLF + 2], n) if glm.family == "gamma" else likely
         return Fitted(self.names, b, cov, figures, alpha if glm.family == "negative_binomial" else None)

@@ -93,9 +93,9 @@ class Steps(NamedTuple):
         hazard = np.zeros(len(self.d))
         for k, S in self.each(ties):
             hazard[k] += np.exp(-self.shift) / S[0, 0]
-        whole = np.cumsum(hazard)
+        cumulative = np.cumsum(hazard)
         index = needed("pandas").Index(times, name="time")
-        columns = {"hazard": hazard, "cumulative": whole, "survival": np.exp(-whole)}
+        columns = {"hazard": hazard, "cumulative": cumulative, "survival": np.exp(-cumulative)}
         return needed("pandas").DataFrame(columns, index)
 
     def proportional(self, times: Any, ties: str, transform: Literal["km", "identity", "log"]) -> list[Test]:
@@ -118,5 +118,5 @@ class Steps(NamedTuple):
             U = U - way[k] * mean
             I = I + np.array([1.0, way[k], way[k] ** 2])[:, None, None] * V
         A = I[2] - I[1] @ np.linalg.solve(I[0], I[1])
-        found = [(float(U[j] ** 2 / A[j, j]), 1) for j in range(p)] + [(float(U @ np.linalg.solve(A, U)), p)]
-        return [Test(statistic, df, float(chi2.sf(statistic, df))) for statistic, df in found]
+        tests = [(float(U[j] ** 2 / A[j, j]), 1) for j in range(p)] + [(float(U @ np.linalg.solve(A, U)), p)]
+        return [Test(statistic, df, float(chi2.sf(statistic, df))) for statistic, df in tests]

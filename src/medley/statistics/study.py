@@ -48,10 +48,10 @@ from .register import file_of
 from .rules import Rules
 from .site import Site
 from .survival import Cox, CoxFit
-from .tables import Description
+from .tables import TableOne
 
 RESULTS: dict[type[Analysis], Any] = {
-    GLM: GLMFit, Describe: Description, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
+    GLM: GLMFit, Describe: TableOne, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
     Prepare: Preparation,
 }  # fmt: skip
 """The result of each analysis."""
@@ -171,12 +171,12 @@ class Study:
 
     @set_aside("Study.run()")
     def run(self, analysis: Analysis) -> Any:
-        """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `Description`, and so on.
+        """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `TableOne`, and so on.
 
         Raises TooFewReplies, naming the sites, if some do not answer an exchange: Medley returns no partial result.
         """
-        if self.secure is not None and analysis.alone:
-            raise RecipeError(analysis.alone, "secure")
+        if self.secure is not None and analysis.refuses_secure:
+            raise RecipeError(analysis.refuses_secure, "secure")
         if self.secure is not None:
             check_ring(self.secure, len(self.names))
         host = ClientHost(analysis, cast(Any, Shape()), Sites(self.sites), names=self.names)
@@ -191,7 +191,7 @@ class Study:
             cohort.settle()
         mine = [e for e in self.ledger if e.round == round]
         cost = Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
-        result = RESULTS[type(analysis)](analysis, self.names, report.found, cost)
+        result = RESULTS[type(analysis)](analysis, self.names, report.result, cost)
         result.disclosure = self.disclosure()
         return result
 
@@ -246,7 +246,7 @@ class Study:
         by: str = "",
         where: str = "",
         quantiles: Sequence[float] = (0.25, 0.5, 0.75),
-    ) -> Description:
+    ) -> TableOne:
         """Describe columns over all sites: a Table 1. Figures that a site withholds are marked as withheld, never as 0.
 
         Args:
@@ -258,7 +258,7 @@ class Study:
             if isinstance(available, str)
             else [c for c in (() if available is None else available) if c not in ("site", by)]
         )
-        description: Description = self.run(Describe(tuple(named), by, where, tuple(quantiles)))
+        description: TableOne = self.run(Describe(tuple(named), by, where, tuple(quantiles)))
         return description
 
     def cox(self, formula: str, event: str, **how: Any) -> CoxFit:

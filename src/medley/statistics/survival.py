@@ -103,7 +103,7 @@ class Cox(Analysis):
         last = list[Steps]()
         noisy = self.masked(clients)
         n = int(rows[:, 0].sum())
-        s.found = self.fitted(ask, levels, n, len(rows), noisy, last), rows, last
+        s.result = self.fitted(ask, levels, n, len(rows), noisy, last), rows, last
 
     def fitted(
         self, ask: Ask, levels: Any, n: int, sites: int, noisy: bool = False, last: list[Steps] | None = None
@@ -154,8 +154,7 @@ class Cox(Analysis):
             start = descent.at(zero, 1e-6)
         descent.size = np.sqrt(np.diag(lower(start.H)) * math.log(n) / -start.sums.numpy()[LLF])  # about a row's spread
         if not self.cuts:
-            first: dict[str, Any] = {"bread": tensor([]), "alpha": 0.0}
-            descent.apart = lambda d: float(ask(self.apart, Point(b=tensor(d), **first, **point)).sums[0]) < 0.5
+            descent.unbounded = functools.partial(self._is_unbounded, ask, point)
         fit = descent.fit(zero, start)
         for _ in range(MARKS if fit.figures["coarse"] and not self.cuts else 0):
             point["marks"] = tensor([*point.get("marks", tensor([])).tolist(), *fit.b])
@@ -165,6 +164,11 @@ class Cox(Analysis):
             if far < NEAR:
                 break
         return fit.of_columns(T.T)
+
+    def _is_unbounded(self, ask: Ask, point: dict[str, Any], direction: np.ndarray) -> bool:
+        """Whether no row contradicts that the likelihood grows without end in this direction."""
+        request = Point(b=tensor(direction), bread=tensor([]), alpha=0.0, **point)
+        return float(ask(self.contradicts, request).sums[0]) < 0.5
 
     def _refuse(self, names: list[str], start: Curve) -> None:
         """Raise Unfit, naming columns, if β is not determined: the information at 0 says so for each β."""
@@ -184,40 +188,40 @@ class Cox(Analysis):
         return [name for name, move in zip(names, moved, strict=True) if move > 0.3 * moved.max()]
 
     @on_client
-    def magnitudes(self, me: Client[Any], got: Point) -> Moments:
+    def magnitudes(self, me: Client[Any], request: Point) -> Moments:
         """The site's table of the columns' magnitudes."""
-        return Moments(tensor(banded(self._rows(site_of(me), got)[0]).ravel()))
+        return Moments(tensor(banded(self._rows(site_of(me), request)[0]).ravel()))
 
     @on_client
-    def apart(self, me: Client[Any], got: Point) -> Moments:
+    def contradicts(self, me: Client[Any], request: Point) -> Moments:
         """1 if a row contradicts that the likelihood grows without end in the direction b, else 0."""
-        X, time, event = self._rows(site_of(me), got)
-        along = within_basis(X, got.basis) @ got.b.numpy()
+        X, time, event = self._rows(site_of(me), request)
+        along = within_basis(X, request.basis) @ request.b.numpy()
         order = np.argsort(-time, kind="stable")
         last = np.searchsorted(-time[order], -time, side="right") - 1
         most = np.maximum.accumulate(along[order])[last]  # of those at risk at each row's time
         return Moments(tensor([1.0 * (event & (along < most - APART)).any()]))
 
     @on_client
-    def score(self, me: Client[Any], got: Point) -> Curve:
+    def score(self, me: Client[Any], request: Point) -> Curve:
         """The site's partial likelihood at β."""
-        X, time, event = self._rows(site_of(me), got)
-        Z = within_basis(X, got.basis)
-        b = got.b.numpy()
+        X, time, event = self._rows(site_of(me), request)
+        Z = within_basis(X, request.basis)
+        b = request.b.numpy()
         site = site_of(me)
-        marks = got.marks.numpy().reshape(-1, len(b))
+        marks = request.marks.numpy().reshape(-1, len(b))
         try:
             for at in (b, *marks):
                 risk = Z @ at
                 site.effective(np.exp(risk - risk.max()), X)
         except Withheld as e:
-            names = [name for name in design_names(self.formula, unpacked(got.terms)) if name != "Intercept"]
+            names = [name for name in design_names(self.formula, unpacked(request.terms)) if name != "Intercept"]
             widest = names[int(np.ptp(Z * at, axis=0).argmax())]
             raise Withheld(f"{e}; {widest} does most of it: if it is skewed, take its logarithm") from None
         if not site.rules.rounded:
-            found, (null, *_) = (partial(Z, time, event, k * b, self.ties) for k in (1, 0))
-            return curve(found, null, len(X))
-        events = self._events(site, Z, time, event, got, marks)
+            at_b, (null, *_) = (partial(Z, time, event, k * b, self.ties) for k in (1, 0))
+            return curve(at_b, null, len(X))
+        events = self._events(site, Z, time, event, request, marks)
         (value, g, H), null = events.likelihood(b), events.likelihood(0 * b)[0]
         if not b.any():  # what the server refuses is as exact as ever: columns that are alike, and no events
             exact, _, information = partial(Z, time, event, b, self.ties)
@@ -230,10 +234,10 @@ class Cox(Analysis):
         return up
 
     def _events(
-        self, site: Site, Z: np.ndarray, time: np.ndarray, event: np.ndarray, got: Point, marks: np.ndarray
+        self, site: Site, Z: np.ndarray, time: np.ndarray, event: np.ndarray, request: Point, marks: np.ndarray
     ) -> Events:
         """What the site tells of its events up to the request's marks; it is kept for the next exchange."""
-        key = "events", bytes(got.basis.numpy()), bytes(got.marks.numpy())
+        key = "events", bytes(request.basis.numpy()), bytes(request.marks.numpy())
         if key not in site.kept:
             rows = next(iter(site.kept.items()))
             used, _ = self.used(site)
@@ -243,11 +247,11 @@ class Cox(Analysis):
         return out
 
     @on_client
-    def leaving(self, me: Client[Any], got: Point) -> Leaving:
+    def leaving(self, me: Client[Any], request: Point) -> Leaving:
         """The site's sums over the rows that leave at each of the cuts."""
-        (X, time, event), site = self._rows(site_of(me), got), site_of(me)
+        (X, time, event), site = self._rows(site_of(me), request), site_of(me)
         place, event = self._places(time, event)
-        risk = within_basis(X, got.basis) @ got.b.numpy()
+        risk = within_basis(X, request.basis) @ request.b.numpy()
         Z = np.column_stack([np.ones(len(X)), X])
         for k in np.unique(place):
             at = place == k
@@ -256,12 +260,13 @@ class Cox(Analysis):
                 if part.any():
                     site.effective(np.exp(risk[part] - risk[part].max()), Z[part], "events")
         with np.errstate(all="ignore"):
-            s = Steps.of(within_basis(X - got.centre.numpy(), got.basis), place, event, got.b.numpy(), len(self.cuts))
+            centred = within_basis(X - request.centre.numpy(), request.basis)
+            s = Steps.of(centred, place, event, request.b.numpy(), len(self.cuts))
         if not np.isfinite(s.leave).all():  # the site sends only this fact
             s = Steps._make(map(np.zeros_like, s))
         leave, tied = (tensor([upper(A) for A in sums]) for sums in (s.leave, s.tied))
-        told = leave.numel() + tied.numel() + s.dead.size
-        site_of(me).spend_exact(self.event, f"{self!r} {got.b.tolist()} {got.centre.tolist()}", told)
+        count = leave.numel() + tied.numel() + s.dead.size
+        site_of(me).spend_exact(self.event, f"{self!r} {request.b.tolist()} {request.centre.tolist()}", count)
         tied = tied if self.ties == "efron" else tied[:0]
         return Leaving(leave, tied, tensor(np.stack([s.n, s.d], 1)), tensor(s.dead))
 
@@ -270,11 +275,11 @@ class Cox(Analysis):
         place = np.searchsorted(np.array(self.cuts) * (1 + 1e-12), time)
         return np.minimum(place, len(self.cuts) - 1), event & (place < len(self.cuts))
 
-    def _rows(self, site: Site, got: Point) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _rows(self, site: Site, request: Point) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The site's rows of this fit, once they may leave; they are kept for the next exchange."""
-        key = repr(self), bytes(got.terms.numpy())
+        key = repr(self), bytes(request.terms.numpy())
         if key not in site.kept:
-            site.kept = {key: self._prepared(site, unpacked(got.terms), got.rows)}
+            site.kept = {key: self._prepared(site, unpacked(request.terms), request.rows)}
         rows: tuple[np.ndarray, np.ndarray, np.ndarray] = site.kept[key]
         return rows
 
@@ -286,8 +291,8 @@ class Cox(Analysis):
         event = site.column(used, self.event, 0.0)
         check_times(site, f.response, time, self.event, event)
         site.check_size(X.shape[1], len(X), everywhere)
-        beside = within(f, site.frame[used], levels, site.name, names, X)
-        site.admit_fit(used, X, names, columns, event > 0, beside=beside)
+        others = within(f, site.frame[used], levels, site.name, names, X)
+        site.admit_fit(used, X, names, columns, event > 0, beside=others)
         if self.cuts and site.rules.rows > 1:  # each time's rows must meet the rules for a fit
             curve_may(site, f.response, used, f"{self.cuts} of {self.event}", "the times")
             place, dead = self._places(time, event > 0)
@@ -297,18 +302,18 @@ class Cox(Analysis):
                 rows[np.flatnonzero(used)[at]] = True
                 try:
                     site.check_size(X.shape[1], int(at.sum()), int(at.sum()))
-                    of = {name: v[at] for name, v in beside.items()}
+                    of = {name: v[at] for name, v in others.items()}
                     site.admit_fit(rows, X[at], names, columns, dead[at], self.ties == "efron", of)
-                    for told in (at, at & dead, at & ~dead) if self.ties == "efron" else (at,):
-                        site.combinations(X[told])
+                    for part in (at, at & dead, at & ~dead) if self.ties == "efron" else (at,):
+                        site.combinations(X[part])
                 except Withheld as e:
                     raise Withheld(f"{e}; that is of rows until {self.cuts[k]:g}: give fewer cuts") from None
         return X[:, [name != "Intercept" for name in names]], time, event > 0
 
 
-def curve(found: tuple[float, np.ndarray, np.ndarray], null: float, rows: float) -> Curve:
+def curve(likelihood: tuple[float, np.ndarray, np.ndarray], null: float, rows: float) -> Curve:
     """A likelihood, its gradient and minus its Hessian at β, and its value at 0, as the descent reads them."""
-    (value, g, H), sums, nothing = found, np.zeros(13), tensor([])
+    (value, g, H), sums, nothing = likelihood, np.zeros(13), tensor([])
     if not np.isfinite(value) or not np.isfinite(H).all():
         value = 0.0
         g = np.zeros_like(g)
@@ -332,8 +337,8 @@ def partial(X: np.ndarray, time: np.ndarray, event: np.ndarray, b: np.ndarray, t
 class CoxFit(Coefficients):
     """A fit of Cox's model; ``params`` are log hazard ratios, and ``frame(exp=True)`` has hazard ratios."""
 
-    def __init__(self, cox: Cox, sites: tuple[str, ...], found: Any, cost: Cost) -> None:
-        fitted, self.rows, self._last = found
+    def __init__(self, cox: Cox, sites: tuple[str, ...], result: Any, cost: Cost) -> None:
+        fitted, self.rows, self._last = result
         super().__init__(fitted.names, fitted.b, fitted.cov)
         self.cox, self.sites, (self.exchanges, self.bytes_down, self.bytes_up) = cox, sites, cost
         self.llf, self.llnull, self.nobs = (fitted.figures[k] for k in ("llf", "llnull", "nobs"))
@@ -345,8 +350,8 @@ class CoxFit(Coefficients):
             raise RecipeError(
                 "this fit has a separate baseline for each site; for one baseline give times, cox(cuts=[...])", "cuts"
             )
-        found: Steps = self._last[0]
-        return found
+        steps: Steps = self._last[0]
+        return steps
 
     @property
     def baseline_hazard(self) -> Any:
@@ -361,8 +366,8 @@ class CoxFit(Coefficients):
 
         Raises as `steps`.
         """
-        found = self.steps.proportional(self.cox.cuts, self.cox.ties, transform)
-        return needed("pandas").DataFrame(found, [*self.names, "GLOBAL"], columns=["chi2", "df", "p"])
+        tests = self.steps.proportional(self.cox.cuts, self.cox.ties, transform)
+        return needed("pandas").DataFrame(tests, [*self.names, "GLOBAL"], columns=["chi2", "df", "p"])
 
     def summary(self) -> str:
         """A text table."""

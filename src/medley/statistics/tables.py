@@ -21,16 +21,16 @@ UNNAMED = "(not named)"
 
 
 @dataclass(eq=False)
-class Description:
+class TableOne:
     """A description of columns over all sites; ``cells`` has a `Cell` by column and group, "" being all."""
 
-    asked: Describe
+    analysis: Describe
     sites: tuple[str, ...]
-    found: tuple[list[str], dict[str, dict[str, Cell]]]
+    result: tuple[list[str], dict[str, dict[str, Cell]]]
     cost: Cost
 
     def __post_init__(self) -> None:
-        self.groups, self.cells = self.found
+        self.groups, self.cells = self.result
 
     def test(self, column: str) -> Test | None:
         """Whether the groups differ: Welch's t for two, one-way ANOVA for more, χ² for categories; None if withheld."""
@@ -80,7 +80,7 @@ class Description:
                 ]
             else:
                 lines.append((f"{name}, mean (SD)", [_mean(c, digits) for c in several], p))
-                if 0.5 in self.asked.quantiles:
+                if 0.5 in self.analysis.quantiles:
                     lines.append((f"{name}, median [Q1, Q3]", [_median(c, digits) for c in several], ""))
             if any(c.missing != 0 for c in several):
                 missing = [WITHHELD if c.missing is None else str(c.missing) for c in several]

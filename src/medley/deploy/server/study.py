@@ -13,7 +13,7 @@ from ...contract.place import name_of
 from ...statistics.fit import Coefficients
 from ...statistics.prepare import Preparation
 from ...statistics.study import Study
-from ...statistics.tables import Description
+from ...statistics.tables import TableOne
 from ...storage.atomic import private, write
 from ...storage.events import Events
 from ..protocol import flwr_api
@@ -72,7 +72,7 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         for k, analysis in enumerate(analyses, 1):
             results.append(study.run(analysis))
             write(folder / f"{k}.txt", results[-1].summary() + "\n", owner_only=True)
-            if isinstance(results[-1], Coefficients | Description):
+            if isinstance(results[-1], Coefficients | TableOne):
                 of = {"exp": True} if getattr(analysis, "uses", "") in RATIOS else {}
                 write(folder / f"{k}.tex", results[-1].latex(**of) + "\n", owner_only=True)
             if isinstance(results[-1], Preparation):
