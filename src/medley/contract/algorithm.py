@@ -70,7 +70,7 @@ def on_client(method: F | None = None, *, vectorized: bool = False) -> F | Calla
 def _refuse_bare(cls: type) -> None:
     """Raise TypeError for a number in the class's body without a type, because it would not be a setting."""
     try:
-        declared = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
+        declared = set().union(*map(inspect.get_annotations, cls.__mro__))
     except NameError:  # from Python 3.14 on, annotations are evaluated here, and may name later definitions
         return
     for name, value in vars(cls).items():

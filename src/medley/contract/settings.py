@@ -17,6 +17,7 @@ import ast
 import dataclasses
 import html
 import inspect
+import itertools
 import re
 import textwrap
 import typing
@@ -56,7 +57,7 @@ class Setting(NamedTuple):
         """
         if any(kind.fits(value, {}) for kind in self.kinds):
             return
-        words = [word for kind in self.kinds for word in kind.words]
+        words = [*itertools.chain.from_iterable(kind.words for kind in self.kinds)]
         if words and all(kind.words or kind.text == "None" for kind in self.kinds):
             raise RecipeError.unknown(str(value), map(str, words), f"{where}({self.name}=...)")
         if isinstance(value, bool | int | float | str | list | tuple | None):
@@ -253,7 +254,9 @@ def describe(cls: type) -> tuple[Setting, ...]:
         hints = typing.get_type_hints(cls, include_extras=True)
     except NameError as e:
         raise TypeError(f"class {cls.__name__}: {e}, which an annotation uses; define it in the module") from e
-    docs = {name: text for base in reversed(cls.__mro__) for name, text in _docs(base.__doc__ or "").items()}
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        docs |= _docs(base.__doc__ or "")
     return tuple(
         Setting(f.name, hints[f.name], tuple(kinds(hints[f.name])), _default(f), docs.get(f.name, ""))
         for f in dataclasses.fields(cls)

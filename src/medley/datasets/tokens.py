@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -44,7 +45,7 @@ class Vocabulary:
         """
         if size < 3:
             raise RecipeError(f"Vocabulary.of(size={size}): must be at least 3, since two ids are special.", "size")
-        counts = Counter(word for line in lines for word in split(line))
+        counts = Counter(itertools.chain.from_iterable(map(split, lines)))
         return cls(tuple(sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]))
 
     def __len__(self) -> int:

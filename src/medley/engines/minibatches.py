@@ -193,7 +193,7 @@ def _equal_batches(group: Group) -> tuple[Tensor, None]:
     if full:
         return torch.arange(b).expand(len(group), 1, b).clone(), None
     passes = -(-steps * b // n)
-    orders = [order for s in group for order in itertools.islice(s.me.orders(), passes)]
+    orders = [*itertools.chain.from_iterable(itertools.islice(s.me.orders(), passes) for s in group)]
     return torch.stack(orders).view(len(group), -1, b)[:, :steps], None
 
 

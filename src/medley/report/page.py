@@ -97,7 +97,9 @@ def curve(
     metric = metric or c.metric
     picture = pictured(c, metric, *axes[over])
     if not any(len(s.x) for s in picture["series"]):
-        metrics = {m for r in c.results for row in r.history for m in row}
+        metrics = set[str]()
+        for r in c.results:
+            metrics.update(*r.history)
         if metric in metrics:
             raise RecipeError(f"a figure over {over}: the runs have no {over}; use over='round' or 'bytes'", "over")
         raise RecipeError.unknown(metric, metrics - {"round", "task"}, f"a figure over {over}: the history")

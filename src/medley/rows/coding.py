@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -113,7 +114,7 @@ class Coding:
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the features."""
-        return tuple(name for c in self.columns for name in c.features)
+        return tuple(itertools.chain.from_iterable(c.features for c in self.columns))
 
     def __call__(self, cells: Mapping[str, np.ndarray], call: str) -> np.ndarray:
         """Features [n, features] of columns by name. Raises BadData, with column and row, for a cell without a

@@ -107,7 +107,8 @@ class Clientwise:
 
     def _keep(self, models: Mapping[int, PersonalModel]) -> None:
         ids = {*self.models, *models}
-        size = sum(t.numel() * t.element_size() for m in list(models.values())[:1] for t in _tensors(m))
+        first = next(iter(models.values()), None)
+        size = 0 if first is None else sum(t.numel() * t.element_size() for t in _tensors(first))
         if self.keep is None and size * len(ids) > MOST_KEPT:
             if self.models:
                 log.info("clients' models take more than 256 MiB and are not kept; run(client_models=True) keeps them")

@@ -6,6 +6,7 @@ the same faults on every transport, and a repeated request gets a new draw.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -105,7 +106,7 @@ class LossyConnection:
         if exchange.aside:
             yield from self.inner.exchange(exchange)
             return
-        ids = [i for block in exchange.blocks for i in block]
+        ids = [*itertools.chain.from_iterable(exchange.blocks)]
         if any(tag != exchange.tag for tag, _ in self.attempts):
             self.attempts.clear()
         rngs = {}

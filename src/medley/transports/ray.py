@@ -11,6 +11,7 @@ own processes: use only a cluster that is yours.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -256,7 +257,7 @@ class RayConnection(MemoriesHere):
         return pytree.to_bytes({"exchange": exchange.of_block(ids), "held": self.memories_of(exchange, ids)})
 
     def _lost(self, exchange: Exchange, blocks: range, e: Exception) -> str:
-        ids = [i for block in blocks for i in exchange.blocks[block]]
+        ids = [*itertools.chain.from_iterable(exchange.blocks[block] for block in blocks)]
         return (
             f"Ray lost {ATTEMPTS} workers in a row that served clients {ids} in round "
             f"{exchange.round} ({exchange.method}): {e}\nIf memory ran out, use fewer workers; if "

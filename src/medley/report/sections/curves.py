@@ -101,7 +101,7 @@ def _series(c: Comparison, x: str, metric: str, log: bool) -> list[Line]:
         if b.n:
             edges = (b.low, b.high) if b.n > 1 else (None, None)
             out.append(Line(method, c.slots[method], b.x, b.mean, *edges))
-        elif ends := [end for r in runs if usable(r) for end in [(column(r, x)[-1], final(r, metric))]]:
+        elif ends := [(column(r, x)[-1], final(r, metric)) for r in runs if usable(r)]:
             at, v = np.mean(ends, axis=0)
             if math.isfinite(at + v):
                 out.append(Line(method, c.slots[method], np.array([at]), np.array([v])))

@@ -22,7 +22,7 @@ BITS = ("medley", "python", "torch", "numpy", "scipy", "platform", "machine", "t
 
 def notes(c: Comparison) -> list[Markup]:
     """Definitions of the terms that this page uses."""
-    metrics = {m for s in c.summaries for m in s.metrics}
+    metrics = set[str]().union(*(s.metrics for s in c.summaries))
     partition = "" if c.results and all(same_clients(r) for r in c.results) else "the partition, "
     used = metrics & {"gap", "accuracy", "attack_success", "epsilon"}
     if c.personal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ def runs(c: Comparison) -> list[Markup]:
     """One row per run, folded up; runs that did not end well are shown above."""
     names = headline(c.results)
     head = ["method", "seed", *(named(m, c.results) for m in names), *_COSTS, "ended"]
-    ordered = [r for group in c.groups.values() for r in group]
+    ordered = [*itertools.chain.from_iterable(c.groups.values())]
     spent = zip(
         column("bytes", [final(r, "bytes_up") for r in ordered]),
         column("bytes", [final(r, "bytes_down") for r in ordered]),
@@ -81,7 +82,8 @@ def settings(c: Comparison, settings_of_run: Mapping[str, Any] | None) -> list[M
     }
     common = flattened(dict(settings_of_run or {}))
     differing = {}
-    for key in dict.fromkeys(k for some in flat.values() for f in some for k in f):
+    tables = itertools.chain.from_iterable(flat.values())
+    for key in dict.fromkeys(itertools.chain.from_iterable(tables)):
         cells = [", ".join(dict.fromkeys(f.get(key, DASH) for f in some)) for some in flat.values()]
         if len(set(cells)) == 1:
             common[key] = cells[0]

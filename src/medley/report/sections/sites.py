@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -26,8 +27,9 @@ def sites(c: Comparison) -> list[Markup]:
     if not runs or not all(same_clients(r) for r in runs):
         return []
     last = {id(r): {int(row["client"]): row for row in last_clients(r)} for r in runs}
-    ids = sorted({i for rows in last.values() for i in rows})
-    columns = {name for rows in last.values() for row in rows.values() for name in row}
+    ids = sorted(set().union(*last.values()))
+    by_client = itertools.chain.from_iterable(clients.values() for clients in last.values())
+    columns = set().union(*by_client)
     figure = next((name for name in (c.metric, "accuracy", "test_loss") if name in columns), None)
     if figure is None or len(ids) > MOST:
         return []
