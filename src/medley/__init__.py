@@ -31,9 +31,9 @@ else:  # torch takes seconds to import, and much of the command line does withou
         globals().update(public, __all__=[*public])
         if name in globals():
             return globals()[name]
-        from .contract.errors import nearest
+        from .runtime.field_words import meant
 
-        hint = f"{nearest(name, public)} dir(medley) has all names."
+        hint = f"{meant(name, public)} dir(medley) has all names."
         raise AttributeError(f"medley has no {name!r}.{hint}", name=name)
 
     def __dir__():

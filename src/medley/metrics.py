@@ -143,7 +143,7 @@ def _named(metric: Any) -> Any:
     if not isinstance(metric, str):
         return metric
     if metric.lower() not in METRICS:
-        raise RecipeError.unknown(metric, METRICS, "run(metrics=...)")
+        raise RecipeError.unknown(metric, METRICS, "run(metrics=...)", in_recipe=False)
     kind = METRICS[metric.lower()]
     return kind() if isinstance(kind, type) else kind
 

@@ -122,7 +122,7 @@ def test_a_comparison_exits_with_1_where_no_run_ended_well(file):
         (["run", "{file}", "--set", "pace.lrr=2"], "my.toml: pace has no 'lrr'. Did you mean 'lr'?"),
         (
             ["run", "nowhere.toml"],
-            "cannot read the recipe nowhere.toml: no such file or directory. Did you mean 'my.toml'? medley new NAME",
+            "cannot read the recipe nowhere.toml: no such file or directory. Its folder has my.toml. medley new NAME",
         ),
         (["run", "."], "cannot read the recipe .: is a directory"),
         (["compare", "{file}", "--methods", "scafold"], "my.toml: --methods: this version has no 'scafold'. Did you"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pickle
+import sys
+import types
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +14,7 @@ import pytest
 from torch import Tensor
 
 import medley as md
+from medley.cli.cards import card
 from medley.contract.algorithm import Algorithm, on_client
 from medley.contract.client import Client, Nothing
 from medley.contract.message import Message
@@ -212,3 +215,21 @@ def test_a_setting_that_is_gone_raises_its_sentence():
     assert e.value.key == "pull"
     with pytest.raises(TypeError, match=r"^Old\(\) has no 'push'. It knows: mu.$"):
         Old(push=0.5)  # type: ignore[call-arg]
+
+
+def test_a_card_without_the_floats_of_a_round_is_a_card() -> None:
+    """`medley cite` and help read a method's paper, whether or not its messages have been counted."""
+    source = (
+        '"""Mine: one step.\n\n**Reference**: Doe, \\"A step\\", ICML 2020.\n\n**Status**: published.\n"""\n'
+        "from dataclasses import dataclass\nfrom medley import FedAvg\n\n@dataclass(frozen=True)\n"
+        'class Mine(FedAvg):\n    """A method of mine."""\n'
+    )
+    module = types.ModuleType("mine_without_floats")
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, "mine.py", "exec"), module.__dict__)
+        assert "**Reference**: Doe" in module.Mine.__doc__
+        assert module.Mine.__doc__.startswith("Mine: one step.")
+        assert card(module.Mine, "Status") == "published."
+    finally:
+        del sys.modules[module.__name__]

@@ -236,7 +236,7 @@ def test_a_wrong_share_of_test_rows_is_refused(tmp_path: Path, setting: str, say
             "run.precision=bf16",
             "run.precision = 'bf16': there is no mixed precision. On the CPU a step of ResNet-18 in bfloat16 took",
         ),
-        ("run.evry=3", "run has no 'evry'. Did you mean 'eval_every'?"),
+        ("run.eval_evry=3", "run has no 'eval_evry'. Did you mean 'eval_every'?"),
         ("run.seeds='a'", 'run.seeds = "a" should be a whole number, or a list'),
         ("run.rounds=2.5", "run.rounds = 2.5 should be a whole number"),
         ("run.dtype='float3'", "run.dtype has no 'float3'. Did you mean 'float32'?"),

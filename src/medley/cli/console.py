@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from typer.core import TyperGroup
 
+from ..runtime.field_words import meant
 from ..runtime.terminals import on_terminal
 
 DIVERGED = 1
@@ -24,6 +25,16 @@ INTERRUPTED = 130
 class Commands(TyperGroup):
     """A group of commands that turns errors into one readable message and an exit code."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments name. An unknown one raises an error with the nearest, or the one meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as e:  # typer has a click of its own, or imports it: the class is not always the same
+            if hasattr(e, "message") and args:
+                hint = meant(args[0], self.list_commands(ctx), in_recipe=True)
+                e.message = f"No such command {args[0]!r}.{hint}"
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was given. With ``--debug`` an error keeps its traceback."""
         try:
@@ -32,6 +43,9 @@ class Commands(TyperGroup):
             say(str(e) or "stopped by Ctrl-C")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as e:
+            if hasattr(e, "possibilities"):
+                _explain(e)
+                raise
             if "medley.contract.errors" not in sys.modules:  # help, or an unknown command: nothing has run
                 raise
             from ..contract.errors import Diverged, MedleyError
@@ -43,6 +57,16 @@ class Commands(TyperGroup):
 
             say(f"Error: {in_terms(str(e))}")
             raise typer.Exit(DIVERGED if isinstance(e, Diverged) else REFUSED) from None
+
+
+def _explain(e: Any) -> None:
+    """Put into the error for an unknown option the one that is meant, or the table of a recipe that has it."""
+    options = chain.from_iterable(p.opts for p in e.ctx.command.params)
+    names = [option.removeprefix("--") for option in options if option.startswith("--")]
+    hint = meant(e.option_name.lstrip("-"), names, in_recipe=True)
+    option = hint.replace("mean '", "mean '--")
+    e.message = f"No such option: {e.option_name}.{option}"
+    e.possibilities = None
 
 
 _RANGES = ((0, 9), (11, 32), (127, 160), (0x61C, 0x61D), (0x200E, 0x2010), (0x202A, 0x202F), (0x2066, 0x206A))

@@ -92,9 +92,9 @@ def list_all(
     """List methods, problems, models and scenarios, each with one sentence, or the settings of one of them."""
     from .. import models, recipe
     from ..contract import RecipeError
-    from ..contract.errors import nearest
     from ..datasets import files
     from ..metrics import METRICS
+    from ..runtime.field_words import meant
 
     kinds: dict[str, Mapping[str, Any]] = {
         "methods": recipe.constructors(),
@@ -118,7 +118,7 @@ def list_all(
         for entries in kinds.values():
             by_name |= {n.lower(): (n, entry) for n, entry in entries.items()}
         if what.lower() not in by_name:
-            near = nearest(what, [*kinds, *(n for n, _ in by_name.values())])
+            near = meant(what, [*kinds, *(n for n, _ in by_name.values())], in_recipe=True)
             raise RecipeError(f"medley list has no {what!r}.{near} medley list prints all names.", what)
         return _show_entry(*by_name[what.lower()])
     for kind, entries in kinds.items():
@@ -206,7 +206,7 @@ def cite(
     for method in methods:
         name = by_name.get(spelled(method))
         if name is None:
-            raise RecipeError.unknown(method, kinds, "medley cite: this version")
+            raise RecipeError.unknown(method, kinds, "medley cite: this version", in_recipe=True)
         reference = card(kinds[name], "Reference") or card(kinds[name.partition(".")[0]], "Reference")
         if not reference:
             raise RecipeError(f"medley cite {method}: the card of {name} names no paper")

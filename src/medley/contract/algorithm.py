@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 import typing
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ from .errors import Unsupported
 from .message import Message
 from .needs import Need, needs_of
 from .personal import Patterns
+from .public import Explained
 from .settings import Checked
 from .types import Vec
 
@@ -106,11 +108,15 @@ def _is_message(hint: object) -> bool:
     return isinstance(hint, type) and issubclass(hint, Message)
 
 
+CARD = re.compile(r"^\*\*(Reference|Status|One round sends)\*\*:?", re.MULTILINE)
+"""A section that makes a docstring a method's card; none of the three alone is needed."""
+
+
 def _with_card(cls: type) -> str | None:
     """The class's docstring, combined with its module's docstring if that is a card."""
     docstring = cls.__doc__
     card = getattr(sys.modules.get(cls.__module__), "__doc__", None)
-    if not docstring or "**One round sends**" not in (card or "") or "**One round sends**" in docstring:
+    if not docstring or not CARD.search(card or "") or CARD.search(inspect.cleandoc(docstring)):
         return docstring
     first, _, rest = inspect.cleandoc(card or "").partition("\n\n")
     parts = (
@@ -121,7 +127,7 @@ def _with_card(cls: type) -> str | None:
     return "\n\n".join((*parts, rest))
 
 
-class Algorithm(Checked, ABC, Generic[S, M]):
+class Algorithm(Checked, Explained, ABC, Generic[S, M]):
     """Base of every method: ``class X(Algorithm[Server, Memory])``, or ``Algorithm[Server]`` if clients keep nothing.
 
     A subclass is a frozen dataclass of hyper-parameters, declared as in `medley.contract.settings` and checked when an
@@ -147,7 +153,8 @@ class Algorithm(Checked, ABC, Generic[S, M]):
     ``instead`` maps needs of this method to the variant that works without them; error messages then suggest it.
     Default: none.
 
-    If the module's docstring is a card (it has a section **One round sends**), the class's docstring includes it.
+    If the module's docstring is a card (it has a section **Reference**, **Status** or **One round sends**), the class's
+    docstring includes it.
     Several methods of one paper may share a base: an abstract subclass of this class, in their file.
     """
 

@@ -17,11 +17,11 @@ All of them are in `medley`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..runtime import renamed
+from ..runtime.field_words import meant, nearest
 from .place import Place, name_of
 
 
@@ -48,18 +48,20 @@ class RecipeError(MedleyError, ValueError):
         self.key = key
 
     @classmethod
-    def unknown(cls, key: str, allowed: Iterable[str], where: str) -> RecipeError:
+    def unknown(cls, key: str, allowed: Iterable[str], where: str, in_recipe: bool | None = None) -> RecipeError:
         """The error for an unknown key, with the nearest known one.
 
         Args:
             key: the unknown key
             allowed: all known keys
             where: the call or table that has the key
+            in_recipe: for a key of Medley's own, whether a recipe or a call has it, so that the words of other
+                libraries are explained; default None: the keys are a user's, such as columns
         """
         allowed = sorted(allowed)
         if new := renamed.word(key, allowed):
             return cls(f"{where} has no {key!r}: it is {new!r} now.", key)
-        near = nearest(key, allowed)
+        near = nearest(key, allowed) if in_recipe is None else meant(key, allowed, in_recipe)
         names = "" if near and len(allowed) > MANY else f" It knows: {', '.join(allowed) or 'nothing'}."
         return cls(f"{where} has no {key!r}.{near}{names}", key)
 
@@ -203,21 +205,6 @@ def reason(error: OSError) -> str:
     if isinstance(error, FileExistsError):
         return "it is a file"
     return (error.strerror or str(error)).lower()
-
-
-SYNONYMS = {word: ("target", "y") for word in ("label", "labels", "target", "targets")}
-"""Other libraries' words for an argument, each with the words that calls here may have for it."""
-
-
-def nearest(key: str, allowed: Iterable[str]) -> str:
-    """ " Did you mean 'mu'?", with the most similar known name; empty if none is similar."""
-    # Recipes use lower case and classes do not, so ignore case.
-    spelt = {name.lower(): name for name in allowed}
-    for word in SYNONYMS.get(str(key), ()):
-        if word in spelt:
-            return f" Did you mean {word!r}?"
-    near = difflib.get_close_matches(str(key).lower(), spelt, n=1, cutoff=0.5)
-    return f" Did you mean {spelt[near[0]]!r}?" if near else ""
 
 
 def named(ids: Sequence[int], names: Mapping[int, str]) -> str:

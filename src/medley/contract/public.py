@@ -1,12 +1,12 @@
-"""What a public package shows: the names of its ``__all__``, and for an earlier name the one of today."""
+"""What public packages and objects show: the names of a package's ``__all__``, and for other words what they mean."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..runtime import renamed
-from .errors import nearest
+from ..runtime.field_words import meant, translated
 
 
 def public(name: str) -> None:
@@ -21,8 +21,22 @@ def public(name: str) -> None:
         new = renamed.current(full_name)
         if new is not None:
             raise AttributeError(f"{full_name} is now {new}", name=attribute)
-        near = "" if attribute.startswith("_") else nearest(attribute, module.__all__)
+        near = "" if attribute.startswith("_") else meant(attribute, module.__all__)
         raise AttributeError(f"{name} has no {attribute!r}.{near}", name=attribute)
 
     module.__getattr__ = missing
     module.__dir__ = lambda: sorted(module.__all__)
+
+
+class Explained:
+    """Base of classes whose instances say what Medley has for other libraries' attributes, such as ``fit``."""
+
+    if not TYPE_CHECKING:  # it would accept any attribute
+
+        def __getattr__(self, name):
+            """Raises AttributeError."""
+            if not name.startswith("_") and not hasattr(type(self), name):
+                hint = translated(name, dir(self))
+                if hint:
+                    raise AttributeError(f"{type(self).__name__} has no {name!r}.{hint}", name=name)
+            return object.__getattribute__(self, name)  # again, for the error that it raised

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
+from ..runtime.field_words import elsewhere
 from .annotation import Bounds, ValueType, above, at_least, at_most, below, in_range, in_words, kinds, positive
 from .errors import RecipeError, UnknownSetting
 
@@ -61,7 +62,10 @@ class Setting(NamedTuple):
         if words and all(kind.words or kind.text == "None" for kind in self.kinds):
             raise RecipeError.unknown(str(value), map(str, words), f"{where}({self.name}=...)")
         if isinstance(value, bool | int | float | str | list | tuple | None):
-            raise RecipeError(f"{where}({self.name}={value!r}): must be {self.accepts}", self.name)
+            given_words = value if isinstance(value, list | tuple) else [value]
+            hint = next(filter(None, (elsewhere(word) for word in given_words if isinstance(word, str))), "")
+            hint = f".{hint}" if hint else ""
+            raise RecipeError(f"{where}({self.name}={value!r}): must be {self.accepts}{hint}", self.name)
         kind = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise RecipeError(f"{where}({self.name}=...): {kind}; give {self.accepts}", self.name)
 
@@ -116,7 +120,7 @@ def refuse_unknown(
     allowed = [*dict.fromkeys((*names, *also))]
     unknown = next((key for key in names_given if key not in allowed), None)
     if unknown is not None and (also or not rest):
-        raise UnknownSetting.unknown(unknown, allowed, f"{call}()")
+        raise UnknownSetting.unknown(unknown, allowed, f"{call}()", in_recipe=False)
 
 
 def refuse_missing(function: Callable[..., Any], call: str, count: int, names_given: Iterable[str]) -> None:

@@ -64,7 +64,7 @@ class Wrapper(Algorithm[S]):
         # Client methods, which a host looks up by name.
         if name != "method" and name in self.method.message_types:
             return self.client_method(name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return super().__getattr__(name)  # type: ignore[misc]  # of Explained, which hides it from type checkers
 
     def client_method(self, name: str) -> Any:
         """The method's client method of this name."""

@@ -21,6 +21,7 @@ from ..problems import Logistic, Network, Softmax
 from ..problems.network.own_loss import called
 from ..rows.numbers import MISSING, kind_of_text
 from ..rows.numbers import is_number as is_number_text
+from ..runtime.field_words import elsewhere
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..wire.codec import Codec, Plain
@@ -44,7 +45,8 @@ def expect(value: object, kind: Any, where: str, example: str, key: str, require
     """
     if (value is not None or required) and (isinstance(value, type) or not isinstance(value, kind)):
         what = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-        raise RecipeError(f"{where} is {what}; give an object such as {example}", key)
+        hint = elsewhere(value) if isinstance(value, str) else ""
+        raise RecipeError(f"{where} is {what}; give an object such as {example}{'.' if hint else ''}{hint}", key)
 
 
 def check_sources(data: Dataset | None, clients: object, partition: Partition | None) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from ..contract import Algorithm, BadData, Family, Place, RecipeError, ReplayPolicy, Settings, Tuned
 from ..contract.place import naming
+from ..contract.public import Explained
 from ..contract.surroundings import set_aside
 from ..datasets import Dataset
 from ..datasets.facts import recorded
@@ -45,8 +46,11 @@ from .simulation import Simulation
 from .tasks import DealtTask
 from .whole_data import suited, whole_data
 
+UNGIVEN: Any = object()
+"""The default of an argument that has none."""
 
-class Federation(Settings):
+
+class Federation(Settings, Explained):
     """Clients that differ in their data, pace, devices and participation.
 
     Pass ``data`` with a ``partition``, or ``clients`` with their own data.
@@ -369,8 +373,10 @@ class Federation(Settings):
         tasks = self.stream if isinstance(self.stream, Tasks) else None
         return fingerprint([self.data, self.sizes, tasks])
 
-    def run(self, method: Algorithm[Any, Any] | Tuned, rounds: int = 100, **options: Any) -> Result:
+    def run(self, method: Algorithm[Any, Any] | Tuned = UNGIVEN, rounds: int = 100, **options: Any) -> Result:
         """`medley.run` on this federation."""
+        if method is UNGIVEN:
+            return run(fed=self, rounds=rounds, **options)  # raises an error that names an unknown option first
         return run(method, self, rounds, **options)
 
     def check(self, methods: Mapping[str, Algorithm[Any, Any] | Tuned], options: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ class Builder:
         keys = list(keys)
         for key in table:
             if key not in keys:
-                raise RecipeError.unknown(key, {*keys, *also}, f"{self.source}: {path}")
+                raise RecipeError.unknown(key, {*keys, *also}, f"{self.source}: {path}", in_recipe=True)
 
     def takes(
         self, path: str, f: Callable[..., Any], args: Mapping[str, Any], also: Iterable[str] = ()
@@ -79,7 +79,7 @@ class Builder:
             raise self.wrong(path, value, f"one of {', '.join(sorted(choice))}")
         by_name = {name.lower(): entry for name, entry in choice.items()}
         if value.lower() not in by_name:
-            raise RecipeError.unknown(value, choice, f"{self.source}: {path}: this version")
+            raise RecipeError.unknown(value, choice, f"{self.source}: {path}: this version", in_recipe=True)
         return by_name[value.lower()]
 
     def user_object(self, path: str, value: Any) -> Any:

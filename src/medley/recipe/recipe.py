@@ -70,7 +70,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for key, value in self.tables.items():
             if key not in TABLES:
-                raise RecipeError.unknown(key, TABLES, self.source)
+                raise RecipeError.unknown(key, TABLES, self.source, in_recipe=True)
             if key in ("methods", "study"):
                 if not isinstance(value, list) or not all(isinstance(m, dict) for m in value):
                     raise self._build.wrong(key, value, f"tables, each under [[{key}]]")

@@ -11,7 +11,8 @@ from typing import Any
 
 import tomli_w
 
-from ..contract.errors import RecipeError, nearest, reason
+from ..contract.errors import RecipeError, reason
+from ..runtime.field_words import nearest
 
 DEEPEST = 30
 """How deeply a setting may nest tables."""
@@ -22,7 +23,9 @@ def load(path: Path) -> dict[str, Any]:
     try:
         return read(path.read_text(encoding="utf-8-sig"), path.name)
     except OSError as e:
-        near = nearest(path.name, (p.name for p in path.parent.glob("*.toml")))
+        recipes = sorted(p.name for p in path.parent.glob("*.toml"))
+        present = f" Its folder has {', '.join(recipes[:5])}." if recipes else ""
+        near = nearest(path.name, recipes) or present
         raise RecipeError(
             f"cannot read the recipe {path}: {reason(e)}.{near} medley new NAME starts a project that has one."
         ) from None

@@ -241,7 +241,8 @@ class RunOptions(Checked):
             torch.zeros(1, device=self.device_name).item()  # the device "meta" has no values
         except Exception:  # of several kinds: no such word, torch built without it, no such hardware
             raise RecipeError(
-                f"run(device={self.device!r}): torch finds no such device here; leave device= out, or take 'cpu'",
+                f"run(device={self.device!r}): torch finds no such device here; leave device= out, or take 'cpu'"
+                + ("; torch calls an Nvidia GPU 'cuda'" if str(self.device).startswith("gpu") else ""),
                 "device",
             ) from None
 

@@ -285,7 +285,7 @@ def check_columns(frame: Any, names: Sequence[str], site: str) -> None:
     """Raise BadData, naming the site, for a column that its frame does not have."""
     for name in names:
         if name not in frame.columns:
-            from ..contract.errors import nearest
+            from ..runtime.field_words import nearest
 
             raise BadData(f"{site} has no column {name!r}.{nearest(name, map(str, frame.columns))}")
 

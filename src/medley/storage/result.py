@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..contract import MedleyError, RecipeError, State, WireError
+from ..contract.public import Explained
 from ..contract.surroundings import set_aside
 from ..runtime.frames import framed
 from ..runtime.versions import version
@@ -76,7 +77,7 @@ class Status:
 
 
 @dataclass(repr=False)
-class Result:
+class Result(Explained):
     """One run of one method with one seed.
 
     Attributes:
