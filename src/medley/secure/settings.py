@@ -113,7 +113,7 @@ class SecureSum(Checked):
             )
 
     def within(self, members: int, cohort: int) -> int:
-        """The number that must stay of the ``members`` of a client's neighbourhood: the majority in a sparse graph."""
+        """How many of the ``members`` of a client's neighbourhood must stay: in a sparse graph, the majority."""
         return self.needed(cohort) if members == cohort else members // 2 + 1
 
     def least(self, cohort: int) -> int:
