@@ -223,6 +223,7 @@ def test_targets() -> None:
     (s,) = aggregate(goal.with_costs([slow, fast, never]))
     rounds = s["rounds_to_target"]
     assert (rounds.n, rounds.mean) == (2, (3 + math.ceil(30 / 8 * math.log(3))) / 2)
+    assert s["exchanges_to_target"].values == (2 * math.ceil(30 / 8 * math.log(3)), 2 * 3)
     assert s["bytes_to_target"].values == (1900 * math.ceil(30 / 8 * math.log(3)), 1900 * 3)
     (s,) = aggregate(Goal({"loss": 2.3 - 1.8 * (1 - math.exp(-8 * 5 / 30)) + 1e-9}).with_costs([fast]))
     assert s["rounds_to_target"].mean == 5

@@ -27,7 +27,14 @@ def test_a_name_tells_by_whole_words_and_doubt_is_unknown(names: str, direction:
 def test_own_figures_have_their_directions() -> None:
     more = {m for m in ("acc", "accuracy", "personal_accuracy_worst", "learn", "client_accuracy_mean")}
     less = {"loss", "test_loss", "gap", "grad_norm", "fgt", "wall", "bytes_to_target", "client_accuracy_spread"}
-    less |= {"attack_success", "client_test_loss_worst", "rounds_to_target", "epsilon", "loss_error"}
+    less |= {
+        "attack_success",
+        "client_test_loss_worst",
+        "rounds_to_target",
+        "epsilon",
+        "loss_error",
+        "personal_test_loss",
+    }
     assert {m for m in more | less if higher_is_better(m)} == more
 
 

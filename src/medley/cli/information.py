@@ -90,29 +90,11 @@ def list_all(
     debug: Debug = False,
 ) -> None:
     """List methods, problems, models and scenarios, each with one sentence, or the settings of one of them."""
-    from .. import models, recipe
     from ..contract import RecipeError
     from ..datasets import files
-    from ..metrics import METRICS
     from ..runtime.field_words import meant
 
-    kinds: dict[str, Mapping[str, Any]] = {
-        "methods": recipe.constructors(),
-        "problems": recipe.KINDS["problem"],
-        "models": {n: getattr(models, n) for n in models.__all__},
-        "datasets": recipe.readers(),
-        "partitions": recipe.KINDS["partition"],
-        "participations": recipe.KINDS["participation"],
-        "streams": recipe.KINDS["stream"],
-        "memories": recipe.KINDS["replay"],
-        "codecs": recipe.KINDS["codec"],
-        "metrics": METRICS,
-        "sinks": recipe.sink_kinds(),
-        "attacks": _attacks(),
-        "rules": recipe.RULES,
-        "distributions": recipe.DISTRIBUTIONS,
-        "devices": recipe.PRESETS,
-    }
+    kinds = listed()
     if what is not None and what not in kinds:
         by_name: dict[str, tuple[str, Any]] = {}
         for entries in kinds.values():
@@ -131,6 +113,30 @@ def list_all(
             show(table((kind, "", *more), rows))
             if kind == "datasets":
                 show(f"Files are expected below {' or '.join(map(str, files.places()))}; folder= names another place.")
+
+
+def listed() -> dict[str, Mapping[str, Any]]:
+    """Everything that a recipe can name, by kind and name. What is written as one of these kinds is in the list."""
+    from .. import models, recipe
+    from ..metrics import METRICS
+
+    return {
+        "methods": recipe.constructors(),
+        "problems": recipe.KINDS["problem"],
+        "models": {n: getattr(models, n) for n in models.__all__},
+        "datasets": recipe.readers(),
+        "partitions": recipe.KINDS["partition"],
+        "participations": recipe.KINDS["participation"],
+        "streams": recipe.KINDS["stream"],
+        "memories": recipe.KINDS["replay"],
+        "codecs": recipe.KINDS["codec"],
+        "metrics": METRICS,
+        "sinks": recipe.sink_kinds(),
+        "attacks": _attacks(),
+        "rules": recipe.RULES,
+        "distributions": recipe.DISTRIBUTIONS,
+        "devices": recipe.PRESETS,
+    }
 
 
 def _attacks() -> dict[str, str]:
