@@ -6,6 +6,7 @@ Side: the server's, which draws each client's values from them.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
@@ -39,7 +40,10 @@ Spread = Number | Sequence[Number] | np.ndarray | Distribution
 
 def is_number(value: object) -> bool:
     """Whether ``value`` is a finite real number; True and False are not."""
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    number: Any = value
+    return bool(abs(number) <= sys.float_info.max)  # a whole number may be too large for a float
 
 
 def is_distribution(value: object) -> bool:
@@ -171,6 +175,10 @@ class Choice(Settings):
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", plain(self.values))
         object.__setattr__(self, "p", plain(self.p))
+        for name in ("values", "p"):
+            value = getattr(self, name)
+            if not (isinstance(value, tuple) or (name == "p" and value is None)):
+                raise RecipeError(f"Choice({name}={value!r}): give a list of numbers, such as [0.5, 0.5]", name)
         if not self.values:
             raise RecipeError("Choice(values=[]): there is nothing to choose from.", "values")
         for v in self.values:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int64, Real
 
 from .contract import Checked, RecipeError, Sampling, Settings, at_least, check_flags
 from .contract.public import public
-from .distributions import Number, is_number
+from .distributions import Number, is_number, plain
 from .runtime.streams import rng
 
 __all__ = [
@@ -219,16 +219,17 @@ class Fixed(Settings):
     cohorts: Sequence[Sequence[int]]
 
     def __post_init__(self) -> None:
-        if not len(self.cohorts):
-            raise RecipeError("Fixed(cohorts=[]): give at least one cohort.", "cohorts")
-        if any(isinstance(cohort, int | np.integer) for cohort in self.cohorts):
+        given = plain(self.cohorts)
+        if not isinstance(given, tuple) or not all(isinstance(plain(cohort), tuple | range) for cohort in given):
             raise RecipeError(
-                f"Fixed({list(self.cohorts)}): give a list of ids for each round, such as [[0, 7]].", "cohorts"
+                f"Fixed(cohorts={given!r}): give a list of ids for each round, such as [[0, 7]].", "cohorts"
             )
+        if not given:
+            raise RecipeError("Fixed(cohorts=[]): give at least one cohort.", "cohorts")
         for k, cohort in enumerate(self.cohorts):
             if any(not is_number(i) or i != int(i) or i < 0 for i in cohort) or len(set(cohort)) < len(cohort):
                 raise RecipeError(
-                    f"Fixed: cohort {k} is {list(cohort)}: client ids are 0, 1, ..., each once.", "cohorts"
+                    f"Fixed(cohorts=...): cohort {k} is {list(cohort)}: client ids are 0, 1, ..., each once.", "cohorts"
                 )
         object.__setattr__(self, "cohorts", tuple(tuple(sorted(map(int, cohort))) for cohort in self.cohorts))
 

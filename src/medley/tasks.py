@@ -18,7 +18,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from .contract import BadData, Mode, RecipeError, Settings, check_flags
+from .contract import BadData, Mode, RecipeError, Settings, check_flags, integer
 from .contract.public import public
 from .distributions import Number, is_number
 from .runtime import streams
@@ -102,6 +102,10 @@ class Split(Settings):
         if classes is not None and (isinstance(classes, str) or not isinstance(classes, Sequence)):
             what = type(classes).__name__
             raise RecipeError(f"Split(classes=...): a {what}; give a list of classes, or of lists of them", "classes")
+        each = chain.from_iterable(c if isinstance(c, Sequence) else [c] for c in self.classes or ())
+        odd = [c for c in each if integer(c) is None]
+        if odd or isinstance(classes, bytes):
+            raise RecipeError(f"Split(classes={classes!r}): classes are whole numbers, from 0", "classes")
         groups = self._groups()
         if groups is not None and len(groups) != self.tasks:
             raise RecipeError(f"Split(classes=...): {len(groups)} groups of classes for {self.tasks} tasks", "classes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..runtime.frames import framed
 from .algorithm import Algorithm
 from .errors import MedleyError, RecipeError
 from .numbers import real, take
-from .settings import Settings
+from .settings import Checked
 
 JUDGED = ("score", "scores", "status", "chosen", "note", "rounds")
 """Entries of a record's row that are not settings."""
@@ -22,7 +22,7 @@ def split(method: Algorithm[Any, Any] | Tuned) -> tuple[Algorithm[Any, Any], flo
 
 
 @dataclass(frozen=True)
-class Tuned(Settings):
+class Tuned(Checked):
     """A method with a tuned learning rate.
 
     Attributes:
@@ -39,8 +39,9 @@ class Tuned(Settings):
 
     def __post_init__(self) -> None:
         take(self, real, "lr")
-        if real(self.lr) is None or not 0 < self.lr < math.inf:
+        if real(self.lr) is None or not 0 < self.lr <= sys.float_info.max:
             raise RecipeError(f"Tuned(lr={self.lr!r}): must be a finite number, greater than 0", "lr")
+        super().__post_init__()
 
     @property
     def name(self) -> str:

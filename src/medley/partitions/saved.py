@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..contract import BadData, RecipeError, Settings, WireError
+from ..contract import BadData, Checked, RecipeError, WireError
 from ..contract.place import name_of
 from ..storage import atomic
 from .dealing import Column, Parts, Rows
@@ -101,7 +101,7 @@ def _parts(clients: Any) -> list[Rows]:
 
 
 @dataclass(frozen=True)
-class Saved(Settings):
+class Saved(Checked):
     """The partition in a file that `load` reads, the same for every seed. Rows that it lacks are left out."""
 
     path: str | Path

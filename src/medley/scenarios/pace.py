@@ -31,8 +31,8 @@ class step_decay(Settings):
     factor: Number
 
     def __post_init__(self) -> None:
-        if not is_number(self.every) or self.every < 1:
-            raise RecipeError(f"{self!r}: every counts rounds and must be at least 1.", "every")
+        if not is_number(self.every) or self.every < 1 or self.every != int(self.every):
+            raise RecipeError(f"{self!r}: every counts rounds and must be at least 1, a whole number.", "every")
         if not is_number(self.factor) or self.factor <= 0:
             raise RecipeError(f"{self!r}: factor must be above 0, or the learning rate would vanish.", "factor")
 
@@ -52,8 +52,8 @@ class cosine(Settings):
     rounds: int
 
     def __post_init__(self) -> None:
-        if not is_number(self.rounds) or self.rounds < 1:
-            raise RecipeError(f"{self!r}: rounds must be at least 1.", "rounds")
+        if not is_number(self.rounds) or self.rounds < 1 or self.rounds != int(self.rounds):
+            raise RecipeError(f"{self!r}: rounds must be at least 1, a whole number.", "rounds")
 
     def __call__(self, round: int) -> float:
         """The factor of ``round``."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..contract import BadData, RecipeError
+from ..contract import BadData, Checked, RecipeError
 from ..contract.text import shown
 from ..numerics.scaling import Scaling
 from ..rows.coding import Coding, Column
@@ -97,6 +97,7 @@ class Prepare(Describe):
     quantiles: tuple[float, ...] = (0.5,)
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)  # before the columns are read
         middle = (0.5,) if any("median" in plan for plan in plans(self.columns).values()) else ()
         object.__setattr__(self, "quantiles", middle)
         super().__post_init__()

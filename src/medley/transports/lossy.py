@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import ClientFailed, Packed, RecipeError, Settings, WireError, check_flags, real, take
+from ..contract import ClientFailed, Packed, RecipeError, Settings, WireError, check_flags, integer, real, take
 from ..runtime import streams
 from ..runtime.forwarded import forwarded
 from ..wire.connection import Host, Transport
@@ -76,7 +76,8 @@ class Lossy(Settings):
             raise RecipeError(f"Lossy(delay={self.delay!r}): must be finite, at least 0", "delay")
         check_flags(self, "reorder")
         ids: object = self.clients
-        if ids is not None and (isinstance(ids, str) or not isinstance(ids, Collection)):
+        are_ids = isinstance(ids, Sequence | set | frozenset | range) and all(integer(i) is not None for i in ids)
+        if ids is not None and (isinstance(ids, str | bytes) or not are_ids):
             raise RecipeError(f"Lossy(clients={self.clients!r}): give ids of clients, such as [0, 3]", "clients")
         if isinstance(self.inner, type) or not isinstance(self.inner, Transport):
             raise RecipeError(f"Lossy(inner={self.inner!r}): give a transport, such as InProcess()", "inner")

@@ -16,11 +16,11 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from ..contract import MedleyError, RecipeError, Settings, pytree
+from ..contract import Checked, MedleyError, RecipeError, at_least, pytree
 from ..contract.surroundings import set_aside
 from ..runtime.versions import install
 from ..wire.clip import Clip
@@ -32,7 +32,7 @@ from .memories import MemoriesHere, answer
 
 
 @dataclass(frozen=True)
-class Ray(Settings):
+class Ray(Checked):
     """Actors on Ray (the extra ``ray``), each with one thread on one CPU, or with a share of a GPU too.
 
     Attributes:
@@ -51,13 +51,12 @@ class Ray(Settings):
     GPUs than Ray has.
     """
 
-    workers: int | None = None
+    workers: Annotated[int, at_least(1)] | None = None
     address: str | None = None
-    gpus_per_worker: float = 0.0
+    gpus_per_worker: Annotated[float, at_least(0)] = 0.0
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise RecipeError(f"Ray(workers={self.workers}): must be at least 1", "workers")
+        super().__post_init__()
         g = self.gpus_per_worker
         if not (0 <= g <= 1 or (1 < g < math.inf and float(g).is_integer())):
             raise RecipeError(

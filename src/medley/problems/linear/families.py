@@ -28,7 +28,7 @@ class Linear(LinearLoss):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if not isinstance(self.mu, int | float) or not 0 <= self.mu <= sys.float_info.max:
+        if isinstance(self.mu, bool) or not isinstance(self.mu, int | float) or not 0 <= self.mu <= sys.float_info.max:
             raise RecipeError(f"{name}(mu={self.mu!r}): the ridge must be finite and at least 0", "mu")
         if self.mu >= 2**63:  # torch takes no such int
             object.__setattr__(self, "mu", float(self.mu))

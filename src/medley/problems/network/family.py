@@ -139,7 +139,7 @@ class Network(NetworkSpec):
                 weights = [float(w) for w in self.class_weights]
             except (TypeError, ValueError, RuntimeError):
                 weights = [math.nan]
-            ordered = not isinstance(self.class_weights, Mapping | Set | str)
+            ordered = not isinstance(self.class_weights, Mapping | Set | str | bytes)
             fit = ordered and all(0 <= w < math.inf for w in weights) and any(weights)
             if self.loss != "cross_entropy" or not fit:
                 raise RecipeError(
