@@ -226,8 +226,8 @@ STUDIES = [
           [f"{REGISTER}::test_two_questions_that_differ_in_one_patient_are_refused_of_any_table"]),
     Plant("a register that remembers before it writes", "statistics/register.py",
           "        self._write([[key, packed.hex()] for packed in new])\n"
-          "        before.update(new)\n",
-          "        before.update(new)\n"
+          "        self.sets.setdefault(key, {}).update(new)\n",
+          "        self.sets.setdefault(key, {}).update(new)\n"
           "        self._write([[key, packed.hex()] for packed in new])\n",
           [f"{REGISTER}::test_a_sum_that_cannot_be_recorded_does_not_leave"]),
 ]  # fmt: skip

@@ -122,10 +122,9 @@ class Register:
         return {_packed(s): s for s in map(self.spread, rows) if s.any()}
 
     def _record(self, key: str, sets: Mapping[bytes, np.ndarray]) -> None:
-        before = self.sets.setdefault(key, {})
-        new = {packed: s for packed, s in sets.items() if packed not in before}
+        new = {packed: s for packed, s in sets.items() if packed not in self.sets.get(key, {})}
         self._write([[key, packed.hex()] for packed in new])
-        before.update(new)
+        self.sets.setdefault(key, {}).update(new)
 
     def note(self, key: str, make: Callable[[], Any]) -> Any:
         """What the register remembers under ``key``: ``make()``, if it remembers nothing yet; a value of JSON."""
