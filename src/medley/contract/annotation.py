@@ -132,6 +132,10 @@ def kinds(hint: Any, bounds: Bounds | None = None, such: str = "", finite: bool 
         return [ValueType(lambda value, _: isinstance(value, hint), text, hint)]
     if origin in (list, tuple) or (isinstance(origin, type) and issubclass(origin, Sequence)):
         return [_sequence(origin, args, bounds)]
+    if origin is type:
+        base = args[0]
+        text = f"a subclass of {public_name(base)}"
+        return [ValueType(lambda value, _: isinstance(value, type) and issubclass(value, base), text, type)]
     if origin is not None and issubclass(origin, Callable):  # type: ignore[arg-type]
         return [ValueType(lambda value, _: callable(value), f"a function{example}", types.FunctionType)]
     cls = origin or hint

@@ -228,7 +228,7 @@ class GLMFit(Coefficients):
     def summary(self) -> str:
         """A text table as statsmodels prints it."""
         g = self.glm
-        facts = [("Dep. Variable", parsed(g.formula).response), ("Model", "GLM"), ("Model Family", g.family)]
+        facts = [("Dep. Variable", parsed(g.formula).response), ("Model", "GLM"), ("Model Family", g.kind.name)]
         facts += [("Link Function", g.uses), ("Covariance Type", self.cov_type)]
         facts += [("Exchanges", str(self.exchanges)), ("Sites", str(len(self.sites)))]
         facts += [("No. Observations", str(self.nobs)), ("Df Residuals", str(self.df_resid))]

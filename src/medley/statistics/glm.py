@@ -28,7 +28,7 @@ from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, o
 from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
 from .cells import needed
-from .families import FAMILIES, LINKS, Family, deviance, parts, shape
+from .families import FAMILIES, LINKS, Family, FamilyName, refuse_unknown
 from .formulas import design, parsed, within
 from .rounding import Outcome, rounded
 from .scales import FINER, banded, exponents_of, scaled
@@ -48,8 +48,6 @@ from .scoring import (
     separation,
 )
 from .site import Site
-
-FamilyName = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
 
 OWN = 8
 """A site's own steps before the first sum."""
@@ -89,7 +87,7 @@ class GLM(Analysis):
 
     Attributes:
         formula: "died ~ age + C(sex)"
-        family: the outcome's distribution
+        family: the outcome's distribution, by name, or a subclass of `medley.statistics.families.Family`
         link: "identity", "log", "logit" or "inverse"; empty for the family's default
         offset: a column that is added to η; empty for none
         exposure: a column whose logarithm is added to η, under a log link; empty for none
@@ -101,7 +99,7 @@ class GLM(Analysis):
     """
 
     formula: str
-    family: FamilyName = "gaussian"
+    family: FamilyName | type[Family] = "gaussian"
     link: Literal["", "identity", "log", "logit", "inverse"] = ""
     offset: str = ""
     exposure: str = ""
@@ -112,14 +110,19 @@ class GLM(Analysis):
     alpha: Annotated[float, positive] | None = None
 
     def __post_init__(self) -> None:
+        refuse_unknown(self.family, "GLM")
         super().__post_init__()
-        links = self.kind.links
-        counts = self.family == "negative_binomial"
+        kind = self.kind
+        links = kind.links
         for key, wrong, reason in (
-            ("link", self.link and self.link not in links, f"family={self.family!r} takes {' and '.join(links)}"),
+            ("link", self.link and self.link not in links, f"family={self.kind.name!r} takes {' and '.join(links)}"),
             ("exposure", self.exposure and self.uses != "log", f"it is for a log link, and this is {self.uses!r}"),
-            ("weights", self.weights and self.family == "gamma", "a weighted gamma's likelihood has no sums"),
-            ("alpha", self.alpha is not None and not counts, "it is for family='negative_binomial'"),
+            (
+                "weights",
+                self.weights and not self.kind.weighted,
+                f"a weighted {self.kind.name}'s likelihood has no sums",
+            ),
+            ("alpha", self.alpha is not None and not self.kind.has_alpha, "it is for family='negative_binomial'"),
         ):
             if wrong:
                 raise RecipeError(f"glm({key}={getattr(self, key)!r}): {reason}", key)
@@ -127,7 +130,7 @@ class GLM(Analysis):
     @property
     def kind(self) -> Family:
         """The family."""
-        return FAMILIES[self.family]
+        return FAMILIES[self.family] if isinstance(self.family, str) else self.family()
 
     @property
     def uses(self) -> str:
@@ -149,6 +152,11 @@ class GLM(Analysis):
     def extra(self) -> tuple[str, str, str]:
         """The columns of offset, exposure and weights; empty if there are none."""
         return self.offset, self.exposure, self.weights
+
+    @property
+    def free(self) -> bool:
+        """Whether α is estimated with the coefficients."""
+        return self.kind.has_alpha and self.alpha is None
 
     @property
     def canonical(self) -> bool:
@@ -202,7 +210,7 @@ class GLM(Analysis):
         begun = in_units(self.begin, Point(**first, **point))
         x, (weight, total) = begun.x.numpy(), begun.sums.tolist()
         same = Unfit(f"{parsed(self.formula).response} has one value at all sites: there is nothing to explain")
-        most = weight if self.family == "binomial" else np.inf
+        most = weight if self.kind.binary else np.inf
         if self._counts and min(abs(total), abs(most - total)) < 1e-9 * weight:
             raise same
         while T.improved(H := lower(begun.H)):
@@ -223,7 +231,7 @@ class GLM(Analysis):
         if descent.free and "Intercept" in names and not (self.offset or self.exposure):
             descent.null_model = NullModel(done=False)
         fitted = descent.fit(inverse(H) @ begun.x[4].numpy()).of_columns(T.T)
-        rounding = (1e-14 if noisy else 1e-20) * (total**2 / weight if self.family == "gaussian" else weight)
+        rounding = (1e-14 if noisy else 1e-20) * (total**2 / weight if self.kind.homoscedastic else weight)
         if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= rounding:
             raise same
         return fitted
@@ -261,7 +269,7 @@ class GLM(Analysis):
         μ' is in the outcome's unit to the power s, and V(μ) to the power v.
         """
         s = {"log": 1, "inverse": 2}.get(self.uses, 0)
-        v = 2 * (self.family == "gamma")
+        v = self.kind.power
         g = weight + (1 + s - v) * outcome
         h = weight + (2 * s - v) * outcome
         of = weight + (2 - v) * outcome
@@ -272,13 +280,13 @@ class GLM(Analysis):
         sums = np.zeros(16)
         sums[[DEVIANCE, CHI2, LLF, NULL, NULL + 1]] = of
         sums[NULL_MODEL:] = weight
-        sums = sums[: 16 if self.family == "negative_binomial" and self.alpha is None else NULL_MODEL]
+        sums = sums[: 16 if self.free else NULL_MODEL]
         return {"g": g, "H": h, "O": h, "meat": 2 * g, "shape": weight, "sums": sums}
 
     @property
     def _counts(self) -> bool:
         """Whether outcomes are events, or counts of events."""
-        return self.family in ("binomial", "poisson", "negative_binomial")
+        return self.kind.counts
 
     @on_client
     def begin(self, me: Client[Any], request: Point) -> Begun:
@@ -288,7 +296,7 @@ class GLM(Analysis):
         family = self.kind
         link = LINKS[self.uses]
         mu = family.first(r.y)
-        if self.family == "gaussian" and self.uses != "identity":
+        if family.homoscedastic and self.uses != "identity":
             mu = np.maximum(mu, 0.1 * np.abs(mu).mean() or 1.0)
         X = r.X
         eta = link.link(mu)
@@ -331,7 +339,7 @@ class GLM(Analysis):
         """The site's table of the columns' magnitudes, and of the outcome's and the weights', if they have a unit."""
         site = site_of(me)
         r = self._rows(site, request)
-        y = r.y if self.family in ("gaussian", "gamma") else 0 * r.y
+        y = r.y if self.kind.dispersed else 0 * r.y
         if y.any() and r.outcome is not None:
             site.spend(r.outcome.column, {"magnitude " + site.digest(r.outcome.used, r.w): 1.0})
         w = r.w if self.weights else 0 * r.w
@@ -346,7 +354,7 @@ class GLM(Analysis):
         against = np.ones(len(along), bool)
         if self.uses == "logit":
             against = np.where(event, -along, along) > APART
-        elif self.uses == "log" and self.family != "gamma":
+        elif self.uses == "log" and self.kind.takes(np.zeros(1)).all():
             against = np.where(event, np.abs(along), along) > APART
         return Moments(tensor([1.0 * against.any()]))
 
@@ -385,8 +393,8 @@ class GLM(Analysis):
         scores = pull[:, None] * X
         total = X.T @ pull
         nothing = tensor([])
-        free = self.family == "negative_binomial" and self.alpha is None
-        first, second, cross = shape(y, mu, a) if free else (0 * y, 0 * y, 0 * y)
+        free = self.free
+        first, second, cross = family.shape(y, mu, a) if free else (0 * y, 0 * y, 0 * y)
         shaped = tensor([w @ first, -(w @ second), *(-(X.T @ (w * cross)))]) if free else nothing
         if self.cov != "model":
             scores = np.column_stack([scores, w * first]) if free else scores
@@ -399,14 +407,14 @@ class GLM(Analysis):
         observed = nothing
         if not self.canonical:
             observed = H(expected - w * left * bend)
-        dev: Any = lambda m: (w @ deviance(self.family, y, m, a), *parts(self.family, y, m, w, a))
+        dev: Any = lambda m: (w @ family.deviance(y, m, a), *family.sums(y, m, w, a))
         flat = np.full(len(y), request.mean)
         (fit, *likely), null = dev(mu), dev(flat)
-        over = w @ (y / flat - 1) ** 2 if self.family == "gamma" else w @ (left**2 - mu) * free
+        over = w @ family.pearson(y, flat) if family.scaled else w @ (left**2 - mu) * free
         sums = [len(y), fit, w @ (left**2 / V), *likely, *null, bad.sum(), over, w @ mu**2 * free, 0, 0]
         if free:
-            slope_, bend_, _ = shape(y, flat, request.null)
-            sums += [parts(self.family, y, flat, w, request.null)[0], w @ slope_, w @ bend_]
+            slope_, bend_, _ = family.shape(y, flat, request.null)
+            sums += [family.sums(y, flat, w, request.null)[0], w @ slope_, w @ bend_]
         up = Curve(tensor(total), H(expected), observed, meat, shaped, tensor(sums))
         up = up if r.outcome is None else rounded(self, r, request, up, X, mu, w * left**2 / V, scores)
         return cast(Curve, scaled(up, self._powers(*request.units.tolist()), -1))
@@ -430,9 +438,9 @@ class GLM(Analysis):
         names, X = design(f, site.frame[used], levels, site.name)
         y = site.column(used, f.response, 0.0)
         if not self.kind.takes(y).all():  # do not print the value: it belongs to a patient
-            reason = f"the outcomes of family={self.family!r} are {self.kind.outcome}"
+            reason = f"the outcomes of family={self.kind.name!r} are {self.kind.outcomes}"
             raise BadData(f"{site.name}: {reason}, and {f.response} has others")
-        if len(values := np.unique(y)) <= 3 and self.family != "binomial":  # sums of y and y² tell how many have each
+        if len(values := np.unique(y)) <= 3 and not self.kind.binary:  # sums of y and y² tell how many have each
             for v in values:
                 site.cell(y == v, f.response)
         w = site.column(used, self.weights, 1.0)
@@ -446,13 +454,13 @@ class GLM(Analysis):
         offset = site.column(used, self.offset, 0.0)
         others = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
         others |= within(f, site.frame[used], levels, site.name, names, X)
-        if self.family != "gaussian" or self.uses != "identity":  # else weights are equal
+        if not self.kind.homoscedastic or self.uses != "identity":  # else weights are equal
             site.combinations(X)
         site.admit_fit(used, X, names, keys, event, robust, others)
         rows = Rows(X, y, w, offset + np.log(exposure), None)
         if site.rules.rounded:
-            shifted = self.canonical and self.family == "gaussian"
-            rows = rows._replace(outcome=Outcome.of(site, f.response, used, self.family, rows, shifted))
+            shifted = self.canonical and self.kind.homoscedastic
+            rows = rows._replace(outcome=Outcome.of(site, f.response, used, self.kind, rows, shifted))
         return rows
 
 

@@ -24,9 +24,10 @@ from ..contract import Client, Cohort, Diverged, Message, RecipeError, Stalled, 
 from ..contract.text import shown
 from .analysis import Analysis, Report, packed, site_of, tensor, unpacked
 from .cells import in_sequence, needed, printed, texts
+from .families import Family, FamilyName, refuse_unknown
 from .fit import Coefficients, Cost
 from .formulas import design, parsed
-from .glm import GLM, FamilyName, design_names
+from .glm import GLM, design_names
 from .rules import Withheld
 from .scoring import Unfit
 from .site import Site
@@ -68,7 +69,7 @@ class Meta(Analysis):
     """
 
     formula: str
-    family: FamilyName = "gaussian"
+    family: FamilyName | type[Family] = "gaussian"
     link: Literal["", "identity", "log", "logit", "inverse"] = ""
     offset: str = ""
     exposure: str = ""
@@ -84,6 +85,7 @@ class Meta(Analysis):
     )
 
     def __post_init__(self) -> None:
+        refuse_unknown(self.family, "Meta")
         super().__post_init__()
         _ = self.site_model
 

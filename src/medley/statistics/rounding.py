@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .analysis import lower, tensor
+from .families import Canonical, Family, OutcomeSums
 from .scoring import BAD, CHI2, DEVIANCE, GRID, LLF, NULL, OPEN, OVER, Curve, N, Point
 from .site import APART, SHARE, Site
 
@@ -47,10 +48,8 @@ class Outcome:
     sums: np.ndarray
 
     @classmethod
-    def of(cls, site: Site, column: str, used: np.ndarray, family: str, r: Any, shifted: bool) -> Outcome:
+    def of(cls, site: Site, column: str, used: np.ndarray, family: Family, r: Any, shifted: bool) -> Outcome:
         """The rounded sums of a fit's rows; ``shifted`` if the offset is subtracted from the outcome."""
-        from scipy.special import gammaln, xlogy
-
         root = np.sqrt(r.w)
         y = r.y - r.offset * shifted
         n = len(r.y)
@@ -66,14 +65,10 @@ class Outcome:
         if integers:
             share = min(max(share, APART / 2 ** (n / 2 / max(len(a), 1))), WIDEST)
         a = outcome.rounded(a, np.full(len(a), spread), keys, share, prior=APART * float(np.std(z)))
-        terms = {
-            "gaussian": (rest**2, 0 * y),
-            "poisson": (r.w * xlogy(r.y, r.y), r.w * gammaln(r.y + 1)),
-            "gamma": (np.log(np.maximum(r.y, 1e-300)), r.y**2),
-        }.get(family, (0 * y, 0 * y))
+        terms = family.constants(r.y, r.w, rest) if isinstance(family, Canonical) else (0 * y, 0 * y)
         V = np.array(terms).T
-        of = site.digest(used, r.w) if family != "gaussian" else "".join(sorted(keys))[:64]
-        sums = outcome.rounded(V.sum(0), np.sqrt(n) * V.std(0), [f"{family} {k} {of}" for k in range(2)])
+        of = site.digest(used, r.w) if not family.homoscedastic else "".join(sorted(keys))[:64]
+        sums = outcome.rounded(V.sum(0), np.sqrt(n) * V.std(0), [f"{family.name} {k} {of}" for k in range(2)])
         return cls(site, column, used, integers, a, R, sums)
 
     def rounded(
@@ -133,32 +128,19 @@ class Outcome:
                 break
         return weight, right
 
-    def figures(self, name: str, M: np.ndarray, b: np.ndarray, r: Any, mu: np.ndarray, mean: float) -> tuple[Any, ...]:
-        """Under a canonical link at β = M b: the score [p], and deviance and two parts of the likelihood, twice: of
-        these means and of one mean for all.
-        """
-        w = r.w
-        n = len(mu)
-        S = self.sums
-        T = self.total
-        at, along = M @ b, float(self.R[:, 1:-1] @ (M @ b) @ self.a + self.R[:, -1] @ self.a)  # Σ w y η
-        if name == "gaussian":
-            e = self.a - self.R[:, 1:-1] @ at
-            e0 = self.a - mean * self.R[:, 0]
-            logs = float(np.log(np.where(w > 0, w, 1.0)).sum())
-            rss = float(S[0] + e @ e)
-            rss0 = float(S[0] + e0 @ e0)
-            return (self.R[:, 1:-1] @ M).T @ e, (rss, rss, logs), (rss0, rss0, logs)
-        g = M.T @ (self.Xy - r.X.T @ (w * mu))
-        flat = np.full(n, mean)
-        if name == "binomial":
-            of = [along + w @ np.log1p(-mu), np.log(mean / (1 - mean)) * T + w @ np.log1p(-flat)]
-            return g, (-2 * of[0], of[0], 0.0), (-2 * of[1], of[1], 0.0)
-        if name == "poisson":
-            ends = [(along, float(w @ mu)), (np.log(mean) * T, float(w @ flat))]
-            return g, *[(2 * (S[0] - on - T + s), on - s - S[1], 0.0) for on, s in ends]
-        ends = [(along, float(np.log(mu).sum())), (T / mean, n * float(np.log(mean)))]
-        return -g, *[(2 * (s - S[0] + on - n), S[0] - s - on, S[0]) for on, s in ends]
+    def figures(
+        self, family: Canonical, M: np.ndarray, b: np.ndarray, r: Any, mu: np.ndarray, mean: float
+    ) -> tuple[np.ndarray, OutcomeSums]:
+        """Under a canonical link at β = M b: the score [p], and what the family's figures are computed from."""
+        at = M @ b
+        along = float(self.R[:, 1:-1] @ at @ self.a + self.R[:, -1] @ self.a)  # Σ w y η
+        e = self.a - self.R[:, 1:-1] @ at
+        e0 = self.a - mean * self.R[:, 0]
+        sums = OutcomeSums(self.sums, self.total, along, float(e @ e), float(e0 @ e0))
+        if family.homoscedastic:
+            return (self.R[:, 1:-1] @ M).T @ e, sums
+        g = M.T @ (self.Xy - r.X.T @ (r.w * mu))
+        return -g if family.canonical == "inverse" else g, sums
 
     def closing(self, mu: np.ndarray, terms: np.ndarray, share: float | None) -> np.ndarray:
         """Sums of terms [n, k] that depend on the outcome in another way, at these means."""
@@ -199,15 +181,14 @@ def rounded(
         size = float(np.sqrt(sums[CHI2] / n)) if glm.kind.dispersed else 1.0
         return _each_time(outcome, up, mu, f"{request.alpha} {request.null}", size)
     pairs = np.triu_indices(scores.shape[1])
-    gaussian = glm.family == "gaussian"
+    gaussian = glm.kind.homoscedastic
     M = np.eye(X.shape[1])
     if request.basis.numel():
         M[np.triu_indices(len(M))] = request.basis.numpy()
-    g, of, null = outcome.figures(glm.family, M, request.b.numpy(), r, mu, request.mean)
+    g, outcome_sums = outcome.figures(glm.kind, M, request.b.numpy(), r, mu, request.mean)
+    of, null = glm.kind.figures(outcome_sums, mu, r.w, request.mean)
     sums[DEVIANCE], sums[LLF : LLF + 2], sums[NULL : NULL + 3] = of[0], of[1:], null
-    sums[OVER] = (
-        outcome.sums[1] / request.mean**2 - 2 * outcome.total / request.mean + n if glm.family == "gamma" else 0.0
-    )
+    sums[OVER] = glm.kind.null_chi2(outcome_sums, n, request.mean) if glm.kind.scaled else 0.0
     meat = up.meat.numpy()
     closing = request.closing or bool(request.bread.numel())
     robust = glm.cov.startswith("HC")

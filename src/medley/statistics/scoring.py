@@ -13,11 +13,7 @@ from torch import Tensor
 
 from ..contract import BadData, Diverged, Message, RecipeError, Stalled
 from .analysis import Json, lower, tensor, upper
-from .families import llf, most_likely
 from .scales import CLOSER, FINER
-
-STEPS = {"negative_binomial": 50}
-"""Exchanges after which a fit stops without a result, by family; 25 for others."""
 
 GROWS = 30
 """Further exchanges of a fit whose coefficients still grow."""
@@ -159,7 +155,7 @@ class Descent:
     @property
     def free(self) -> bool:
         """Whether α is estimated with the coefficients."""
-        return bool(self.glm.family == "negative_binomial" and self.glm.alpha is None)
+        return bool(self.glm.kind.has_alpha and self.glm.alpha is None)
 
     def at(self, b: np.ndarray, alpha: float, bread: Any = None, closing: bool = False) -> Curve:
         """The curve at b."""
@@ -189,7 +185,7 @@ class Descent:
             up = self.at(x, alpha)
         if up.sums[BAD] > 0.5:
             raise Stalled(f"glm: the first guess gives impossible means under link={self.glm.uses!r}; give link='log'")
-        most = STEPS.get(self.glm.family, 25)
+        most = self.glm.kind.steps
         for k in range(most + GROWS):
             if k >= most and not self.growing:
                 break
@@ -204,7 +200,7 @@ class Descent:
             step = inverse(A) @ g
             decrement = math.sqrt(max(float(g @ step), 0.0))
             # The score is in the weights' unit; of Gaussians, in the outcome's, too.
-            unit = float(up.sums[CHI2]) / n if self.glm.family == "gaussian" else self.weight
+            unit = float(up.sums[CHI2]) / n if self.glm.kind.homoscedastic else self.weight
             decrement /= math.sqrt(unit) or math.inf
             coarse = up.sums[GRID] > 0.5  # a score's grid is about a thousandth of its deviation
             enough = max(enough, 1e-3 * math.sqrt(len(g))) if coarse else enough
@@ -217,7 +213,7 @@ class Descent:
             before = decrement
             x, up, alpha = self._step(x, step, up, alpha, joint, decrement < 1e-3)
         self._refuse_edge()
-        what = "cox" if self.glm.family == "cox" else "glm"
+        what = type(self.glm).__name__.lower()
         of = ""
         if self.growing:
             of = f"; {', '.join(self.growing)} still grows: leave it out, or merge categories"
@@ -226,7 +222,7 @@ class Descent:
     def _in_units(self, b: np.ndarray, alpha: float) -> Curve:
         """The curve at b. If Gaussian outcomes that masks hide are far from 0, their unit is that of their spread."""
         up = self.at(b, alpha)
-        for _ in range(4 if self.noisy and self.glm.family == "gaussian" else 0):
+        for _ in range(4 if self.noisy and self.glm.kind.homoscedastic else 0):
             outcome, weight = self.point["units"].tolist()
             spread = max(float(up.sums[NULL]) / self.point["rows"] * 2.0**-weight, 4.0 ** (outcome + FINER - CLOSER))
             power = math.ceil(math.log2(spread) / 2) - FINER
@@ -262,7 +258,7 @@ class Descent:
         loss: Any = lambda up: -2 * float(up.sums[LLF]) if self.free else float(up.sums[DEVIANCE])
         if joint and abs(step[-1]) > 2:
             step = step * (2 / abs(step[-1]))
-        most = loss(up) + 1e-8 * ((self.glm.family != "gaussian") * self.weight + abs(loss(up)))
+        most = loss(up) + 1e-8 * ((not self.glm.kind.homoscedastic) * self.weight + abs(loss(up)))
         most += 2e-3 * abs(loss(up)) * math.sqrt(float(up.sums[GRID]) / self.point["rows"])
         for half in range(12):
             y = x + step / 2**half
@@ -282,7 +278,7 @@ class Descent:
     def _refuse_edge(self) -> None:
         """Raise Stalled if means became impossible in the last steps."""
         if self.blocked and self.glm.uses not in ("logit", ""):
-            binomial = self.glm.family == "binomial"
+            binomial = self.glm.kind.binary
             edge = "above 1" if binomial and self.glm.uses == "log" else "out of 0 to 1" if binomial else "below 0"
             raise Stalled(
                 f"glm: under link={self.glm.uses!r} the steps to a larger likelihood lead to means {edge}, so that its "
@@ -298,7 +294,7 @@ class Descent:
         if not np.isfinite(step).all() or (np.abs(x[:p]) * self.size).max() > limit:
             raise Diverged("glm: coefficients grow without limit; scale the columns")
         moved = np.abs(step[:p]) * self.size
-        if k < 5 or moved.max() < 0.03 or self.glm.family == "gaussian" or self.blocked:
+        if k < 5 or moved.max() < 0.03 or self.glm.kind.homoscedastic or self.blocked:
             return
         self.growing = self.glm.outstanding(self.names, step[:p], moved, self.point)
         if k % 3 == 2 and self.unbounded is not None and self.unbounded(step[:p] / moved.max()):
@@ -335,13 +331,13 @@ class Descent:
                 break
             self.at(x[:p], alpha)
         alpha = math.exp(b[-1]) if joint else alpha
-        null_scale = float(sums[OVER]) / (n - 1) if glm.family == "gamma" else scale
-        likely, null = (llf(glm.family, sums[k : k + 2], n, s) for k, s in ((LLF, scale), (NULL + 1, null_scale)))
+        null_scale = float(sums[OVER]) / (n - 1) if glm.kind.scaled else scale
+        likely, null = (glm.kind.loglik(sums[k : k + 2], n, s) for k, s in ((LLF, scale), (NULL + 1, null_scale)))
         figures = {name: float(sums[k]) for name, k in FIGURES.items()}
         figures |= {"llf": likely, "llnull": self.null_model.value if self.free else null, "scale": scale, "nobs": n}
         figures |= {"mean": self.point["mean"], "coarse": float(sums[GRID])}
-        figures["largest"] = most_likely(sums[LLF : LLF + 2], n) if glm.family == "gamma" else likely
-        return Fitted(self.names, b, cov, figures, alpha if glm.family == "negative_binomial" else None)
+        figures["largest"] = glm.kind.most_likely(sums[LLF : LLF + 2], n, scale)
+        return Fitted(self.names, b, cov, figures, alpha if glm.kind.has_alpha else None)
 
 
 def definite(A: np.ndarray) -> bool:

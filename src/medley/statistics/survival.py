@@ -74,7 +74,6 @@ class Cox(Analysis):
     ties: Literal["efron", "breslow"] = "efron"
     cuts: tuple[float, ...] = ()
 
-    family = property(lambda s: "cox")
     uses = ""
     cov = "model"
     alpha = None
