@@ -87,7 +87,7 @@ def test_three_nodes_find_the_x_of_one_process(there: Deployment) -> None:
 
 
 def test_a_robust_fold_of_real_replies(there: Deployment) -> None:
-    robust = [{"kind": "SCAFFOLD", "fold": {"kind": "GeometricMedian"}}]
+    robust = [{"kind": "SCAFFOLD", "rule": {"kind": "GeometricMedian"}}]
     r = recipe.Recipe({**LOGISTIC, "federation": {"weights": "uniform"}, "methods": robust})
     assert isinstance(r.methods()[0], md.Robust)
     there.app(r)
