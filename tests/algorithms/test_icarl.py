@@ -108,7 +108,7 @@ def test_too_few_exemplars_for_a_mean_of_every_class_are_refused() -> None:
     with pytest.raises(RecipeError, match="predict='head'"):
         md.ICaRL(capacity=0)
     me = client(stream(), 1, memory=Memory({0: torch.tensor([0]), 1: torch.tensor([1])}, {0: 8, 1: 8}))
-    with pytest.raises(RecipeError, match="client 0 may keep 3 exemplars and has 4 classes"):
+    with pytest.raises(RecipeError, match="client 0 may keep 3 exemplars, too few for one of each of its 4 classes"):
         md.ICaRL(capacity=3).choose(me, Model(torch.zeros(16).double()))
 
 

@@ -396,7 +396,8 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "run(method=...): a Federation; give an object such as FedAvg()",
         "run(rounds=1.5): must be a whole number, at least 0",
         "run(transport='local'): must be an object such as transports.InProcess(), or None",
-        "run(codec='float16'): must be an object such as codecs.Cast('float16'), or None",
+        "run(codec='float16'): must be an object such as codecs.Cast('float16'), or None. In Medley the codec is: "
+        'run(..., codec=md.codecs.Cast("float16")).',
         "run(target='loss'): must be a table such as {'accuracy': 0.9}, or None",
         "Federation(problem): this is a module; wrap it: problems.Network(module)",
         "Federation(problem) is the class Softmax; give an object such as problems.Softmax()",
@@ -420,7 +421,8 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "run(seed='a'): must be a whole number",
         "run(init='zeros'): no weights can be read there: [Errno 2] No such file or directory: 'zeros'; pass a "
         "safetensors file, a state_dict from torch.save, or a run's folder",
-        "run(device='gpu'): torch finds no such device here; leave device= out, or take 'cpu'",
+        "run(device='gpu'): torch finds no such device here; leave device= out, or take 'cpu'; "
+        "torch calls an Nvidia GPU 'cuda'",
         "run(engine=None): must be text such as 'auto'",
         "run(checkpoint=3): must be text such as 'runs/a', a pathlib.Path, or None",
         "run(metrics=[<built-in function len>]): must be a table such as {'top3': (function, 'max')}, a list, each "

@@ -63,6 +63,8 @@ class Setting(NamedTuple):
             raise RecipeError.unknown(str(value), map(str, words), f"{where}({self.name}=...)")
         if isinstance(value, bool | int | float | str | list | tuple | None):
             given_words = value if isinstance(value, list | tuple) else [value]
+            if isinstance(value, str) and "table" in self.accepts:
+                given_words = []  # a metric to stop at, for example: its name means here what it means elsewhere
             hint = next(filter(None, (elsewhere(word) for word in given_words if isinstance(word, str))), "")
             hint = f".{hint}" if hint else ""
             raise RecipeError(f"{where}({self.name}={value!r}): must be {self.accepts}{hint}", self.name)

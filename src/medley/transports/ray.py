@@ -56,12 +56,12 @@ class Ray(Checked):
     gpus_per_worker: Annotated[float, at_least(0)] = 0.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         g = self.gpus_per_worker
-        if not (0 <= g <= 1 or (1 < g < math.inf and float(g).is_integer())):
+        if isinstance(g, float) and not (0 <= g <= 1 or (1 < g < math.inf and g.is_integer())):
             raise RecipeError(
                 f"Ray(gpus_per_worker={g}): must be a share of a GPU, from 0 to 1, or a whole number", "gpus_per_worker"
             )
+        super().__post_init__()
 
     def open(self, host: Host) -> RayConnection:
         """Begin a run with the clients of ``host``: connect, unless this process is connected, and start the actors."""
