@@ -62,9 +62,8 @@ class Setting(NamedTuple):
         if words and all(kind.words or kind.text == "None" for kind in self.kinds):
             raise RecipeError.unknown(str(value), map(str, words), f"{where}({self.name}=...)")
         if isinstance(value, bool | int | float | str | list | tuple | None):
-            given_words = value if isinstance(value, list | tuple) else [value]
-            if isinstance(value, str) and "table" in self.accepts:
-                given_words = []  # a metric to stop at, for example: its name means here what it means elsewhere
+            # A text in place of a table, such as a metric to stop at, means here what it means elsewhere.
+            given_words = value if isinstance(value, list | tuple) else [] if "table" in self.accepts else [value]
             hint = next(filter(None, (elsewhere(word) for word in given_words if isinstance(word, str))), "")
             hint = f".{hint}" if hint else ""
             raise RecipeError(f"{where}({self.name}={value!r}): must be {self.accepts}{hint}", self.name)
