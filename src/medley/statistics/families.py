@@ -143,12 +143,15 @@ class Family(ABC):
         return self.loglik(sums, n, scale)
 
     def shape(self, y: Rows, mu: Rows, alpha: float) -> tuple[Rows, Rows, Rows]:
-        """Each row's part of log α =: t of the likelihood l: dl/dt, d²l/dt² and d²l/dt dη."""
-        raise NotImplementedError
+        """Each row's part of log α =: t of the likelihood l: dl/dt, d²l/dt² and d²l/dt dη, each [n].
+
+        A family with ``has_alpha`` defines it, and others are never asked: they raise TypeError.
+        """
+        raise TypeError(f"the family {self.name} has no α to estimate, so it defines no shape")
 
     def null_chi2(self, outcome: OutcomeSums, n: int, mean: float) -> float:
-        """χ² of one mean for all n rows, where the likelihood needs a dispersion."""
-        raise NotImplementedError
+        """χ² of one mean for all n rows, where the likelihood needs a dispersion; elsewhere TypeError."""
+        raise TypeError(f"the family {self.name} needs no χ² of one mean, so it defines no null_chi2")
 
     def pearson(self, y: Rows, mu: Rows) -> Rows:
         """Each row's share of Pearson's χ²."""
