@@ -161,7 +161,7 @@ def test_the_account_is_that_of_people() -> None:
 def test_a_budget_of_people_ends_the_run() -> None:
     method, fed = by_person(noise=None, epsilon=2.0, rounds=4), federation(table([12, 30]), batch=6)
     assert 1.9 < md.run(method, fed, rounds=4, progress=False).history[-1]["epsilon"] <= 2.0
-    with pytest.raises(md.BudgetSpent, match=r"client \d has spent ε = \S+ of 2 for its rows .* round 5"):
+    with pytest.raises(md.BudgetSpent, match=r"client '\d' has spent ε = \S+ of 2 for its rows .* round 5"):
         md.run(method, fed, rounds=9, progress=False)
 
 

@@ -94,8 +94,10 @@ class pFedMe(Algorithm[Server, Memory]):
         """x ← (1 − β) x + β Σ p̃_i w_i: x moves towards the mean of the clients' w_i."""
         x = s.x
         s.x = x + self.beta * clients.ask(self.train, Model(x)).mean().delta
+        if not self.everyone:
+            return
         absent = tuple(i for i in clients.p if i not in clients.ids)
-        if self.everyone and absent:
+        if absent:
             clients.ask(self.follow, Model(x), ids=absent).each()
 
     @on_client
