@@ -47,7 +47,7 @@ def loss(share: float, rounds: int) -> None:
             worst = max(r.summary["gap"] for r in runs)
             missed = f"{len(reached)} of {len(runs)} within {rounds}, worst gap {worst:.1e}"
             cells.append(shown(reached) if len(reached) == len(runs) else missed)
-        print(f"| {described(method)} | rounds to a gap of 1e-6 | {' | '.join(cells)} |", flush=True)
+        print(f"| {method.name} | rounds to a gap of 1e-6 | {' | '.join(cells)} |", flush=True)
     figures: dict[str, list[str]] = {"acc": [], "fgt": []}
     for transport in (InProcess(), Lossy(loss=share)):
         runs = [run(md.CFLAG.joint(), stream, 10, seed, transport=transport, eval_every=10) for seed in SEEDS]
@@ -88,10 +88,6 @@ def clock(target: float, rounds: int) -> None:
 
 def run(method: Any, fed: md.Federation, rounds: int, seed: int, **options: Any) -> md.Result:
     return md.run(method, fed, rounds, seed=seed, throw=False, progress=False, **options)
-
-
-def described(method: Any) -> str:
-    return "SHED.fast" if method.name == "SHED" and method.lbfgs else method.name
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice, pairwise
 
 import numpy as np
@@ -19,17 +19,24 @@ from support.pairs import quick
 from support.rig import Rig
 from support.toys import LossyTransport
 
+
+def fast(**settings):
+    """`SHED.fast` with these of its settings alone; the others are as in `SHED`."""
+    off = {"pairs": None, "rho": "auto", "search": "auto", "lbfgs": 0, "difference": False, "bits": None}
+    return SHED.fast(**{**off, **settings})
+
+
 ALONE = {
-    "L-BFGS": {"lbfgs": 30},
-    "speculative": {"search": "speculative"},
-    "difference": {"difference": True},
-    "geo": {"rho": "geo"},
-    "8 bits": {"bits": 8},
-    "8 bits ahead": {"bits": 8, "search": "speculative"},
-    "8 bits from above": {"bits": 8, "above": True},
-    "gradient norm": {"renewal": "gradient_norm"},
-    "periodic": {"renewal": "periodic", "period": 7},
-    "many pairs": {"pairs": 5},
+    "L-BFGS": fast(lbfgs=30),
+    "speculative": fast(search="speculative"),
+    "difference": fast(difference=True),
+    "geo": fast(rho="geo"),
+    "8 bits": fast(bits=8),
+    "8 bits ahead": fast(bits=8, search="speculative"),
+    "8 bits from above": fast(bits=8, above=True),
+    "gradient norm": SHED(renewal="gradient_norm"),
+    "periodic": SHED(renewal="periodic", period=7),
+    "many pairs": SHED(pairs=5),
 }
 
 
@@ -140,7 +147,7 @@ def test_sh_3_least_squares_contract_as_theorem_3_says(rows):
 def test_sh_2_eight_bits_are_above_where_that_is_asked_for():
     toy, least = md.problems.synthetic_logistic(4, d=8, mu=0.01, rows=(20, 40)), {True: [], False: []}
     for above in least:
-        rig = Rig(SHED(renewal="once", pairs=2, bits=8, above=above), toy)
+        rig = Rig(fast(renewal="once", pairs=2, bits=8, above=above), toy)
         H = [rig.client(i, 1).problem.hessian(rig.s.x) for i in range(4)]
         for _ in range(5):
             rig()
@@ -216,7 +223,7 @@ def test_sh_4_5_steps_that_armijo_accepts_on_quadratics(rho, alpha, least):
 def test_sh_7_every_option_alone_goes_down_to_the_optimum(option):
     toy = md.problems.synthetic_logistic(6, d=8, mu=1e-2, rows=(10, 40))
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)
-    run = md.run(SHED(**ALONE[option]), fed, 60, target={"grad_norm": 1e-9}, progress=False)
+    run = md.run(ALONE[option], fed, 60, target={"grad_norm": 1e-9}, progress=False)
     assert run.status.outcome == "target"
     assert all(b <= a + 1e-15 for a, b in pairwise(run["loss"]))
     assert float((run.x - toy.x_star).norm()) < 1e-7
@@ -224,7 +231,7 @@ def test_sh_7_every_option_alone_goes_down_to_the_optimum(option):
 
 @pytest.mark.slow
 def test_speculation_halves_the_exchanges_and_changes_nothing_else():
-    a, b = (to_the_end(SHED(search=search), breast_cancer(1e-3)) for search in ("armijo", "speculative"))
+    a, b = (to_the_end(m, breast_cancer(1e-3)) for m in (SHED(search="armijo"), fast(search="speculative")))
     assert a.history[-1]["round"] == b.history[-1]["round"] == 32
     assert b.history[-1]["exchanges"] == 33
     assert np.allclose(a["gap"], b["gap"], rtol=1e-6, atol=1e-12)
@@ -232,14 +239,14 @@ def test_speculation_halves_the_exchanges_and_changes_nothing_else():
 
 @pytest.mark.slow
 def test_fast_is_fast():
-    slow, fast = (to_the_end(m, breast_cancer(1e-3)).history[-1] for m in (SHED(), SHED.fast()))
-    assert fast["exchanges"] <= slow["exchanges"] / 4
-    assert fast["bytes_up"] + fast["bytes_down"] <= (slow["bytes_up"] + slow["bytes_down"]) / 5
+    slow, quicker = (to_the_end(m, breast_cancer(1e-3)).history[-1] for m in (SHED(), SHED.fast()))
+    assert quicker["exchanges"] <= slow["exchanges"] / 4
+    assert quicker["bytes_up"] + quicker["bytes_down"] <= (slow["bytes_up"] + slow["bytes_down"]) / 5
 
 
 def test_differences_make_the_new_hessian_of_the_old_one():
     toy = md.problems.synthetic_logistic(3, d=8, mu=0.01, rows=(20, 40))
-    rig = Rig(SHED(renewal="periodic", period=6, difference=True, pairs=3), toy)
+    rig = Rig(fast(renewal="periodic", period=6, difference=True, pairs=3), toy)
     for _ in range(6):
         before = rig().x
     del before
@@ -332,7 +339,7 @@ def test_sh_9_pairs_are_sent_once_and_bytes_are_what_travels():
         assert sent == [min(k, max(0, d - 1 - k * t)) for t in range(10)]
         assert {e.down for e in reports} == {8 * d + 8}
         assert {(e.down, e.up) for e in run.ledger if e.method == "losses"} == {(8 * d + 8, 8 * 13)}
-    eight = md.run(SHED(renewal="once", bits=8), fed, 10, progress=False)
+    eight = md.run(fast(renewal="once", bits=8), fed, 10, progress=False)
     ups = {e.up for e in eight.ledger if e.method == "report" and e.client == 2}
     assert ups == {q * (d + 16) + d + 8 + 16 for q in (0, 1, 2)}
 
@@ -383,8 +390,8 @@ def test_least_squares_renew_once_and_search_for_nothing():
     assert (resolved.renewal, resolved.rho, resolved.search) == ("once", "star", "none")
     resolved = SHED().suited(frozenset({"convex"}))
     assert (resolved.renewal, resolved.rho, resolved.search) == ("fibonacci", "lambda", "armijo")
-    fast = SHED.fast().suited(frozenset({"quadratic"}))
-    assert (fast.rho, fast.search, fast.renewal) == ("geo", "speculative", "once")
+    resolved = SHED.fast().suited(frozenset({"quadratic"}))
+    assert (resolved.rho, resolved.search, resolved.renewal) == ("geo", "speculative", "once")
 
 
 @pytest.mark.parametrize("method", [SHED(), SHED.fast()], ids=["paper", "fast"])
@@ -440,17 +447,44 @@ def test_networks_have_no_factor():
         {"b": 0.0},
         {"pairs": -1},
         {"pairs": (1, -2)},
-        {"lbfgs": -1},
-        {"bits": 9},
-        {"above": True},
-        {"above": True, "bits": 8, "rho": "geo"},
-        {"above": True, "bits": 8, "difference": True},
         {"alpha": 0.5},
     ],
 )
 def test_refuses_settings_that_make_no_sense(setting):
     with pytest.raises(RecipeError, match="SHED"):
         SHED(**setting)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"lbfgs": -1},
+        {"bits": 9},
+        {"above": True, "bits": None, "rho": "lambda", "difference": False},
+        {"above": True, "difference": False},
+        {"above": True, "rho": "lambda"},
+        {"alpha": 0.5},
+    ],
+)
+def test_refuses_settings_of_the_fast_form_that_make_no_sense(setting):
+    with pytest.raises(RecipeError, match=r"SHED\.fast"):
+        SHED.fast(**setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *(("lbfgs", 30), ("difference", True), ("bits", 8), ("above", True), ("rho", "geo")),
+        ("search", "speculative"),
+    ],
+)
+def test_a_setting_beyond_the_paper_names_the_form_that_has_it(setting, value):
+    with pytest.raises(RecipeError, match=rf"^SHED\({setting}=.*\) is gone: .*SHED\.fast") as e:
+        SHED(**{setting: value})
+    assert e.value.key == setting
+    assert getattr(SHED.fast(**{"rho": "lambda", "difference": False, setting: value}), setting) == value
+    nine = ("renewal", "period", "b", "pairs", "rho", "search", "alpha", "beta", "tries")
+    assert tuple(f.name for f in fields(SHED)) == nine
 
 
 @pytest.mark.slow
@@ -476,7 +510,7 @@ def test_rounding_where_no_pair_is_left_to_send(mu):
     fed = md.Federation(md.problems.LeastSquares(mu=mu), clients=rows)
     end = md.run(md.SHED.fast(), fed, 100, target={"grad_norm": 1e-7}, progress=False)
     assert end.status.outcome == "target"
-    end = md.run(md.SHED(bits=8), fed, 40, progress=False)
+    end = md.run(fast(bits=8), fed, 40, progress=False)
     assert end.history[-1]["loss"] < 0.1 * end.history[0]["loss"]
 
 

@@ -72,7 +72,7 @@ def test_rows_of_a_comparison_come_with_method_and_seed(jobs: int) -> None:
 
 def test_presets_keep_their_short_name() -> None:
     assert names([md.SHED.fast(), md.SHED(), md.FedAvg()]) == ["SHED.fast", "SHED", "FedAvg"]
-    assert names([md.Tuned(md.SHED.fast(), lr=2.0), md.FedProx(mu=0.5)])[0] == "SHED"
+    assert names([md.Tuned(md.SHED.fast(), lr=2.0), md.FedProx(mu=0.5)])[0] == "SHED.fast"
 
 
 def test_objects_show_themselves_in_a_line_and_in_a_notebook() -> None:

@@ -100,8 +100,8 @@ def methods() -> dict[str, Any]:
             md.SHED.fast(),
         ),
         *(
-            md.SHED(bits=8, above=True, search="speculative"),
-            md.SHED(renewal="periodic", period=2, rho="geo", difference=True),
+            md.SHED.fast(pairs=None, rho="auto", lbfgs=0, difference=False, above=True),
+            md.SHED.fast(renewal="periodic", period=2, pairs=None, search="auto", lbfgs=0, bits=None),
         ),
         *(md.FedECADO(), md.CFLAG(adaptive="average", L=1.0)),
         *(md.CFLAG.joint(form="svrg", clip=None), md.CFLAG(form="svrg"), md.CFLAG.joint(correct=False)),
