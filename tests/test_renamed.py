@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 import medley as md
 from medley.contract import RecipeError
-from medley.contract.errors import UnknownSetting
+from medley.contract.errors import UnknownSetting, WireError
+from medley.experiments.plan import PlannedRun, settings_of
 from medley.recipe import loads
 from medley.runtime import renamed
-from medley.storage.changed_settings import difference
+from medley.storage.changed_settings import difference, earlier
+from medley.storage.checkpoint import same_settings
 from medley.storage.identity import fingerprint
 
 PACKAGES = [getattr(md, name) for name in md.__all__ if isinstance(getattr(md, name), ModuleType)]
@@ -112,6 +115,14 @@ def test_a_class_that_moved_has_the_fingerprint_of_before() -> None:
     assert fingerprint(md.codecs.Quantise()) == "2c0b05af1779e1d64a7d730af7f61068"
 
 
+@pytest.mark.parametrize("setting", ["bits = 8", "above = false", 'rho = "geo"', 'search = "speculative"'])
+def test_a_recipe_of_shed_with_a_setting_of_the_fast_form_names_that_form(setting: str) -> None:
+    key = setting.partition(" ")[0]
+    with pytest.raises(RecipeError, match=rf"^recipe: methods\.0: SHED\({key}=.*SHED\.fast") as caught:
+        loads(f'[[methods]]\nkind = "SHED"\n{setting}\n').methods()
+    assert caught.value.key == key
+
+
 def test_dir_of_the_package_shows_public_names_alone() -> None:
     assert dir(md) == sorted(md.__all__)
     assert "renamed" not in dir(md)
@@ -121,5 +132,29 @@ def test_a_record_of_an_earlier_name_is_read_or_refused_by_its_key() -> None:
     """The share of attackers is read under its earlier name; a setting of a method is refused with the one of today."""
     assert difference({"liars": 0.2, "attack": "a"}, {"attackers": 0.2, "attack": "a"}) == ""
     assert difference({"liars": 0.2}, {"attackers": 0.4}) == "attackers was 0.2 there and is 0.4 here"
-    rule = "method.robust.fold is method.robust.rule now, and a run of before the new name cannot go on"
-    assert difference({"method.robust.fold": "Median()"}, {"method.robust.rule": "Median()"}) == rule
+    rule = "method.robust.fold is method.robust.rule now, and a run of before the new name cannot go on: start it again"
+    assert earlier({"method.robust.fold": "Median()"}, {"method.robust.rule": "Median()"}) == rule
+    assert earlier({"liars": 0.2}, {"attackers": 0.2}) == ""
+
+
+@pytest.mark.parametrize("name", ["SHED", "SHED.fast", "DP-SHED"])
+def test_a_run_of_shed_with_settings_that_are_of_the_fast_form_today_names_them(name: str, tmp_path: Path) -> None:
+    """SHED.fast was recorded as SHED, and every SHED had four settings that are of SHED.fast alone."""
+    before = {"method": name.replace(".fast", ""), "method.rho": "auto", "method.lbfgs": 0, "method.bits": 8}
+    with pytest.raises(
+        WireError, match=r"method\.lbfgs, method\.bits are settings of SHED\.fast now.*in another folder$"
+    ):
+        same_settings(tmp_path, before, {"method": name, "method.rho": "auto"})
+    assert earlier({"method": name, "method.rho": "auto"}, {"method": name, "method.rho": "auto"}) == ""
+
+
+def test_a_comparison_of_before_names_the_settings_that_moved(tmp_path: Path) -> None:
+    """The folder holds what a version would have written in which every SHED had ``bits``."""
+    toy = md.problems.synthetic_logistic(3, d=3, mu=0.1)
+    fed = md.Federation(toy.problem, clients=toy.clients)
+    result = md.run(md.SHED(), fed, 2, progress=False)
+    result.settings["method.bits"] = None
+    result.save(tmp_path)
+    run = PlannedRun("SHED", md.SHED(), 0, settings_of(md.SHED()), tmp_path)
+    with pytest.raises(WireError, match=r"method\.bits are settings of SHED\.fast now, .*or delete that one"):
+        run.saved_result()

@@ -19,8 +19,9 @@ from torch import nn
 import medley as md
 from medley.codecs import Quantise, TopK
 from medley.contract.algorithm import Algorithm
+from medley.contract.calls import checked
 from medley.contract.errors import RecipeError, UnknownSetting
-from medley.contract.settings import Checked, above, at_least, at_most, below, checked, describe, in_range, positive
+from medley.contract.settings import Checked, above, at_least, at_most, below, describe, in_range, positive
 from medley.transports import Lossy
 
 

@@ -5,6 +5,7 @@ Side: both. Types and their checks: nothing here reads rows from a file or sends
 
 from .algorithm import Algorithm, MessageTypes, on_client
 from .annotation import ValueType, in_words, kinds
+from .calls import called_with, checked
 from .client import Client, Descent, Engine, LocalUpdate, M, Nothing
 from .cohort import BoundedSum, Cohort, OnLate, Replies
 from .errors import (
@@ -18,6 +19,7 @@ from .errors import (
     Unsupported,
     WireError,
 )
+from .keywords import refuse_unknown
 from .message import LIMIT, Message, Packed, is_finite, nbytes
 from .messages import (
     Candidates,
@@ -51,14 +53,11 @@ from .settings import (
     at_least,
     at_most,
     below,
-    called_with,
     check_flag,
     check_flags,
-    checked,
     describe,
     in_range,
     positive,
-    refuse_unknown,
 )
 from .task import Lies, Mode, Replay, ReplayPolicy, Task, TaskView
 from .tuned import Tuned

@@ -13,25 +13,20 @@ To accept None, declare it. `medley.contract.annotation` documents which values 
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import html
 import inspect
 import itertools
 import re
-import textwrap
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..runtime.field_words import elsewhere
 from .annotation import Bounds, ValueType, above, at_least, at_most, below, in_range, in_words, kinds, positive
-from .errors import RecipeError, UnknownSetting
-
-P = ParamSpec("P")
-R = TypeVar("R")
-T = TypeVar("T")
+from .errors import RecipeError
+from .keywords import refuse_gone, refuse_missing, refuse_unknown
 
 
 class Setting(NamedTuple):
@@ -74,8 +69,9 @@ class Setting(NamedTuple):
 class Settings:
     """Base of classes that users construct by keyword. For an unknown keyword the error suggests the most similar one.
 
-    ``gone`` has the settings of earlier versions, each with the message of the RecipeError that it raises now. Default:
-    none. ``call`` is the name of the call in errors; default "": the class's name.
+    ``gone`` has the settings of earlier versions, and their values as "setting=text", each with the message of the
+    RecipeError that it raises now. Default: none. ``call`` is the name of the call in errors; default "": the class's
+    name.
     """
 
     gone: ClassVar[Mapping[str, str]] = {}
@@ -85,8 +81,7 @@ class Settings:
 
         def __new__(cls, *args, **settings):
             """A new object for ``__init__`` to fill. Raises RecipeError for a setting unknown, gone or missing."""
-            for key in cls.gone.keys() & settings.keys():
-                raise RecipeError(cls.gone[key], key)
+            refuse_gone(cls, settings)
             refuse_unknown(cls.__init__, cls.call or cls.__name__, settings)
             if settings:  # a copy is made without any
                 refuse_missing(cls.__init__, cls.call or cls.__name__, len(args), settings)
@@ -104,50 +99,6 @@ class Checked(Settings):
 
     def _repr_html_(self) -> str:
         return f"<b>{html.escape(repr(self))}</b>"
-
-
-def refuse_unknown(
-    function: Callable[..., Any], call: str, names_given: Iterable[str], also: Iterable[str] = ()
-) -> None:
-    """Raise UnknownSetting for the first keyword that a function does not accept.
-
-    Args:
-        function: the function; with ``**rest`` it accepts all keywords, unless there is ``also``
-        call: its name for users
-        names_given: the keywords
-        also: the keywords of ``**rest``
-    """
-    names, rest = _keywords(function)
-    allowed = [*dict.fromkeys((*names, *also))]
-    unknown = next((key for key in names_given if key not in allowed), None)
-    if unknown is not None and (also or not rest):
-        raise UnknownSetting.unknown(unknown, allowed, f"{call}()", in_recipe=False)
-
-
-def refuse_missing(function: Callable[..., Any], call: str, count: int, names_given: Iterable[str]) -> None:
-    """Raise RecipeError if a required argument is missing: one without a default that the caller neither names nor
-    passes among the first ``count``.
-    """
-    given_by_name = {*names_given}
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
-    for k, p in enumerate(parameters):
-        named = p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        if (
-            named
-            and p.default is p.empty
-            and p.name not in given_by_name
-            and not (k < count and p.kind is not p.KEYWORD_ONLY)
-        ):
-            names = ", ".join(f"{q.name}=" for q in parameters if q.kind not in (q.VAR_KEYWORD, q.VAR_POSITIONAL))
-            raise RecipeError(f"{call}(): {p.name}= is missing; it has no default. The settings are {names}", p.name)
-
-
-@cache
-def _keywords(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
-    """The keywords of a function by name, and whether it accepts others."""
-    parameters = inspect.signature(function).parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
-    return tuple(names), any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def check(settings: Any, call: str = "") -> None:
@@ -170,82 +121,6 @@ def check_flag(value: object, call: str, name: str) -> None:
     """Raise RecipeError unless the argument ``name`` of a call is True or False."""
     if not isinstance(value, bool):
         raise RecipeError(f"{call}({name}={value!r}): must be True or False", name)
-
-
-def checked(room: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that checks the arguments of each call against the function's annotations, like the fields of
-    `Checked`.
-
-    Errors are RecipeErrors that name the function as ``room.name``. It does not check further keywords (``**rest``).
-    """
-
-    def around(function: Callable[P, R]) -> Callable[P, R]:
-        call = f"{room}.{function.__qualname__.removesuffix('.__init__')}"
-
-        @cache
-        def declared() -> tuple[inspect.Signature, dict[str, Setting]]:
-            signature = inspect.signature(function)
-            hints = typing.get_type_hints(function, include_extras=True)
-            fixed = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name in hints]
-            return signature, {
-                p.name: Setting(p.name, hints[p.name], tuple(kinds(hints[p.name])), p.default, "") for p in fixed
-            }
-
-        @wraps(function)
-        def checking(*args: P.args, **kwargs: P.kwargs) -> R:
-            refuse_unknown(function, call, kwargs)
-            refuse_missing(function, call, len(args), kwargs)
-            signature, settings = declared()
-            for name, value in signature.bind(*args, **kwargs).arguments.items():
-                if name in settings:
-                    settings[name].check(value, call)
-            return function(*args, **kwargs)
-
-        return checking
-
-    return around
-
-
-def called_with(settings: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
-    """A decorator: the function accepts the arguments of a class of settings, and receives an instance made from them.
-
-    So the names, types, defaults and meanings of its arguments are declared only in the class.
-    """
-
-    def around(function: Callable[[T], R]) -> Callable[P, R]:
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            return function(settings(*args, **kwargs))
-
-        wrapped: Any = call
-        del wrapped.__wrapped__  # its one argument is not the user's
-        settings.__init__.__qualname__ = function.__name__  # for Python's errors about missing arguments
-        first, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
-        settings_lines = [f"    {s.name}: {s.doc}" for s in describe(settings)]
-        lines = [textwrap.fill(line, 118, subsequent_indent=" " * 8) for line in settings_lines]
-        wrapped.__doc__ = "\n".join([first, "", "Args:", *lines, *(["", rest] if rest else []), ""])
-        signature = inspect.signature(settings)
-        hints = typing.get_type_hints(settings)
-        shown = [p.replace(annotation=_bare(p.annotation)) for p in signature.parameters.values()]
-        wrapped.__signature__ = signature.replace(
-            parameters=shown, return_annotation=inspect.signature(function).return_annotation
-        )
-        wrapped.__annotations__ = {name: hints[name] for name in signature.parameters}
-        return call
-
-    return around
-
-
-class _Bare(ast.NodeTransformer):
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        self.generic_visit(node)
-        annotated = ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple)
-        return node.slice.elts[0] if annotated else node  # type: ignore[attr-defined]
-
-
-def _bare(annotation: str) -> str:
-    """The text of an annotation without bounds and examples, for a readable signature."""
-    return ast.unparse(_Bare().visit(ast.parse(annotation, mode="eval")))
 
 
 @cache
@@ -291,13 +166,10 @@ __all__ = [
     "at_least",
     "at_most",
     "below",
-    "called_with",
     "check",
     "check_flag",
     "check_flags",
-    "checked",
     "describe",
     "in_range",
     "positive",
-    "refuse_unknown",
 ]

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from ..contract import Algorithm, RecipeError, Tuned, WireError, integer
 from ..contract.tuned import split as split
 from ..storage.as_json import plain
-from ..storage.changed_settings import difference
+from ..storage.changed_settings import difference, earlier
 from ..storage.environment import environment, warn_of_changes
 from ..storage.result import Result
 
@@ -54,6 +54,8 @@ class PlannedRun:
         if self.folder is None or not self.done:
             return None
         result = Result.load(self.folder, model=False)
+        if changed := earlier(result.settings, self.settings):
+            raise WireError(f"{self.folder} is of an earlier version: {changed} in another folder, or delete that one")
         recorded = {key: result.settings[key] for key in self.settings if key in result.settings}
         why = difference(recorded, self.settings)
         if why:

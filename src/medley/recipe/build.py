@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import transports
 from ..contract.errors import RecipeError
+from ..contract.keywords import refuse_gone
 from ..runtime import renamed
 from . import toml
 from .bounds import Bounded
@@ -48,9 +49,7 @@ class Builder:
         own text.
         """
         parameters, takes_any = named(f)
-        removed = getattr(f, "gone", {})
-        for key in args.keys() & removed.keys():
-            raise RecipeError(f"{self.source}: {path}: {removed[key]}", key)
+        refuse_gone(f, args, f"{self.source}: {path}: ")
         if not takes_any:
             self.check_keys(path, args, parameters, also)
         return parameters

@@ -392,8 +392,6 @@ class Recipe:
         if is_own(table["kind"]) and not (inspect.isclass(kind) and issubclass(kind, Algorithm)):
             raise RecipeError(f"{self.source}: {path}.kind = {table['kind']!r} is not an Algorithm", "kind")
         settings = {k: self._build.nested(f"{path}.{k}", v) for k, v in table.items() if k not in ("kind", *WRAPPING)}
-        for key in settings.keys() & getattr(kind, "gone", {}).keys():
-            raise RecipeError(f"{self.source}: {path}: {kind.gone[key]}", key)
         lr = self._build.typed(f"{path}.lr", settings.pop("lr", 1.0), float)
         self._build.takes(path, kind, settings, also=("lr", *WRAPPING))
         algorithm = cast("Algorithm[Any, Any]", self._build.call(path, kind, settings))

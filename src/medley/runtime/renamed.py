@@ -113,6 +113,9 @@ WORDS = {
 RECORDED = {"liars": "attackers"}
 """Settings in the records of runs that other versions made, which are read."""
 
+MOVED = {"SHED": ("SHED.fast", ("lbfgs", "difference", "bits", "above"))}
+"""Methods of which some settings are another method's now, in the records of runs: that method, and those settings."""
+
 
 def current(name: str) -> str | None:
     """The name of today for a dotted name such as "medley.robust.Fold"; None if it has no other."""

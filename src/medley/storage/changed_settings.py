@@ -10,13 +10,26 @@ from ..runtime import renamed
 from .identity import PREFIX
 
 
+def earlier(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
+    """A sentence on the first setting that has another name or another method today; empty if there is none.
+
+    A run with such a setting cannot go on.
+    """
+    for key in sorted(recorded.keys() - requested.keys() - renamed.RECORDED.keys()):
+        head, dot, last = key.rpartition(".")
+        if word := renamed.word(last, [k.rpartition(".")[2] for k in requested]):
+            return f"{key} is {head}{dot}{word} now, and a run of before the new name cannot go on: start it again"
+    method = str(recorded.get("method", "")).rpartition("-")[2]  # a wrapper's name stands before the hyphen
+    other, settings = renamed.MOVED.get(method, ("", ()))
+    moved = ", ".join(f"method.{key}" for key in settings if f"method.{key}" in recorded)
+    return (
+        f"{moved} are settings of {other} now, and a run of before that cannot go on: start it again" if moved else ""
+    )
+
+
 def difference(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
     """A clause on the first setting that differs, readable settings first; empty if all are equal."""
     recorded = {renamed.RECORDED.get(key, key): value for key, value in recorded.items()}
-    for key in recorded.keys() - requested.keys():
-        head, dot, last = key.rpartition(".")
-        if word := renamed.word(last, [k.rpartition(".")[2] for k in requested]):
-            return f"{key} is {head}{dot}{word} now, and a run of before the new name cannot go on"
     for key in sorted({**requested, **recorded}, key=lambda k: k.startswith(PREFIX)):
         old = recorded.get(key)
         new = requested.get(key)

@@ -23,7 +23,7 @@ from ..runtime.versions import version
 from ..wire.arrival import Arrival
 from . import atomic
 from .as_json import plain
-from .changed_settings import difference
+from .changed_settings import difference, earlier
 from .checksum import checksum
 from .environment import device_of
 from .formats import other_format
@@ -151,6 +151,8 @@ def same_settings(folder: Path, recorded: dict[str, Any], settings: dict[str, An
     left = DESCRIBING | {"device"} | (set() if device_of(recorded) == device_of(plain_settings) else {"engine"})
     expected = {k: v for k, v in recorded.items() if k not in left}
     requested = {k: v for k, v in plain_settings.items() if k not in left}
+    if changed := earlier(expected, requested):
+        raise WireError(f"the checkpoint in {folder} is of an earlier version: {changed} in another folder")
     why = difference(expected, requested)
     if why:
         raise WireError(

@@ -53,28 +53,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ...contract import RecipeError
 from .fast import Fast
 from .instalments import Instalments
 
 
 @dataclass(frozen=True)
 class SHED(Instalments):
-    """Incremental Hessian eigenvector sharing. Defaults are the paper's where it gives any."""
+    """Incremental Hessian eigenvector sharing. Defaults are the paper's where it gives any.
+
+    Attributes:
+        renewal: when clients renew their Hessians: in rounds 1, 2, 4, 7, 12, 20, ... ("fibonacci"), every ``period``
+            rounds ("periodic"), when the gradient's norm falls more slowly ("gradient_norm"), or "once". "auto" is
+            "once" for least squares, whose Hessian is constant, and "fibonacci" otherwise.
+        period: rounds between renewals, for "periodic".
+        b: the share of its last fall by which the gradient's norm must fall, for "gradient_norm".
+        pairs: eigenpairs per iteration: one number, a number per client, or None for the pace's.
+        rho: ρ_i: λ_{q+1} ("lambda") or (λ_{q+1} + λ_n)/2 ("star"). "auto" is "star" for least squares, which then need
+            no line search (Theorem 3), and "lambda" otherwise.
+        search: η by Armijo's rule, or η = 1 ("none"). "auto" is "none" with ``rho="star"``, otherwise Armijo's rule.
+        alpha: share of the slope by which f must fall.
+        beta: candidates are η = βᵏ.
+        tries: candidates per exchange.
+    """
 
     gone: ClassVar[Mapping[str, str]] = {
-        name: f"SHED({name}=...) is gone: {name} is now a setting of SHED.fast"
-        for name in ("lbfgs", "difference", "bits", "above")
+        **{
+            name: f"SHED({name}=...) is gone: {name} is now a setting of SHED.fast"
+            for name in ("lbfgs", "difference", "bits", "above")
+        },
+        "rho=geo": "SHED(rho='geo') is gone: only SHED.fast takes rho='geo'",
+        "search=speculative": "SHED(search='speculative') is gone: only SHED.fast takes search='speculative'",
     }
     fast: ClassVar[type[Fast]] = Fast
     """This library's form: a fifth to a fifteenth of the exchanges, at a fraction of the bytes."""
 
     rho: Literal["auto", "lambda", "star"] = "auto"
     search: Literal["auto", "none", "armijo"] = "auto"
-
-    def __post_init__(self) -> None:
-        """Name `SHED.fast` where a value is one of its own."""
-        for name, value in (("rho", "geo"), ("search", "speculative")):
-            if getattr(self, name) == value:
-                raise RecipeError(f"SHED({name}={value!r}) is gone: only SHED.fast takes {name}={value!r}", name)
-        super().__post_init__()

@@ -72,6 +72,8 @@ class Fast(Instalments):
     """SHED with L-BFGS at the server, speculative search, differences and 8 bits.
 
     Attributes:
+        renewal, period, b, alpha, beta, tries: as in `SHED`.
+        pairs: eigenpairs per iteration: one number, a number per client, or None for the pace's.
         rho: ρ_i: √(λ_{q+1} · mean of the rest) ("geo"), or as in `SHED`.
         search: η by Armijo's rule, speculatively or not, or η = 1 ("none"), or "auto" as in `SHED`.
         lbfgs: moves that L-BFGS keeps; 0 turns L-BFGS off.

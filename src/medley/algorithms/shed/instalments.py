@@ -22,22 +22,7 @@ Pairs = Annotated[int, at_least(0)]
 
 @dataclass(frozen=True)
 class Instalments(Algorithm[Server, Memory]):
-    """Newton's method with eigenpairs in instalments.
-
-    Attributes:
-        renewal: when clients renew their Hessians: in rounds 1, 2, 4, 7, 12, 20, ... ("fibonacci"), every ``period``
-            rounds ("periodic"), when the gradient's norm falls more slowly ("gradient_norm"), or "once". "auto" is
-            "once" for least squares, whose Hessian is constant, and "fibonacci" otherwise.
-        period: rounds between renewals, for "periodic".
-        b: the share of its last fall by which the gradient's norm must fall, for "gradient_norm".
-        pairs: eigenpairs per iteration: one number, a number per client, or None for the pace's.
-        rho: ρ_i: λ_{q+1} ("lambda") or (λ_{q+1} + λ_n)/2 ("star"). "auto" is "star" for least squares, which then need
-            no line search (Theorem 3), and "lambda" otherwise.
-        search: η by Armijo's rule, or η = 1 ("none"). "auto" is "none" with ``rho="star"``, otherwise Armijo's rule.
-        alpha: share of the slope by which f must fall.
-        beta: candidates are η = βᵏ.
-        tries: candidates per exchange.
-    """
+    """Newton's method with eigenpairs in instalments. `SHED` explains its settings."""
 
     renewal: Renewal = "auto"
     period: Annotated[int, at_least(1)] = 10

@@ -1,0 +1,95 @@
+"""Functions that check their arguments against declarations: their own annotations, or the fields of a class."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import typing
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
+
+from .annotation import kinds
+from .keywords import refuse_missing, refuse_unknown
+from .settings import Setting, describe
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def checked(room: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator that checks the arguments of each call against the function's annotations, like the fields of
+    `Checked`.
+
+    Errors are RecipeErrors that name the function as ``room.name``. It does not check further keywords (``**rest``).
+    """
+
+    def around(function: Callable[P, R]) -> Callable[P, R]:
+        call = f"{room}.{function.__qualname__.removesuffix('.__init__')}"
+
+        @cache
+        def declared() -> tuple[inspect.Signature, dict[str, Setting]]:
+            signature = inspect.signature(function)
+            hints = typing.get_type_hints(function, include_extras=True)
+            fixed = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name in hints]
+            return signature, {
+                p.name: Setting(p.name, hints[p.name], tuple(kinds(hints[p.name])), p.default, "") for p in fixed
+            }
+
+        @wraps(function)
+        def checking(*args: P.args, **kwargs: P.kwargs) -> R:
+            refuse_unknown(function, call, kwargs)
+            refuse_missing(function, call, len(args), kwargs)
+            signature, settings = declared()
+            for name, value in signature.bind(*args, **kwargs).arguments.items():
+                if name in settings:
+                    settings[name].check(value, call)
+            return function(*args, **kwargs)
+
+        return checking
+
+    return around
+
+
+def called_with(settings: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
+    """A decorator: the function accepts the arguments of a class of settings, and receives an instance made from them.
+
+    So the names, types, defaults and meanings of its arguments are declared only in the class.
+    """
+
+    def around(function: Callable[[T], R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(settings(*args, **kwargs))
+
+        wrapped: Any = call
+        del wrapped.__wrapped__  # its one argument is not the user's
+        settings.__init__.__qualname__ = function.__name__  # for Python's errors about missing arguments
+        first, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
+        settings_lines = [f"    {s.name}: {s.doc}" for s in describe(settings)]
+        lines = [textwrap.fill(line, 118, subsequent_indent=" " * 8) for line in settings_lines]
+        wrapped.__doc__ = "\n".join([first, "", "Args:", *lines, *(["", rest] if rest else []), ""])
+        signature = inspect.signature(settings)
+        hints = typing.get_type_hints(settings)
+        shown = [p.replace(annotation=_bare(p.annotation)) for p in signature.parameters.values()]
+        wrapped.__signature__ = signature.replace(
+            parameters=shown, return_annotation=inspect.signature(function).return_annotation
+        )
+        wrapped.__annotations__ = {name: hints[name] for name in signature.parameters}
+        return call
+
+    return around
+
+
+class _Bare(ast.NodeTransformer):
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        annotated = ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple)
+        return node.slice.elts[0] if annotated else node  # type: ignore[attr-defined]
+
+
+def _bare(annotation: str) -> str:
+    """The text of an annotation without bounds and examples, for a readable signature."""
+    return ast.unparse(_Bare().visit(ast.parse(annotation, mode="eval")))

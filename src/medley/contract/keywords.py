@@ -1,0 +1,68 @@
+"""The keywords of a call: what it does not accept, what it lacks, and what only an earlier version accepted."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from .errors import RecipeError, UnknownSetting
+
+
+def refuse_gone(kind: Any, settings: Mapping[str, Any], where: str = "") -> None:
+    """Raise RecipeError for a setting, or the value of one, that only an earlier version of ``kind`` had.
+
+    Args:
+        kind: what is called; a class may have ``gone``, see `Settings`
+        where: text before the message
+    """
+    gone = getattr(kind, "gone", {})
+    for key, value in settings.items():
+        spelt = key if key in gone or not isinstance(value, str) else f"{key}={value}"
+        if spelt in gone:
+            raise RecipeError(where + gone[spelt], key)
+
+
+def refuse_unknown(
+    function: Callable[..., Any], call: str, names_given: Iterable[str], also: Iterable[str] = ()
+) -> None:
+    """Raise UnknownSetting for the first keyword that a function does not accept.
+
+    Args:
+        function: the function; with ``**rest`` it accepts all keywords, unless there is ``also``
+        call: its name for users
+        names_given: the keywords
+        also: the keywords of ``**rest``
+    """
+    names, rest = _keywords(function)
+    allowed = [*dict.fromkeys((*names, *also))]
+    unknown = next((key for key in names_given if key not in allowed), None)
+    if unknown is not None and (also or not rest):
+        raise UnknownSetting.unknown(unknown, allowed, f"{call}()", in_recipe=False)
+
+
+def refuse_missing(function: Callable[..., Any], call: str, count: int, names_given: Iterable[str]) -> None:
+    """Raise RecipeError if a required argument is missing: one without a default that the caller neither names nor
+    passes among the first ``count``.
+    """
+    given_by_name = {*names_given}
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    for k, p in enumerate(parameters):
+        named = p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if (
+            named
+            and p.default is p.empty
+            and p.name not in given_by_name
+            and not (k < count and p.kind is not p.KEYWORD_ONLY)
+        ):
+            names = ", ".join(f"{q.name}=" for q in parameters if q.kind not in (q.VAR_KEYWORD, q.VAR_POSITIONAL))
+            raise RecipeError(f"{call}(): {p.name}= is missing; it has no default. The settings are {names}", p.name)
+
+
+@cache
+def _keywords(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """The keywords of a function by name, and whether it accepts others."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
+    return tuple(names), any(p.kind is p.VAR_KEYWORD for p in parameters)
