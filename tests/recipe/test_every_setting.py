@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import medley as md
-from medley.contract import MedleyError, RecipeError, kinds
+from medley.contract import MedleyError, RecipeError, describe, kinds
+from medley.contract.errors import UnknownSetting
 from medley.recipe import schema
+from medley.statistics import Study
 
 CLASSES: dict[str, type] = {}
 for table in (schema.CALLS, schema.DISTRIBUTIONS, schema.RULES, schema.ANALYSES, *schema.KINDS.values()):
@@ -60,18 +62,17 @@ def is_fitting(value: object, hint: Any) -> bool:
     return any(kind.fits(value, {}) for kind in kinds(hint))
 
 
-@pytest.mark.parametrize("name", sorted(CLASSES))
-def test_a_setting_of_a_wrong_type_is_named(name: str) -> None:
-    cls = CLASSES[name]
-    parameters = inspect.signature(cls).parameters
-    hints = schema.hints(cls)
+def wrongly_answered(call: Any, name: str) -> list[str]:
+    """What ``call`` answers to a wrong value of each of its settings, if it is no error that names the setting."""
+    parameters = inspect.signature(call).parameters
+    hints = schema.hints(call)
     needed = {p.name: NEEDED[p.name] for p in parameters.values() if p.default is p.empty and p.name in NEEDED}
     needed |= ALSO.get(name, {})
     wrong = []
     for setting in (p.name for p in parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)):
         for value in WRONG:
             try:
-                cls(**{**needed, setting: value})
+                call(**{**needed, setting: value})
             except RecipeError as e:
                 if setting not in str(e) and not is_fitting(value, hints[setting]):
                     wrong.append(f"{setting}={value!r:.30}: {e}")
@@ -84,4 +85,27 @@ def test_a_setting_of_a_wrong_type_is_named(name: str) -> None:
                 huge = isinstance(value, int) and value == 10**400  # a float of any size, or a count
                 if not is_fitting(value, hints[setting]) and not huge and value is not parameters[setting].default:
                     wrong.append(f"{setting}={value!r:.30} is accepted")
+    return wrong
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_a_setting_of_a_wrong_type_is_named(name: str) -> None:
+    wrong = wrongly_answered(CLASSES[name], name)
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", schema.ANALYSES)
+def test_a_setting_of_a_study_s_call_of_a_wrong_type_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls of a study take the settings of the classes that recipes name, and show each with its values."""
+    monkeypatch.setattr(Study, "run", lambda self, analysis: analysis)
+    call = getattr(Study({"Bern": {"a": [1.0]}}), name)
+    kind = schema.ANALYSES[name]
+    wrong = wrongly_answered(call, kind.__name__)
+    assert not wrong, "\n".join(wrong)
+    assert [*inspect.signature(call).parameters] == [s.name for s in describe(kind)]
+    shown = " ".join((call.__doc__ or "").split())
+    for setting in describe(kind):
+        assert setting.doc
+        assert name == "describe" or f" {setting.name} ({setting.accepts}): {setting.doc}" in shown
+    with pytest.raises(UnknownSetting, match=rf"^{name}\(\) has no 'wher'. Did you mean 'where'"):
+        kind(wher="age > 3")

@@ -32,10 +32,12 @@ def test_the_arguments_of_run_are_its_settings() -> None:
 
 def test_help_has_the_meaning_of_every_argument() -> None:
     said = inspect.getdoc(md.run) or ""
-    assert said.startswith("Train ``method`` on ``fed``.\n\nArgs:\n    method: the method, or the method with")
+    assert said.startswith(
+        "Train ``method`` on ``fed``.\n\nArgs:\n    method (an object such as FedAvg()): the method, or the method with"
+    )
     assert said.endswith("and Unsupported if the method needs more than problem and federation\nprovide.")
     for name in ("method", "fed", *NAMES):
-        assert f"\n    {name}: " in said
+        assert f"\n    {name} (" in said
     assert max(map(len, said.splitlines())) <= 118
     assert all(s.doc for s in describe(RunOptions))
 

@@ -89,6 +89,14 @@ class Analysis(Algorithm[Report]):
     fixed_scale: ClassVar[bool] = False
     """Why the analysis cannot use secure sums; empty if it can."""
 
+    def __post_init__(self) -> None:
+        """Take arrays and lists as tuples: an analysis is compared and sent."""
+        for name, value in self.settings().items():
+            plain = value.tolist() if hasattr(value, "tolist") else value  # of NumPy or pandas
+            if isinstance(plain, list):
+                object.__setattr__(self, name, tuple(plain))
+        super().__post_init__()
+
     def start(self, x: Vec) -> Report:
         """Nothing is found yet."""
         return Report(x)

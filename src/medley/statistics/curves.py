@@ -28,12 +28,16 @@ class KaplanMeier(Analysis):
     """Kaplan-Meier's curves.
 
     Attributes:
-        time, event: the columns; the event is 1 if it occurred, and 0 if the row was censored
-        unit: the width of the grid of times; times that are multiples of it are exact
-        until: the last time; rows beyond it are censored there. The last step may be shorter than ``unit``
+        time: the column of times, in a unit of your choice, for example months
+        event: the column that is 1 if the event occurred, and 0 if the row was censored
+        unit: the width of the grid of times, in the unit of ``time``; times that are multiples of it are exact
+        until: the last time, in the unit of ``time``; rows beyond it are censored there. The last step may be shorter
+            than ``unit``
         by: a column of groups; empty for none
-        where: the rows; empty for all
+        where: a condition on the rows, "age >= 18"; empty for all
     """
+
+    call = "kaplan_meier"
 
     time: str
     event: str

@@ -10,6 +10,7 @@ the last bin of each merger: quantiles lie between the two, and the error that i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -95,19 +96,23 @@ class Describe(Analysis):
     """A description of columns.
 
     Attributes:
-        columns: their names; C(name) for numbers that are categories
+        columns: their names; "C(name)" for numbers that are categories
         by: a column of groups; empty for none
         where: a condition on the rows, "age >= 18"; empty for all
-        quantiles: which quantiles of numbers to compute
+        quantiles: which quantiles of numbers to compute, as shares of rows between 0 and 1
     """
 
-    columns: tuple[str, ...]
+    call = "describe"
+
+    columns: Sequence[str]
     by: str = ""
     where: str = ""
-    quantiles: tuple[float, ...] = (0.25, 0.5, 0.75)
+    quantiles: Sequence[float] = (0.25, 0.5, 0.75)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.columns) > 1:  # every group has one site's, or its own, value
+            object.__setattr__(self, "columns", tuple(c for c in self.columns if c not in ("site", self.by)))
         if not all(0 < q < 1 for q in self.quantiles):
             raise RecipeError(f"describe(quantiles={self.quantiles}): give numbers between 0 and 1", "quantiles")
         twice = [name for name in self.named if {name, f"C({name})"} <= {*self.columns}]

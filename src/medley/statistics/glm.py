@@ -88,15 +88,17 @@ class GLM(Analysis):
     Attributes:
         formula: "died ~ age + C(sex)"
         family: the outcome's distribution, by name, or a subclass of `medley.statistics.families.Family`
-        link: "identity", "log", "logit" or "inverse"; empty for the family's default
+        link: empty for the family's default
         offset: a column that is added to η; empty for none
         exposure: a column whose logarithm is added to η, under a log link; empty for none
         weights: a column of weights of rows, inverse variances; empty for none
         where: a condition on the rows, "age >= 18"; empty for all
-        sites: "fixed" gives each site except the first its own effect
+        sites: "fixed" gives each site except the first an effect; empty for none
         cov: the covariance of coefficients: of the model, a sandwich, or one clustered by site
         alpha: α of the negative binomial; None estimates it with the coefficients
     """
+
+    call = "glm"
 
     formula: str
     family: FamilyName | type[Family] = "gaussian"
@@ -110,7 +112,7 @@ class GLM(Analysis):
     alpha: Annotated[float, positive] | None = None
 
     def __post_init__(self) -> None:
-        refuse_unknown(self.family, "GLM")
+        refuse_unknown(self.family, self.call)
         super().__post_init__()
         kind = self.kind
         links = kind.links

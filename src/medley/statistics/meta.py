@@ -62,11 +62,19 @@ class Meta(Analysis):
 
     Attributes:
         formula: "died ~ age + C(sex)"; with ``event``, the time and what explains it
-        family, link, offset, exposure, weights, where, alpha: see `GLM`
+        family: the outcome's distribution, by name, or a subclass of `medley.statistics.families.Family`
+        link: empty for the family's default
+        offset: a column that is added to η; empty for none
+        exposure: a column whose logarithm is added to η, under a log link; empty for none
+        weights: a column of weights of rows, inverse variances; empty for none
+        where: a condition on the rows, "age >= 18"; empty for all
         cov: the covariance of a site's coefficients: of the model, or a sandwich
+        alpha: α of the negative binomial; None estimates it with the coefficients
         event: the column of events, for Cox's model; empty for a generalised linear one
-        ties: "efron" or "breslow", for Cox's model
+        ties: how rows with equal times count, for Cox's model
     """
+
+    call = "meta"
 
     formula: str
     family: FamilyName | type[Family] = "gaussian"
@@ -85,7 +93,7 @@ class Meta(Analysis):
     )
 
     def __post_init__(self) -> None:
-        refuse_unknown(self.family, "Meta")
+        refuse_unknown(self.family, self.call)
         super().__post_init__()
         _ = self.site_model
 

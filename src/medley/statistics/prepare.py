@@ -16,7 +16,8 @@ import json
 import logging
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ Plan = dict[str, tuple[str, ...]]
 """Steps of a column, with their values as texts."""
 
 
-def plans(columns: tuple[str, ...]) -> dict[str, Plan]:
+def plans(columns: Sequence[str]) -> dict[str, Plan]:
     """The steps of each column, of texts such as "age: median, clip(0, 110), standardise".
 
     Raises RecipeError, naming the text, for steps that do not exist or do not go together.
@@ -94,15 +95,16 @@ class Prepare(Describe):
         where: the rows that it is fitted to; empty for all
     """
 
-    quantiles: tuple[float, ...] = (0.5,)
+    call = "prepare"
+
+    by: str = field(default="", init=False)
+    quantiles: Sequence[float] = field(default=(0.5,), init=False)
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)  # before the columns are read
         middle = (0.5,) if any("median" in plan for plan in plans(self.columns).values()) else ()
         object.__setattr__(self, "quantiles", middle)
         super().__post_init__()
-        if self.by:
-            raise RecipeError("prepare(by=...): there are no groups; leave it out", "by")
 
     @property
     def named(self) -> dict[str, bool]:

@@ -24,6 +24,7 @@ from ..contract import (
     State,
     TooFewReplies,
 )
+from ..contract.calls import method_with
 from ..contract.errors import named
 from ..contract.place import naming
 from ..contract.surroundings import set_aside
@@ -228,16 +229,14 @@ class Study:
                 "sites' rows would be of another study; ask again, or leave sites out: study.without(...)"
             )
 
-    def glm(self, formula: str, family: str = "gaussian", **how: Any) -> GLMFit:
+    @method_with(GLM)
+    def glm(self, analysis: GLM) -> GLMFit:
         """Fit a generalised linear model to the rows of all sites.
-
-        Args:
-            how: further settings of `GLM`: link, offset, exposure, weights, where, sites, cov, alpha
 
         Raises Withheld if a site's rules withhold its sums, BadData for rows or columns that cannot be used, and
         Stalled for a likelihood without a maximum.
         """
-        fit: GLMFit = self.run(GLM(formula, cast(Any, family), **how))
+        fit: GLMFit = self.run(analysis)
         return fit
 
     def describe(
@@ -251,32 +250,37 @@ class Study:
 
         Args:
             columns: their names, "C(name)" for numbers that are categories; default None: all of the first site
+            by: a column of groups; empty for none
+            where: a condition on the rows, "age >= 18"; empty for all
+            quantiles: which quantiles of numbers to compute, as shares of rows between 0 and 1
         """
-        available = self.sites[0].frame.columns if columns is None and self.sites else columns
-        named = (
-            (available,)
-            if isinstance(available, str)
-            else [c for c in (() if available is None else available) if c not in ("site", by)]
-        )
-        description: TableOne = self.run(Describe(tuple(named), by, where, tuple(quantiles)))
-        return description
+        if columns is None and not self.sites:
+            raise RecipeError("describe(columns=...): the rows are on other machines; name the columns", "columns")
+        if columns is None:
+            columns = [c for c in self.sites[0].frame.columns if c not in ("site", by)]
+        table: TableOne = self.run(Describe([columns] if isinstance(columns, str) else columns, by, where, quantiles))
+        return table
 
-    def cox(self, formula: str, event: str, **how: Any) -> CoxFit:
-        """Fit Cox's model, stratified by site or with ``cuts``: "months ~ age + C(sex)", and the events; see `Cox`."""
-        fit: CoxFit = self.run(Cox(formula, event, **{**how, "cuts": tuple(how.get("cuts", ()))}))
+    @method_with(Cox)
+    def cox(self, analysis: Cox) -> CoxFit:
+        """Fit Cox's model, stratified by site or, with ``cuts``, with one baseline: "months ~ age + C(sex)"."""
+        fit: CoxFit = self.run(analysis)
         return fit
 
-    def kaplan_meier(self, time: str, event: str, unit: float, until: float, **how: Any) -> Curves:
-        """Kaplan-Meier's curves on a grid of times, by group, with the log-rank test; see `KaplanMeier`."""
-        curves: Curves = self.run(KaplanMeier(time, event, unit, until, **how))
+    @method_with(KaplanMeier)
+    def kaplan_meier(self, analysis: KaplanMeier) -> Curves:
+        """Kaplan-Meier's curves on a grid of times, by group, with the log-rank test."""
+        curves: Curves = self.run(analysis)
         return curves
 
-    def meta(self, formula: str, family: str = "gaussian", **how: Any) -> MetaFit:
-        """Fit one formula at each site by itself, and combine coefficients by fixed and random effects; see `Meta`."""
-        fit: MetaFit = self.run(Meta(formula, cast(Any, family), **how))
+    @method_with(Meta)
+    def meta(self, analysis: Meta) -> MetaFit:
+        """Fit one formula at each site by itself, and combine coefficients by fixed and random effects."""
+        fit: MetaFit = self.run(analysis)
         return fit
 
-    def prepare(self, columns: Sequence[str], where: str = "") -> Preparation:
-        """Fit preprocessing to all sites' rows: "age: median, standardise", "ward: mode, encode"; see `Prepare`."""
-        preparation: Preparation = self.run(Prepare(tuple(columns), where=where))
+    @method_with(Prepare)
+    def prepare(self, analysis: Prepare) -> Preparation:
+        """Fit preprocessing to all sites' rows."""
+        preparation: Preparation = self.run(analysis)
         return preparation

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -62,17 +63,19 @@ class Cox(Analysis):
     Attributes:
         formula: the time and what explains it, "months ~ age + C(sex)"
         event: the column that is 1 if the event occurred, and 0 if the row was censored
-        where: a condition on the rows; empty for all
-        ties: "efron" or "breslow"
-        cuts: times for one common baseline; other times are rounded up to them, and rows beyond the last are censored
-            there. Empty for a separate baseline for each site, at its own times
+        where: a condition on the rows, "age >= 18"; empty for all
+        ties: how rows with equal times count
+        cuts: times for one common baseline, in the time's unit and ascending; other times are rounded up to them, and
+            rows beyond the last are censored there. Empty for a separate baseline for each site, at its own times
     """
+
+    call = "cox"
 
     formula: str
     event: str
     where: str = ""
     ties: Literal["efron", "breslow"] = "efron"
-    cuts: tuple[float, ...] = ()
+    cuts: Sequence[float] = ()
 
     uses = ""
     cov = "model"
