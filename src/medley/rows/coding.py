@@ -190,6 +190,22 @@ def are_trimmed(texts: np.ndarray) -> bool:
     return not any(chr(c).isspace() for c in np.unique(ends[(ends <= 32) | (ends > 126)]).tolist())
 
 
+def distinct(texts: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The texts that occur in an array [n, ...], and the place of each among them, without a Python object for each.
+
+    Whole texts are compared as numbers, by a hash; where two have one hash, they are sorted.
+    """
+    words = np.ascontiguousarray(texts, texts.dtype.newbyteorder("=")).view(np.uint32).reshape(texts.size, -1)
+    hashes = np.zeros(texts.size, np.uint64)
+    for letters in words.T:
+        hashes = hashes * np.uint64(1099511628211) + letters
+    _, first, at = np.unique(hashes, return_index=True, return_inverse=True)
+    kinds = texts.ravel()[first]
+    if not np.array_equal(words, words[first][at]):
+        kinds, at = np.unique(texts, return_inverse=True)
+    return kinds.tolist(), at.reshape(texts.shape)
+
+
 def folded(category: str) -> str:
     """What two spellings of one category have in common: all but case and spaces."""
     return "".join(category.split()).casefold()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...contract import BadData, Place
+from ...rows.coding import distinct
 from ...rows.lazy import Lazy, in_memory
 from ...rows.numbers import REMEDIES, inexact, is_missing, is_number, kind_of_object
 from ...rows.tensors import as_tensor, plain, refuse_unordered
@@ -74,6 +76,10 @@ class RawTargets:
                 f"{name} is {y!r:.40}; give one target for each row, y[None] and X[None] for one row",
                 place=replace(place, column=None),
             )
+        if array.dtype.kind == "U" and not isinstance(array, np.ma.MaskedArray) and array.size:
+            texts = cls(array, place)
+            if not any(map(is_missing, texts.kinds[0])):
+                return texts
         if array.dtype.kind in "US":
             array = array.astype(object)
         if array.dtype == np.uint64 and (beyond := array > np.iinfo(np.int64).max).any():
@@ -86,7 +92,17 @@ class RawTargets:
     @property
     def are_text(self) -> bool:
         """Whether they are texts."""
-        return self.values.dtype.kind == "O" and self.values.size > 0 and isinstance(self.values.flat[0], str)
+        return self.values.dtype.kind in "OU" and self.values.size > 0 and isinstance(self.values.flat[0], str)
+
+    @cached_property
+    def kinds(self) -> tuple[list[str], np.ndarray]:
+        """The texts that occur, and the place of each row's among them [n, ...]."""
+        if self.values.dtype.kind == "U":
+            return distinct(self.values)
+        entries = self.values.ravel().tolist()
+        places = {text: k for k, text in enumerate(dict.fromkeys(entries))}
+        at = np.fromiter(map(places.__getitem__, entries), np.int64, len(entries))
+        return [*places], at.reshape(self.values.shape)
 
     @property
     def first(self) -> Any:
@@ -282,18 +298,16 @@ def _refuse_two_kinds(parts: Sequence[RawTargets]) -> None:
 
 def _of_texts(parts: Sequence[RawTargets], labels: Sequence[Label]) -> Coded:
     named = [str(label).strip() for label in labels]
-    spelt = [{text: text.strip() for text in {*p.values.ravel().tolist()}} for p in parts]
-    names = named or sorted({name for texts in spelt for name in texts.values()})
+    names = named or sorted({text.strip() for p in parts if p.values.size for text in p.kinds[0]})
     places = {name: k for k, name in enumerate(names)}
     out = []
-    for p, texts in zip(parts, spelt, strict=True):
-        numbers = {text: places.get(name, -1) for text, name in texts.items()}
-        y = np.fromiter(map(numbers.__getitem__, p.values.ravel().tolist()), np.int64, p.values.size)
-        bad = y < 0
-        if bad.any():
-            at = int(bad.argmax())
-            raise p.refuse(at, f"{p.values.flat[at]!s} is not among labels={(*names,)}")
-        out.append(torch.from_numpy(y).reshape(p.values.shape))
+    for p in parts:
+        texts, at = p.kinds
+        y = np.array([places.get(text.strip(), -1) for text in texts], np.int64)[at]
+        if (y < 0).any():
+            row = int((y < 0).argmax())
+            raise p.refuse(row, f"{p.values.flat[row]!s} is not among labels={(*names,)}")
+        out.append(torch.from_numpy(y))
     return Coded(out, len(names), tuple(labels) or tuple(names))
 
 
