@@ -728,6 +728,18 @@ def only(y: Any) -> Any:
     return [(TABLE[[*COLUMN]], y)]
 
 
+class Unread:
+    """A frame as polars has it before it is collected."""
+
+    columns = ("a", "label")
+
+    def __getitem__(self, name: str) -> Any:
+        raise TypeError("it has no rows yet")
+
+    def collect(self) -> None:
+        pass
+
+
 ODD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "a word in a list": (
         lambda: {"clients": [([[1.0, 2, 3], [1, "a", 3]], [0, 1])]}, r"^client 0, row 1, column 1: 'a' is text",
@@ -741,6 +753,23 @@ ODD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {"clients": [({0: KIND}.values(), KIND)]}, "^client 0: X is a dict_values.* give a list",
     ),
     "intervals": (lambda: {"clients": only(pd.cut(KIND, [-1, 0, 1, 2]))}, r"row 0.*type Interval.*y\.astype\(str\)"),
+    "fractions in 8 bits": (
+        lambda: {"clients": [(torch.eye(3).to(torch.float8_e4m3fn)[KIND], KIND)]}, r"^client 0: X is in float8.*float",
+    ),
+    "rows in an array of objects": (
+        lambda: {"clients": [(objects([[1, 2]] * N), KIND)]}, r"^client 0, row 0: .* is a row .*numpy\.stack\(",
+    ),
+    "a list of dicts": (
+        lambda: {"clients": [([{"a": 1}] * N, KIND)]}, r"^client 0, row 0: .* by name .*pandas\.DataFrame\(",
+    ),
+    "decimals as weights": (
+        lambda: {"clients": [(np.eye(3)[KIND], KIND, [Decimal(1)] * N)]},
+        r"^client 0, row 0, column 'weights': .*numpy\.asarray\(weights, float\)",
+    ),
+    "keys of several parts": (
+        lambda: {"clients": {("u", 1): TABLE, ("v", 2): TABLE}}, r"\('u', 1\) is no client's name; .*'_'\.join",
+    ),
+    "a frame that is not read": (lambda: {"clients": [Unread()]}, "^client 0, column 'a': .*TypeError: .*collect"),
     "periods": (lambda: {"clients": only(pd.period_range("2024-01", periods=N, freq="M"))}, "row 0.*period.*month"),
     "True, False beside numbers": (
         lambda: {"clients": [*only(TWO == 1), *only(TWO)]}, r"^client 1: .*True and False.*y\.astype\(float\)",

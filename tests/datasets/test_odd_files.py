@@ -31,6 +31,10 @@ ODD_FILES = {
     "a,b,y\n1,5,2\n  \n": "row 1: .*; drop this blank line",
     "# of 2024\na,b,y\n1,2,0\n": "'# of 2024', names no columns; remove the lines above",
     "a,,b,y\n1,2,3,0\n": "the column '' after 'a' has no name; give it one",
+    "Export of 2024,,\na,b,y\n1,2,0\n": "'Export of 2024', does not name its 3 columns; remove the lines above",
+    "a,b,y\n1,2,0\n3,4,1\n5,6,NA\n": "row 2, column 'y': 'NA' among numbers such as 0 says that there is no label",
+    "a,b,y\n1,2,0\n3,4,k.A.\n": "row 1, column 'y': 'k.A.' among numbers such as 0 says",
+    "a,b,y\n" + "1,2,0\n" * 300 + "1,\x002,0\n": "line 302 of the file has a NUL byte, .*tr -d",
     'a,"b,\nkg",y\n1,2,0\n': "its cell goes on to line 2.*if it is meant, take out the line break",
 }
 
@@ -40,6 +44,18 @@ def test_a_file_as_people_have_it_is_refused_with_a_remedy(content: str, tmp_pat
     (tmp_path / "a.csv").write_text(content, encoding="utf-8")
     with pytest.raises(BadData, match=ODD_FILES[content]):
         datasets.csv(tmp_path / "a.csv", "y")
+
+
+def test_lines_in_two_encodings_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("a,y\n1,ja\n2,größe\n".encode("cp1252") + "3,größe\n".encode())
+    with pytest.raises(BadData, match=r"Line 4 is in UTF-8 and line 3 is not: convert the files before you join them"):
+        datasets.csv(tmp_path / "a.csv", "y")
+
+
+def test_a_space_before_a_quote_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('a, "b", y\n1, "2", "ja, gut"\n3, 4, nein\n')
+    data = datasets.csv(tmp_path / "a.csv", "y")
+    assert (data.X.tolist(), data.labels, data.features) == ([[1, 2], [3, 4]], ("ja, gut", "nein"), ("a", "b"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])

@@ -596,6 +596,8 @@ def test_keys_that_numpy_would_merge_are_kept_or_refused() -> None:
         (["1.0", "2.0"], (1, 2)),
         (["1.000e+00", "0.000e+00"], (0, 1)),
         (["True", "False"], (False, True)),
+        (["True"], (True,)),
+        (["1E10", "1E11"], ("1E10", "1E11")),
         (["no", "1"], ("1", "no")),
     ],
 )

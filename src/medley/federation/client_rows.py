@@ -132,10 +132,10 @@ def _check_index(arrays: Sequence[Any], place: Place) -> None:
             continue
         if Counter(X.index) == Counter(v.index):
             row = int(np.flatnonzero(X.index != v.index)[0])
+            name = "y" if k in (1, 3) else "the weights"
             raise BadData(
-                f"X has the index {X.index[row]}, but {'y' if k in (1, 3) else 'the weights'} {v.index[row]}; Medley "
-                "pairs rows by position, so pass y.loc[X.index], or reset_index(drop=True) of both if the positions "
-                "are right",
+                f"X has the index {X.index[row]}, but {name} {v.index[row]}; Medley pairs rows by position, so pass "
+                f"{name.split()[-1]}.loc[X.index], or reset_index(drop=True) of both if the positions are right",
                 place=place.at(row),
             )
 

@@ -83,7 +83,7 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, 
         target = target_of(columns, TEST)
         if target is None:
             raise BadData(f"the frame has no column called {', '.join(TARGETS)}; rename the target's", place=TEST)
-        y = RawTargets.of(cells(test, columns[target]), TEST.at(column=target))
+        y = RawTargets.of(cells(test, columns[target], TEST), TEST.at(column=target))
         return ClientRows.of_tests((scaling.of_table(test, columns, str(TEST)), y), like), {}
     names = features_of(test, TEST, key)
     has_names = bool(names) and bool(data.features)

@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ..contract.errors import BadData
+from ..contract.place import Place
 
 TARGETS = ("label", "labels", "target", "y")
 """Names of the target in rows that are mappings, and in frames."""
@@ -78,12 +79,18 @@ def in_order(table: Any, names: Sequence[str]) -> Any:
     return table if tuple(columns) == tuple(names) else table[[columns[name] for name in names]]
 
 
-def cells(table: Any, column: Any) -> np.ndarray:
-    """A column of a table, as its own ``columns_of`` calls it."""
+def cells(table: Any, column: Any, place: Place | None = None) -> np.ndarray:
+    """A column of a table, as its own ``columns_of`` calls it. Raises BadData if it cannot be read as an array."""
     if is_transformed(table):
         values = [table[i][column] for i in range(len(table))]
         return np.asarray([v.numpy(force=True) if isinstance(v, Tensor) else v for v in values])
-    return np.asarray(table.with_format(None)[column][:] if is_hugging_face(table) else table[column])
+    try:
+        return np.asarray(table.with_format(None)[column][:] if is_hugging_face(table) else table[column])
+    except Exception as e:  # each library has errors of its own
+        lazy = "read it, frame.collect()" if hasattr(table, "collect") else "give it another type"
+        reason = str(e).partition("\n")[0]
+        problem = f"it cannot be read as an array, {type(e).__name__}: {reason}; {lazy}"
+        raise BadData(problem, place=(place or Place("the table")).at(column=str(column).strip())) from None
 
 
 def differ(names: Collection[str], wanted: Collection[str]) -> str:

@@ -33,6 +33,9 @@ LASTING = re.compile(r"-?\d+ days?( .*)?|P(\d+D)?(T[\d.HMS]+)?")
 MEASURED = re.compile(r"\s*[^\w\s.+-]?\s*[-+]?\d+(\.\d*)?\s*([^\w\s.+-]|[a-zA-Zµ]{1,3})?\s*")
 """Numbers with a sign or a unit, such as "12%", "$3.50" or "70 kg"."""
 
+FLAGS = {"True": 1.0, "False": 0.0, "TRUE": 1.0, "FALSE": 0.0, "true": 1.0, "false": 0.0}
+"""Booleans as pandas, spreadsheets and JSON write them."""
+
 MISSING = {"na", "n/a", "n.a.", "nan", "nat", "<na>", "null", "none", "?", "-", ".", "unknown", "missing"}
 MISSING |= {
     "--",
@@ -50,6 +53,11 @@ MISSING |= {
     "#div/0!",
     "#num!",
     "#name?",
+    "k.a.",
+    "k. a.",
+    "keine angabe",
+    "n.v.",
+    "non renseigné",
 }
 """Texts, in small letters, by which files say that there is no value."""
 

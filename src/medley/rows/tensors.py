@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set, ValuesView
+from collections.abc import Iterator, Mapping, Sequence, Set, ValuesView
 from datetime import date, time, timedelta
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -113,6 +115,8 @@ def check_tensor(t: Tensor, place: Place, what: str) -> None:
         why = "is a nested tensor; give rows of one length, padded where they are shorter"
     elif t.layout != torch.strided or t.is_quantized:
         why = "is a sparse or quantised tensor; give a dense one, or one of SciPy's sparse matrices"
+    elif t.is_floating_point() and t.itemsize == 1:
+        why = f"is in {str(t.dtype).removeprefix('torch.')}, in which nothing is computed; give t.float()"
     elif t.device.type == "meta":
         why = "is on the device 'meta' and has no values; give a tensor with values"
     if why:
@@ -126,7 +130,8 @@ def plain(value: Any, place: Place, what: str) -> np.ndarray:
     if is_frame(value):
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
-            return table({name: cells(value, column) for name, column in columns_of(value, str(place)).items()}, place)
+            names = columns_of(value, str(place))
+            return table({name: cells(value, column, place) for name, column in names.items()}, place)
         return array
     refuse_unordered(value, place, what)
     try:
@@ -177,15 +182,15 @@ def _ragged(value: Any) -> str:
 
 def _object(array: np.ndarray, place: Place, what: str) -> BadData:
     """The error of an array of objects, about the first that is no number if there is one."""
-    bad, words = object_words(array)
+    bad, words = object_words(array, "X" if what.startswith("X") else what)
     return _refused(bad, array, place, what, words)
 
 
-def object_words(array: np.ndarray) -> tuple[np.ndarray, str]:
-    """Which objects of an array are not numbers, and the end of a sentence about the first of them, or about all."""
-    bad = np.array([not isinstance(v, int | float | np.number) for v in array.flat], bool).reshape(array.shape)
+def object_words(array: np.ndarray, name: str = "X") -> tuple[np.ndarray, str]:
+    """Which objects of the array ``name`` are no numbers, and the end of a sentence about the first, or about all."""
+    bad = np.array([not isinstance(v, Real | Decimal) for v in array.flat], bool).reshape(array.shape)
     first = array[tuple(np.argwhere(bad)[0])] if bad.any() else 0
-    words = "is in an array of objects; give numbers, X.astype(float)"
+    words = f"is in an array of objects; give numbers, numpy.asarray({name}, float)"
     if is_sparse(first):
         words = "is sparse, and this array is dense; give X.toarray()"
     elif isinstance(first, str):
@@ -194,6 +199,10 @@ def object_words(array: np.ndarray) -> tuple[np.ndarray, str]:
         words = REMEDIES["M"]
     elif isinstance(first, timedelta):
         words = REMEDIES["m"]
+    elif isinstance(first, list | tuple | np.ndarray | Tensor):
+        words = "is a row in an array of objects; give one array of numbers, numpy.stack([*X])"
+    elif isinstance(first, Mapping):
+        words = "is a row by name in an array of objects; give a frame, pandas.DataFrame([*X])"
     elif bad.any():
         words = "is in an array of objects, and is no number" + ("; fill it in or drop the row" * is_missing(first))
     return bad, words

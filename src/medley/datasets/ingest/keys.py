@@ -153,9 +153,10 @@ def as_column(values: Any, place: Place) -> np.ndarray:
 def client_names(values: Iterable[Any], call: str) -> tuple[str, ...]:
     """The keys of a mapping of clients as names. Raises BadData for an empty one, and for two that are alike."""
     values = [*values]
-    missing = [v for v in values if is_missing(v)]
-    if missing:
-        raise BadData(f"{call}: {missing[0]!r} is no client's name; give each client a text")
+    odd = [v for v in values if is_missing(v) or isinstance(v, tuple)]
+    if odd:
+        how = ", such as '_'.join(map(str, key))" if isinstance(odd[0], tuple) else ""
+        raise BadData(f"{call}: {odd[0]!r} is no client's name; give each client a text{how}")
     if all(isinstance(v, float | int) and v % 1 == 0 for v in values):
         values = [v if isinstance(v, bool) else int(v) for v in values]
     names = tuple(str(decoded(v, Place(call))) for v in values)  # as in a column of names

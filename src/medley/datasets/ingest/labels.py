@@ -7,9 +7,10 @@ together, in ascending order. Spaces around text do not count. Sequences and map
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from ...contract import BadData, Place
 from ...rows.coding import distinct
 from ...rows.lazy import Lazy, in_memory
-from ...rows.numbers import REMEDIES, inexact, is_missing, is_number, kind_of_object
+from ...rows.numbers import FLAGS, MISSING, REMEDIES, inexact, is_missing, is_number, kind_of_object
 from ...rows.tensors import as_tensor, plain, refuse_unordered
 
 Label = str | int | float
@@ -37,6 +38,9 @@ WHOLE = re.compile(r"[+-]?\d+")
 
 PADDED = re.compile(r"[+-]?0\d+")
 """Whole numbers that begin with a zero, such as postal codes: as numbers they would be others."""
+
+EXPONENT = re.compile(r"\d+[eE]\d+")
+"""Codes that would be read as powers of ten, such as 1E10, a diabetes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +130,7 @@ def _typed(array: np.ndarray, place: Place) -> np.ndarray:
     if {*map(type, entries)} == {str} and all(map(str.strip, {*entries})):
         return array
     values: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in entries]
-    values = [float(v) if isinstance(v, Decimal) and not inexact(v) else v for v in values]
+    values = [float(v) if isinstance(v, Decimal | Fraction) and not inexact(v) else v for v in values]
     missing = [k for k, v in enumerate(values) if is_missing(v)]
     if missing:
         drop = f"drop the row, as frame.dropna(subset=[{place.column!r}]) does"
@@ -314,8 +318,9 @@ def _of_texts(parts: Sequence[RawTargets], labels: Sequence[Label]) -> Coded:
 def of_file(cells: Sequence[str], place: Place, floats: Floats = "either") -> np.ndarray:
     """A text file's column of targets: whole numbers where all entries are, else numbers, booleans, else text.
 
-    Labels with leading zeros, or beyond int64, are texts. Raises BadData for two labels that are the same number, such
-    as "1" and "1.0", for an empty label, and for text in a column of fractions.
+    Labels with leading zeros, with an exponent among whole numbers, or beyond int64, are texts. Raises BadData for two
+    labels that are the same number, such as "1" and "1.0", for an empty label, or one that says so among numbers, and
+    for text in a column of fractions.
     """
     texts = [c.strip() for c in cells]
     kinds = dict.fromkeys(texts)
@@ -323,21 +328,20 @@ def of_file(cells: Sequence[str], place: Place, floats: Floats = "either") -> np
         raise BadData("it is empty, which is no class; fill it in or drop the row", place=place.at(texts.index("")))
     as_text = np.empty(len(texts), object)
     as_text[:] = texts
-    if floats != "values" and kinds.keys() == {"False", "True"}:
-        return np.array([t == "True" for t in texts])
+    if kinds and kinds.keys() <= ({"False", "True"} if floats != "values" else FLAGS.keys()):
+        return np.array([t.lower() == "true" for t in texts])
     are_integers = all(map(WHOLE.fullmatch, kinds))
-    big = floats != "values" and (
-        any(map(PADDED.fullmatch, kinds)) or (are_integers and any(abs(int(t)) >> 63 for t in kinds))
-    )
     # Python reads "2024_01" as a number
     number = {t: _number(t, are_integers) for t in kinds}
+    are_codes = len({*number.values()}) == len(kinds) and not any(v % 1 for v in number.values() if v is not None)
+    codes = floats != "values" and (
+        any(map(PADDED.fullmatch, kinds))
+        or (are_codes and any(map(EXPONENT.fullmatch, kinds)))
+        or (are_integers and any(abs(int(t)) >> 63 for t in kinds))
+    )
     if floats != "values" and None in number.values():
-        odd = [t for t, v in number.items() if isinstance(v, float) and v % 1]
-        if 2 * sum(t in odd for t in texts) > len(texts):
-            row = next(r for r, t in enumerate(texts) if number[t] is None)
-            message = f"{texts[row]!r} is no number, among values such as {odd[0]}; mend it or drop the row"
-            raise BadData(message, place=place.at(row))
-    if big or None in number.values():
+        _refuse_words(texts, number, place)
+    if codes or None in number.values():
         return as_text
     spelt: dict[Any, str] = {}
     for text in texts if len({*number.values()}) < len(kinds) and floats != "values" else ():
@@ -348,6 +352,21 @@ def of_file(cells: Sequence[str], place: Place, floats: Floats = "either") -> np
                 place=place.at(texts.index(text)),
             )
     return np.array([number[t] for t in texts])
+
+
+def _refuse_words(texts: Sequence[str], number: Mapping[str, Any], place: Place) -> None:
+    """Raise BadData for text among values, and for text among numbers that says that there is no label."""
+    words = {t for t, v in number.items() if v is None}
+    row = next(r for r, t in enumerate(texts) if t in words)
+    odd = [t for t, v in number.items() if isinstance(v, float) and v % 1]
+    if 2 * sum(t in odd for t in texts) > len(texts):
+        message = f"{texts[row]!r} is no number, among values such as {odd[0]}; mend it or drop the row"
+        raise BadData(message, place=place.at(row))
+    rest = [t for t in number if t not in words]
+    if rest and all(t.lower() in MISSING for t in words):
+        count = sum(t in words for t in texts)
+        message = f"{texts[row]!r} among numbers such as {rest[0]} says that there is no label (in {count} rows in all)"
+        raise BadData(f"{message}; fill it in or drop the row", place=place.at(row))
 
 
 def _number(text: str, is_integer: bool) -> Any:

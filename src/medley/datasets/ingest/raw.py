@@ -6,7 +6,6 @@ Inputs of such data sets are read when they are used, targets at once.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -192,7 +191,7 @@ def column(items: Any, target: str | int, place: Place) -> Any:
     """
     items = loaded(items, place) if isinstance(items, DataLoader) else items
     if is_frame(items) or (is_hugging_face(items) and not is_transformed(items)):
-        return cells(items, columns_of(items, str(place))[str(target)])
+        return cells(items, columns_of(items, str(place))[str(target)], place)
 
     def read(i: int) -> Any:
         v = read_item(items, i, place)[target]
@@ -225,7 +224,7 @@ def as_key(items: Any, key: str) -> np.ndarray:
 def _places(item: Any, place: Place, aside: str | None) -> tuple[list[Path], list[str] | None, str | int]:
     """The places of inputs in an item, the inputs' names, and the place of the target."""
     if isinstance(item, Mapping):
-        target = target_of(item, replace(place, part="an item"))
+        target = target_of(item, place.at(0))
         inputs = [name for name in item if name not in (target, aside)]
         refuse_client(inputs, place)
         if target is not None and inputs:
@@ -259,7 +258,7 @@ def _of_frame(value: Any, place: Place, aside: str | None, features: Sequence[st
     refuse_index(inputs, place, DROP)
     refuse_client(inputs, place)
     X = inputs_of(value, features or inputs, place)
-    return X, RawTargets.of(cells(value, names[target]), place.at(column=target))
+    return X, RawTargets.of(cells(value, names[target], place), place.at(column=target))
 
 
 def inputs_of(value: Any, features: Sequence[str], place: Place) -> Tensor:
@@ -268,7 +267,7 @@ def inputs_of(value: Any, features: Sequence[str], place: Place) -> Tensor:
     for name in features:
         if name not in columns:
             raise RecipeError.unknown(name, columns, f"{place}: the table")
-    by_name = {name: cells(value, columns[name]) for name in features}
+    by_name = {name: cells(value, columns[name], place) for name in features}
     if not by_name:
         raise BadData("the table has no columns for the inputs; add some", place=place)
     if not all(map(len, by_name.values())):

@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 
 from ...contract import BadData, Place, RecipeError
-from ...rows.numbers import SEPARATED, is_number, no_number, numbers
+from ...rows.numbers import FLAGS, SEPARATED, is_number, no_number, numbers
 
 log = logging.getLogger("medley")
 
 BLOCK = 128
 """Lines whose cells are converted together; of more, Python's collector of garbage takes longer than the reading."""
-
-FLAGS = {"True": 1.0, "False": 0.0, "TRUE": 1.0, "FALSE": 0.0, "true": 1.0, "false": 0.0}
-"""Booleans as pandas, spreadsheets and JSON write them."""
 
 
 class Lines:
@@ -44,7 +41,8 @@ class Lines:
             self.start = 1
         else:
             stream.seek(start)
-        self.reader = csvfile.reader(stream, delimiter=self.delimiter, strict=True)
+        spaced = self.delimiter == " "  # else spaces before a quote do not count, as those around text
+        self.reader = csvfile.reader(stream, delimiter=self.delimiter, strict=True, skipinitialspace=not spaced)
         first = self._block(1)
         while first == [[]]:
             first = self._block(1)
@@ -174,6 +172,12 @@ def names_of_columns(first: Sequence[str], header: bool | None, delimiter: str, 
         raise BadData(f"{call}: the file is empty; its first line should name the columns")
     if first[0].startswith("#") and len(first) == 1:
         raise BadData(f"{call}: the first line, {first[0]!r:.60}, names no columns; remove the lines above their names")
+    if 2 * sum(not cell.strip() for cell in first) > len(first):
+        text = next((cell for cell in first if cell.strip()), "")
+        raise BadData(
+            f"{call}: the first line, {text!r:.60}, does not name its {len(first)} columns; remove the lines above "
+            "their names"
+        )
     if len(first) == 1 and (other := next((c for c in ";\t|," if c in first[0] and c != delimiter), None)):
         raise RecipeError(f"{call}: the header is one column, {first[0]!r}; pass delimiter={other!r}", "delimiter")
     counted = [str(j) for j in range(len(first))]
@@ -207,8 +211,21 @@ def reencode(file: Path) -> str:
         content.decode(code)
     except UnicodeDecodeError:
         code = "latin-1"
+    lines = [(k, line) for k, line in enumerate(content.split(b"\n"), 1) if not line.isascii()]
+    right = [k for k, line in lines if _is_utf8(line)]
+    if right and len(right) < len(lines) and code[:3] != "utf":
+        wrong = next(k for k, line in lines if not _is_utf8(line))
+        return f"Line {right[0]} is in UTF-8 and line {wrong} is not: convert the files before you join them."
     how = f"encoding={code!r}, {SEPARATED}" + (", skiprows=1" if b"sep=" in start.replace(b"\0", b"") else "")
     return f"Save it so, or read it by datasets.frame(pandas.read_csv(path, {how}), target=...)."
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 PACKED = {
@@ -228,13 +245,23 @@ MAGIC = {b"PK": b"PK\x03\x04", b"BZ": b"BZh", b"PA": b"PAR1"}
 def refuse_packed(file: Path, call: str) -> None:
     """Raise BadData, naming the call, for a file that does not begin like a text."""
     with file.open("rb") as stream:
-        start = stream.read(1000)
-        first = start[:4]
-    if b"\0" in start and first[:2] not in (*PACKED, b"\xff\xfe", b"\xfe\xff"):
-        raise BadData(f"{call}: {file} is no CSV file in UTF-8 (it has NUL bytes). {reencode(file)}")
-    clause = PACKED.get(first[:2])
-    if clause and first.startswith(MAGIC.get(first[:2], first[:2])):
-        raise BadData(f"{call}: {file} {clause}")
+        first = stream.read(4)
+        clause = PACKED.get(first[:2])
+        if clause and first.startswith(MAGIC.get(first[:2], first[:2])):
+            raise BadData(f"{call}: {file} {clause}")
+        if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            return
+        if b"\0" in first:
+            raise BadData(f"{call}: {file} is no CSV file in UTF-8 (it has NUL bytes). {reencode(file)}")
+        line = 1
+        while block := stream.read(1 << 20):
+            if (at := block.find(b"\0")) >= 0:
+                line += block.count(b"\n", 0, at)
+                raise BadData(
+                    f"{call}: line {line} of the file has a NUL byte, which no text has; "
+                    "remove such bytes, for example by tr -d '\\000' < FILE > OTHER"
+                )
+            line += block.count(b"\n")
 
 
 def check_delimiter(delimiter: str, call: str) -> None:

@@ -187,7 +187,9 @@ class Roles:
     def of_frame(self, table: Any, names: Mapping[str, Any], name: str, regression: bool | None) -> Dataset:
         """As `dataset`, of these columns of a frame."""
         inputs = self.inputs([*names])
-        return self.dataset({k: cells(table, names[k]) for k in (*self.named, *inputs)}, inputs, name, regression)
+        return self.dataset(
+            {k: cells(table, names[k], Place(self.call)) for k in (*self.named, *inputs)}, inputs, name, regression
+        )
 
     def of_texts(
         self, texts: Mapping[str, Sequence[str]], X: Any, inputs: Sequence[str], name: str, regression: bool | None
