@@ -12,7 +12,7 @@ import torch
 
 from ...contract import BadData, RecipeError
 from ...numerics.scaling import Scaling
-from ...rows.numbers import is_number
+from ...rows.numbers import FLAGS, is_number
 
 
 def preparation(source: Any, call: str) -> Scaling:
@@ -51,7 +51,15 @@ def refuse_special(scaling: Scaling, special: Sequence[str], call: str) -> None:
         )
 
 
-def cells_of(texts: Sequence[str]) -> np.ndarray:
-    """A text file's column: empty cells are missing, and a column of numbers is numbers."""
-    numeric = all(is_number(v) for v in texts if v)
-    return np.array([(float(v) if numeric else v) if v else None for v in texts], dtype=object)
+def cells_of(texts: Sequence[str], levels: Sequence[str] | None) -> np.ndarray:
+    """A text file's column: empty cells are missing. It is text if one cell is among the categories ``levels``, such as
+    "01", or else True and False, or numbers, if all cells are.
+    """
+    kinds = {*texts} - {""}
+    cells: dict[str, Any] = {text: text for text in kinds}
+    if kinds.isdisjoint(levels or ()):
+        if kinds <= FLAGS.keys():
+            cells = {text: bool(FLAGS[text]) for text in kinds}
+        elif all(map(is_number, kinds)):
+            cells = {text: float(text) for text in kinds}
+    return np.array([cells.get(text) for text in texts], object)

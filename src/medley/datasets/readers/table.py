@@ -197,7 +197,8 @@ class Roles:
         """As `dataset`, of a text file's columns."""
         place = Place(self.call)
         floats: Floats = "values" if regression else "either" if regression is None else "labels"
-        columns: dict[str, Any] = {k: cells_of(v) for k, v in texts.items() if k not in self.named}
+        coding = () if self.scaling is None or self.scaling.coding is None else self.scaling.coding.columns
+        columns: dict[str, Any] = {c.name: cells_of(texts[c.name], c.levels) for c in coding}
         columns[self.target] = of_file(texts[self.target], place.at(column=self.target), floats)
         columns |= {k: names_in(key_column(texts[k], place.at(column=k)).tolist()) for k in self.keys}
         return self.dataset(columns, inputs, name, regression, X)
