@@ -5,7 +5,8 @@ Side: both. Types and their checks: nothing here reads rows from a file or sends
 
 from .algorithm import Algorithm, MessageTypes, on_client
 from .annotation import ValueType, in_words, kinds
-from .calls import called_with, checked
+from .arguments import called_with
+from .calls import checked
 from .client import Client, Descent, Engine, LocalUpdate, M, Nothing
 from .cohort import BoundedSum, Cohort, OnLate, Replies
 from .errors import (

@@ -24,7 +24,7 @@ from ..contract import (
     State,
     TooFewReplies,
 )
-from ..contract.calls import method_with
+from ..contract.arguments import method_with
 from ..contract.errors import named
 from ..contract.place import naming
 from ..contract.surroundings import set_aside
