@@ -68,7 +68,7 @@ soak: .venv/.ready
 # Hugging Face's data sets and models with adapters, TensorBoard, a notebook, and statsmodels and lifelines for real, in an environment of their own: no other test wants them.
 test-extras: .venv-extras/.ready
 	.venv-extras/bin/pytest $(SLOWEST) -m "" tests/datasets/test_frames.py tests/models/test_hugging_face.py \
-	  tests/models/test_export.py \
+	  tests/models/test_export.py tests/models/test_loops.py \
 	  tests/test_sinks.py tests/test_logs.py tests/test_notebook.py tests/report/test_report_files.py \
 	  tests/statistics/test_public.py tests/statistics/test_meta.py tests/benchmarks/test_studies.py
 

@@ -6,6 +6,7 @@ from . import devices as devices
 from . import distributions as distributions
 from . import engines as engines
 from . import logs as logs
+from . import loops as loops
 from . import metrics as metrics
 from . import models as models
 from . import participation as participation

@@ -31,6 +31,7 @@ CALL = {"kind": "subprocess:getoutput", "cmd": "true"}
         ("problem.kind", {"problem": {"kind": CALL["kind"]}}),
         ("problem.model", {"problem": {"kind": "Network", "model": CALL["kind"]}}),
         ("problem.loss", {"problem": {"kind": "Network", "model": "mlp", "loss": CALL["kind"]}}),
+        ("problem.train", {"problem": {"kind": "Network", "model": "mlp", "train": CALL["kind"]}}),
         ("problem.transform", {"problem": {"kind": "Network", "model": "mlp", "transform": CALL["kind"]}}),
         ("data.name", {"data": {"name": CALL["kind"], "cmd": "true"}}),
         ("partition.kind", {"partition": CALL}),

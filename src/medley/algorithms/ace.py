@@ -71,6 +71,7 @@ class ACE(Algorithm[Server]):
 
     needs = frozenset({Need.REPLIES})
     waits_as: ClassVar[str] = "FedAvg if everybody takes part"
+    any_loop = True
 
     def start(self, x: Vec) -> Server:
         """x₀, and no update."""

@@ -68,6 +68,7 @@ class CA2FL(Algorithm[Server]):
 
     needs = frozenset({Need.REPLIES})
     waits_as: ClassVar[str] = "FedAvg if everybody takes part"
+    any_loop = True
 
     def start(self, x: Vec) -> Server:
         """x₀ and an empty cache."""

@@ -64,6 +64,11 @@ class FedAsync(Algorithm[Server]):
     needs = frozenset({Need.REPLIES})
     waits_as: ClassVar[str] = "FedAvg with a proximal term and a server step of alpha"
 
+    @property
+    def any_loop(self) -> bool:  # type: ignore[override]  # of the class for other methods
+        """Without the proximal term, the server reads only where clients end."""
+        return self.rho == 0
+
     def start(self, x: Vec) -> Server:
         """x₀."""
         return Server(x)

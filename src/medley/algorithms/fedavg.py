@@ -44,6 +44,8 @@ class FedAvg(Algorithm[Server]):
 
     server_lr: float = 1.0
 
+    any_loop = True
+
     def start(self, x: Vec) -> Server:
         """x₀."""
         return Server(x)

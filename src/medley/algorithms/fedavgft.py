@@ -54,6 +54,8 @@ class FedAvgFT(Algorithm[Server]):
 
     epochs: Annotated[int, at_least(1)] = 1
 
+    any_loop = True
+
     def start(self, x: Vec) -> Server:
         """x₀."""
         return Server(x)

@@ -55,6 +55,8 @@ class FedAvgM(Algorithm[Server]):
     beta: Annotated[float, at_least(0), below(1)] = 0.9
     server_lr: Annotated[float, positive] = 1.0
 
+    any_loop = True
+
     def start(self, x: Vec) -> Server:
         """x₀ and v = 0."""
         return Server(x, torch.zeros_like(x))

@@ -57,6 +57,8 @@ class FedBN(Algorithm[Server]):
         """Everything except normalisation layers."""
         return "all but norms"
 
+    any_loop = True
+
     def start(self, x: Vec) -> Server:
         """x₀."""
         return Server(x)

@@ -59,6 +59,7 @@ class FedBuff(Algorithm[Server]):
 
     needs = frozenset({Need.REPLIES})
     waits_as: ClassVar[str] = "FedAvg"
+    any_loop = True
 
     def start(self, x: Vec) -> Server:
         """x₀."""

@@ -65,6 +65,8 @@ class FedExP(Algorithm[Server]):
     decay: Annotated[float, above(0), at_most(1)] = 1.0
     rule: Literal["official", "paper"] = "official"
 
+    any_loop = True
+
     def start(self, x: Vec) -> Server:
         """x₀."""
         return Server(x, x)

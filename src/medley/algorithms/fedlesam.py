@@ -69,6 +69,8 @@ class FedLESAM(Algorithm[Server, Memory]):
     rho: Annotated[float, at_least(0)] = 0.05
     server_lr: Annotated[float, positive] = 1.0
 
+    any_loop = True
+
     def start(self, x: Vec) -> Server:
         """x₀."""
         return Server(x)

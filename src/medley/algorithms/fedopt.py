@@ -53,6 +53,8 @@ class FedOpt(Algorithm[Server]):
     beta1: float
     tau: float
 
+    any_loop = True
+
     def start(self, x: Vec) -> Server:
         """x₀, m = 0 and v = τ²."""
         return Server(x, torch.zeros_like(x), torch.full_like(x, self.tau**2))

@@ -60,6 +60,8 @@ class FedPer(Algorithm[Server]):
         """The base layers."""
         return self.shared
 
+    any_loop = True
+
     def start(self, x: Vec) -> Server:
         """x₀."""
         return Server(x)

@@ -47,6 +47,7 @@ class FineTune(Algorithm[Server]):
     """Federated averaging without a memory of past tasks."""
 
     needs = frozenset({Need.STREAM})
+    any_loop = True
 
     def start(self, x: Vec) -> Server:
         """x₀."""

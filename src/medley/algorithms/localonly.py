@@ -59,6 +59,7 @@ class LocalOnly(Algorithm[Server, Memory]):
     """Training without collaboration; the server's model stays x₀."""
 
     needs = frozenset({Need.REPLIES})
+    any_loop = True
 
     def start(self, x: Vec) -> Server:
         """x₀."""

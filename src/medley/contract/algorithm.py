@@ -150,6 +150,10 @@ class Algorithm(Checked, Explained, ABC, Generic[S, M]):
     Set ``fixed_scale`` to False if your method itself chooses the scale of what it sends. Otherwise a run with secure
     sums refuses a reply that fixed-point numbers would round to nothing. Default True.
 
+    Set ``any_loop`` to True if clients send only where their training ends, and the method does not change their
+    gradients, loss or optimizer. Clients may then train by a loop of the user's own, `Network(train=function)`. Default
+    False: such a run is refused before round 1.
+
     ``instead`` maps needs of this method to the variant that works without them; error messages then suggest it.
     Default: none.
 
@@ -163,6 +167,7 @@ class Algorithm(Checked, Explained, ABC, Generic[S, M]):
     every_round: ClassVar[bool] = False
     sums_as: ClassVar[str] = ""
     fixed_scale: ClassVar[bool] = True
+    any_loop: ClassVar[bool] = False
     instead: ClassVar[Mapping[str, str]] = {}
     memory: ClassVar[type] = Nothing
     message_types: ClassVar[dict[str, MessageTypes]] = {}

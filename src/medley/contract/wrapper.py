@@ -57,7 +57,7 @@ class Wrapper(Algorithm[S]):
                 need="sums",
             )
         # The class has its own; clients run the wrapped method.
-        for name in ("memory", "message_types", "waits_as", "every_round"):
+        for name in ("memory", "message_types", "waits_as", "every_round", "any_loop"):
             object.__setattr__(self, name, getattr(self.method, name))
 
     def __getattr__(self, name: str) -> Any:

@@ -11,6 +11,7 @@ from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem
 from ..problems.network.shared import SharedNetwork
 from .fused.engine import fused
+from .own_loop import OwnLoop
 from .personal import PersonalDescent
 from .seq import Seq
 from .stacked import Stacked, stacked
@@ -28,13 +29,23 @@ FEW = 5
 def choose(name: str, problem: Problem, device: str) -> Engine:
     """The engine of this name; "auto" takes the fastest that fits the problem and the device.
 
-    That is `fused`; otherwise `stacked`, for small models and on CUDA; otherwise `seq`. On CUDA convolutions are
-    stacked, because `fused` trains them client by client, and a device waits for the host at each step.
+    A network with a training loop of its own takes `OwnLoop`. Otherwise that is `fused`; otherwise `stacked`, for small
+    models and on CUDA; otherwise `seq`. On CUDA convolutions are stacked, because `fused` trains them client by client,
+    and a device waits for the host at each step.
 
     Raises RecipeError for a name that is not in `NAMES`, or an engine that does not fit the problem.
     """
     if name not in NAMES:
         raise RecipeError.unknown(name, NAMES, "run(engine=...)")
+    network = problem.joint if isinstance(problem, SharedNetwork) else problem
+    train = network.family.train if isinstance(network, NetworkProblem) else None
+    if train is not None:
+        if name != "auto":
+            raise RecipeError(
+                f"run(engine={name!r}): clients train by Network(train=...), a loop of their own; leave engine= out",
+                "engine",
+            )
+        return PersonalDescent(OwnLoop(train)) if isinstance(problem, SharedNetwork) else OwnLoop(train)
     if isinstance(problem, SharedNetwork):
         if name == "stacked":
             raise RecipeError("run(engine='stacked'): clients have their own parameters; leave engine= out", "engine")

@@ -10,6 +10,7 @@ import torch
 from ..contract import Client, Descent, Engine, LocalUpdate, MedleyError, Vec
 from ..problems.network.shared import PartObjective, of_part
 from .minibatches import simulated_time
+from .own_loop import OwnLoop, refuse_steps
 from .seq import Seq
 
 
@@ -30,6 +31,8 @@ class PersonalDescent:
         """See `medley.contract.client.Client.descend`; the problem's personal parameters change, too."""
         view = me.problem
         how = how._replace(first=False)
+        if isinstance(self.inner, OwnLoop):
+            refuse_steps(how)
         assert isinstance(view, PartObjective)
         part = view.problem.part
         d = view.problem.d

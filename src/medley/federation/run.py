@@ -23,6 +23,7 @@ from ..contract.place import naming
 from ..contract.surroundings import set_aside
 from ..contract.tuned import split
 from ..privacy.private import private_part
+from ..problems import Network
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..runtime import streams, turns
@@ -117,6 +118,8 @@ class PreparedRun:
         algorithm = requested.suited(problem.gives)
         gives = problem.gives | scenario.gives | o.policy.gives
         refuse(algorithm, gives | {Need.SHARES if o.secure else Need.REPLIES})
+        if isinstance(scenario.problem, Network) and scenario.problem.train is not None:
+            refuse_own_steps(algorithm)
         if o.secure is not None:
             if scenario.membership is not None:
                 raise RecipeError(
@@ -188,7 +191,7 @@ class PreparedRun:
         engine, lr = self.engine, self.lr  # not self: Ray serialises the function, but cannot serialise the transport
         client = lambda i, t: draw.client(i, t, engine, lr)
         memories = Memories(Spill(tree.dataclasses_in(self.algorithm.memory), device=o.device_name))
-        keeps = self.fed.scenario.pace.optimizer_state == "kept"
+        keeps = self.fed.scenario.keeps_optimizers
         about = o.seed, o.encoding, memories, o.device_name
         return ClientHost(self.algorithm, draw.problem, client, *about, stack_size, keeps, self.fed.client_names)
 
@@ -344,3 +347,15 @@ def refuse(algorithm: Algorithm[Any, Any], gives: frozenset[Need]) -> None:
         if need is Need.REPLIES and algorithm.sums_as:
             other = f"; or use {algorithm.sums_as}, whose server needs only sums"
         raise Unsupported(f"{algorithm.name} needs {need.description}{other}", method=algorithm.name, need=need)
+
+
+def refuse_own_steps(algorithm: Algorithm[Any, Any]) -> None:
+    """Raise Unsupported for a method that reads more of its clients' training than where it ends."""
+    if not algorithm.any_loop:
+        raise Unsupported(
+            f"{algorithm.name} takes steps of its own at the clients, and Network(train=...) trains them by a loop of "
+            "yours; leave train= out, or use a method that reads only where clients end, such as FedAvg, FedAvgM, "
+            "FedAdam, FedExP, FedBuff or FedPer. A method of your own says so by any_loop = True",
+            method=algorithm.name,
+            need="loop",
+        )

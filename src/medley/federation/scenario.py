@@ -14,6 +14,7 @@ from ..devices import Devices
 from ..distributions import is_number
 from ..participation import Everyone, Fixed, Participation, draw_cohort, rule_of, sampling_of
 from ..problems import Network
+from ..problems.network.spec import keeps_state
 from ..scenarios import Attack, Members, Membership, Pace
 from ..storage.as_json import without_addresses
 from ..tasks import Stream, Tasks
@@ -149,6 +150,12 @@ class Scenario:
             Need.SAMPLING: sampling_of(self.participation, 2) is not None,
         }
         return frozenset(need for need, is_met in conditions.items() if is_met)
+
+    @property
+    def keeps_optimizers(self) -> bool:
+        """Whether each client's optimizer, or its training loop, keeps a state between rounds."""
+        loop = self.problem.train if isinstance(self.problem, Network) else None
+        return self.pace.optimizer_state == "kept" or keeps_state(loop)
 
     def check(self, clients: int) -> None:
         """Raise RecipeError unless lists in pace and devices have an entry for each of ``clients`` clients."""

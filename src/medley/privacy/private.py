@@ -147,6 +147,7 @@ class Private(Wrapper[PrivateServer]):
                 "by",
             )
         if self.unit != "client":
+            object.__setattr__(self, "any_loop", False)  # the noise is in Medley's own steps
             self._check_rows()
             one_by_one = {name: types._replace(vectorized=False) for name, types in self.method.message_types.items()}
             object.__setattr__(self, "message_types", one_by_one)

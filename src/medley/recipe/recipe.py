@@ -303,7 +303,7 @@ class Recipe:
     def _problem(self) -> Parts:
         """The parts of [problem], with checked keys."""
         table = {
-            k: self._build.function(f"problem.{k}", v) if k in ("loss", "transform") else v
+            k: self._build.function(f"problem.{k}", v) if k in ("loss", "train", "transform") else v
             for k, v in self._table("problem").items()
         }
         family = self._build.pick("problem.kind", table.pop("kind", None), KINDS["problem"])

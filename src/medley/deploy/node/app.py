@@ -402,7 +402,7 @@ class ClientSide:
             return me
 
         about = algorithm.suited(problem.gives), problem, client, r.seed, options.get("codec") or Plain()
-        keeps = rows.clients.scenario.pace.optimizer_state == "kept"
+        keeps = rows.clients.scenario.keeps_optimizers
         host = ClientHost(*about, device=device, keeps_optimizers=keeps)
         if host.remembers:
             serve.guard(self._memories(context) / request.run / str(_id(context)), r)

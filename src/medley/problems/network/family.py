@@ -28,7 +28,7 @@ from .names import BODY, patterns, trainable, without_last
 from .own_loss import DRAWS, called, check_loss, check_mean, check_pairs, refuse_class_numbers, refuse_other, unsuited
 from .problem import TRIED, NetworkProblem, counted, is_binary
 from .shared import SharedNetwork
-from .spec import NetworkSpec
+from .spec import NetworkSpec, keeps_state
 
 log = logging.getLogger("medley")
 
@@ -113,6 +113,9 @@ class Network(NetworkSpec):
         base: the name of the module's frozen part, such as the name of the weights it was read from. Folders of runs
             then refer to it by this name and a digest, and hold only the trained part; `Result.load` needs ``module=``.
             Default None: folders hold the frozen part, except for peft models, whose configuration names their base.
+        train: a training loop of your own, a function (module, rows, pace, seed) that trains the module in place on one
+            client's rows; the client sends how far the parameters moved. See the page "Bring your own loop". Methods
+            that change clients' gradients refuse it before round 1. Default None: Medley's own steps.
 
     Frozen parameters of 16 bits or of integers keep their dtype if all trained parameters are float32; clients, workers
     and results share one copy of them. If the module returns an object, as Hugging Face's models do, its ``logits`` are
@@ -162,6 +165,7 @@ class Network(NetworkSpec):
         object.__setattr__(self, "ignore_index", int(label))
         if self.transform is not None and not callable(self.transform):
             raise RecipeError(f"Network(transform={self.transform!r}): give a function (rows, generator)", "transform")
+        self._check_train()
         if self.shared is not None:
             shared: object = self.shared
             if not isinstance(shared, Collection) or not shared or not all(isinstance(name, str) for name in shared):
@@ -171,6 +175,30 @@ class Network(NetworkSpec):
         if self.base is not None and not isinstance(self.base, str):
             raise RecipeError(f"Network(base={self.base!r}): give the name of the frozen part, a text", "base")
         self._check_start()
+
+    def _check_train(self) -> None:
+        """Raise RecipeError for a training loop that cannot be called with a module, rows, a pace and a seed."""
+        if self.train is None:
+            return
+        if not callable(self.train) or isinstance(self.train, nn.Module | type):
+            raise RecipeError(
+                f"Network(train={self.train!r}): give a function (module, rows, pace, seed) that trains the module in "
+                "place",
+                "train",
+            )
+        try:
+            more = {"state": {}} if keeps_state(self.train) else {}
+            inspect.signature(self.train).bind(self.module, None, None, 0, **more)
+        except TypeError as e:
+            raise RecipeError(
+                f"Network(train=...): the function is called with (module, rows, pace, seed): {e}", "train"
+            ) from None
+        if self.transform is not None:
+            raise RecipeError(
+                "Network(transform=..., train=...): a loop of your own makes its batches; transform them there, and "
+                "leave transform= out",
+                "transform",
+            )
 
     def _check_start(self) -> None:
         """Raise RecipeError for an unknown start, and for none if a draw would replace weights of a run or of peft."""
@@ -384,6 +412,7 @@ class Network(NetworkSpec):
         rest = [*rest, self.shared] if self.shared is not None else rest
         base = frozen(self.module) if start == "draw" else None  # it is not drawn
         rest = [*rest, base] if base else rest
+        rest = [*rest, {"train": self.train}] if self.train is not None else rest
         return [module, self.loss, start, *rest]
 
     def settings(self) -> dict[str, Any]:
@@ -396,6 +425,7 @@ class Network(NetworkSpec):
             **({} if self.class_weights is None else {"class weights": list(self.class_weights)}),
             **({} if self.transform is None else {"transform": getattr(self.transform, "__name__", "own")}),
             **({} if self.shared is None else {"shared": self.shared}),
+            **({} if self.train is None else {"train": getattr(self.train, "__name__", "own")}),
             **({} if self.ignore_index == -100 else {"ignore_index": self.ignore_index}),
         }
 

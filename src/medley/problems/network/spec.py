@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +22,19 @@ Transform = Callable[[Any, torch.Generator], Any]
 Rows are a tensor [b, ...], or with several inputs a dict or a tuple of such tensors.
 """
 
+Train = Callable[..., object]
+"""(module, rows, pace, seed) trains the module in place on one client's rows, by whatever means, and returns None.
+
+``rows`` are a `medley.engines.own_loop.LoopRows`, ``pace`` a `medley.contract.pace.Pace`, and ``seed`` an int that
+differs by client and round. A function with a further parameter ``state`` gets a dict that stays with its client, for
+an optimizer's state.
+"""
+
+
+def keeps_state(train: Train | None) -> bool:
+    """Whether a training loop keeps a state for each client: whether it has the parameter ``state``."""
+    return train is not None and "state" in inspect.signature(train).parameters
+
 
 @dataclass(frozen=True, eq=False)
 class NetworkSpec(Settings):
@@ -34,3 +48,4 @@ class NetworkSpec(Settings):
     transform: Transform | None = None
     shared: Patterns | None = None
     base: str | None = None
+    train: Train | None = None
