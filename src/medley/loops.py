@@ -1,5 +1,7 @@
 """Ready training loops for `Network(module, train=...)`, and how a loop keeps an optimizer's state.
 
+Side: the client's, where the loop trains on its rows.
+
 >>> import medley as md
 >>> import torch
 >>> def loop(module, rows, pace, seed):

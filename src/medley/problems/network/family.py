@@ -187,7 +187,7 @@ class Network(NetworkSpec):
                 "train",
             )
         try:
-            more = {"state": {}} if keeps_state(self.train) else {}
+            more: dict[str, Any] = {"state": {}} if keeps_state(self.train) else {}
             inspect.signature(self.train).bind(self.module, None, None, 0, **more)
         except TypeError as e:
             raise RecipeError(
