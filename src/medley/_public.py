@@ -33,6 +33,7 @@ from .algorithms.done import DONE as DONE
 from .algorithms.ecado import ECADO as ECADO
 from .algorithms.erring import ERring as ERring
 from .algorithms.ewc import EWC as EWC
+from .algorithms.fed3r import Fed3R as Fed3R
 from .algorithms.fedadamw import FedAdamW as FedAdamW
 from .algorithms.fedadmm import FedADMM as FedADMM
 from .algorithms.fedagem import FedAGEM as FedAGEM

@@ -84,7 +84,7 @@ def methods() -> dict[str, Any]:
             md.FedSMOO(),
             md.FedSpeed(),
         ),
-        *(md.EWC(), md.FedAdagrad(), md.FedAdam(), md.FedAsync(), md.FedAvg(), md.FedAvgM(), md.FedBuff()),
+        *(md.EWC(), md.Fed3R(), md.FedAdagrad(), md.FedAdam(), md.FedAsync(), md.FedAvg(), md.FedAvgM(), md.FedBuff()),
         *(md.FedDecorr(), md.FedDyn(), md.FedNorton(), md.FedNorton(flows="client"), md.FedExP(), md.FedNL()),
         *(md.FedNL(k=8, compress="topk", init="zero"), md.FedNL(mode="pp", k=2), md.FedNL(speculative=True, k=2)),
         *(md.FedNova(), md.FedProx(), md.FedRS(), md.FedTrack(), md.FedYogi(), md.FineTune(), md.GIANT()),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+import medley as md
 from medley.contract.errors import BadData, RecipeError
 from medley.problems import LeastSquares, Logistic, Softmax
 from medley.problems.linear import Linear, LinearObjective
@@ -23,11 +24,12 @@ def draw(seed: int = 0) -> tuple[Tensor, torch.Generator]:
     return torch.randn(n, features, generator=g, dtype=F64), g
 
 
-def objective(family: Linear, seed: int = 0) -> LinearObjective:
+def objective(family: Linear, seed: int = 0, targets: int = 1) -> LinearObjective:
     X, g = draw(seed)
     classes = C if isinstance(family, Softmax) else 2
     labels = torch.randint(classes, (n,), generator=g)
-    y = torch.randn(n, generator=g, dtype=F64) if isinstance(family, LeastSquares) else labels
+    shape = (n, targets) if targets > 1 else (n,)
+    y = torch.randn(*shape, generator=g, dtype=F64) if isinstance(family, LeastSquares) else labels
     problem = family.ready(X, y, classes, None, "cpu")
     return problem.bind(problem.inputs(X), family.targets(y, classes))
 
@@ -43,6 +45,9 @@ def by_autograd(f: LinearObjective, x: Tensor, rows: Any = None) -> Tensor:
     if isinstance(family, Softmax):
         W = x.reshape(C, -1)
         loss, weights = F.cross_entropy(X @ W.T, y), W
+    elif y.ndim == 2:
+        weights = x.reshape(y.shape[1], -1)
+        loss = (X @ weights.T - y).square().sum(1).mean() / 2
     else:
         z, W = X @ x, x.reshape(1, -1)
         logistic = isinstance(family, Logistic)
@@ -59,8 +64,9 @@ cases = pytest.mark.parametrize(
         for kind in (Logistic, LeastSquares, Softmax)
         for mu in (0.0, 0.3)
         for intercept in (False, True)
-    ],
-    ids=lambda f: f"{type(f.problem.family).__name__}-{f.problem.family.mu}-{f.problem.family.intercept}",
+    ]
+    + [objective(LeastSquares(0.3, intercept), targets=2) for intercept in (False, True)],
+    ids=lambda f: f"{type(f.problem.family).__name__}-{f.problem.family.mu}-{f.problem.family.intercept}-{f.y.ndim}",
 )
 some = pytest.mark.parametrize("rows", [None, slice(2, 7), torch.tensor([8, 0, 0, 3])], ids=["all", "slice", "index"])
 
@@ -285,6 +291,24 @@ def test_bad_labels_name_their_row():
         Softmax().targets(torch.tensor([0.5, 1.0]), 2)
     with pytest.raises(RecipeError, match="how many classes"):
         Softmax().ready(torch.zeros(2, 2), torch.zeros(2), None, None, "cpu")
+
+
+def test_several_targets_are_one_model_on_every_engine():
+    """Newton's step is the ridge regression of each target, and FedAvg's rounds are those of three models apart."""
+    X, g = draw()
+    Y = torch.randn(n, 3, generator=g, dtype=F64)
+    clients = [(X[k::6], Y[k::6]) for k in range(6)]
+    fed = md.Federation(LeastSquares(0.1), clients=clients)
+    ridge = torch.linalg.solve(X.T @ X / n + 0.1 * torch.eye(features), X.T @ Y / n).T.reshape(-1)
+    assert torch.allclose(md.run(md.Newton(), fed, rounds=2, progress=False).x, ridge, rtol=1e-11)
+    apart = [md.Federation(LeastSquares(0.1), clients=[(a, b[:, k]) for a, b in clients]) for k in range(3)]
+    ones = torch.cat([md.run(md.FedAvg(), f, rounds=3, progress=False).x for f in apart])
+    for engine in ("seq", "stacked", "fused"):
+        run = md.run(md.FedAvg(), fed, rounds=3, engine=engine, progress=False)
+        assert torch.allclose(run.x, ones, rtol=1e-12)
+    assert run.predict(X.numpy()).shape == (n, 3)
+    with pytest.raises(BadData, match=r"needs y as \[rows\], but this y is \[9, 3\]; it is one-hot"):
+        LeastSquares().ready(X, F.one_hot(torch.arange(n) % 3, 3), None, None, "cpu")
 
 
 def test_targets_in_a_column_are_refused_since_they_would_broadcast():

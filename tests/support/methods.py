@@ -23,6 +23,8 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.AFedPD(),
     md.APFL(adaptive=True),
     md.Ditto(),
+    md.Fed3R(),
+    md.Fed3R(penalty=0.01, normalise=True),
     md.FedAdagrad(),
     md.FedAdam(),
     md.FedADMM(),

@@ -44,7 +44,7 @@ from .numbers import integer, real, take
 from .pace import OptimizerFactory, OptimizerState, Pace
 from .personal import OwnState, PartlyShared, Patterns, PersonalModel, PersonalModels
 from .place import Place
-from .problem import Batch, Family, LocalLoss, Objective, Problem, State
+from .problem import Batch, Family, LocalLoss, Objective, Problem, Readout, State
 from .public import public
 from .sampling import LocalSampling, Sampling
 from .settings import (
@@ -71,8 +71,8 @@ __all__ = [
     "Lies", "Line", "LocalLoss", "LocalSampling", "LocalUpdate", "Losses", "M", "MedleyError", "Message",
     "MessageTypes", "Mode", "Model", "ModelAndPull", "ModelAndRate", "Need", "Nothing", "Num", "Objective", "OnLate",
     "OptimizerFactory", "OptimizerState", "OwnState", "Pace", "Packed", "PartlyShared", "Patterns", "PersonalModel",
-    "PersonalModels", "Place", "Problem", "Recall", "RecipeError", "Replay", "ReplayPolicy", "Replies", "Rows",
-    "Sampling", "Settings", "SmoothGradient", "Stalled", "State", "Step", "StepAndVariate", "Task", "TaskView",
+    "PersonalModels", "Place", "Problem", "Readout", "Recall", "RecipeError", "Replay", "ReplayPolicy", "Replies",
+    "Rows", "Sampling", "Settings", "SmoothGradient", "Stalled", "State", "Step", "StepAndVariate", "Task", "TaskView",
     "TaughtModel", "TimedStep", "TooFewReplies", "Tuned", "Unsupported", "ValueType", "Vec", "Weights", "WireError",
     "Wrapper", "WrapperServer", "above", "at_least", "at_most", "below", "called_with", "check_flag", "check_flags",
     "checked", "column", "describe", "entries", "in_range", "in_words", "integer", "is_finite", "kinds", "losses_along",

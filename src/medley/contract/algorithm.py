@@ -154,6 +154,8 @@ class Algorithm(Checked, Explained, ABC, Generic[S, M]):
     gradients, loss or optimizer. Clients may then train by a loop of the user's own, `Network(train=function)`. Default
     False: such a run is refused before round 1.
 
+    Set ``asks_once`` to True if your method asks each client in one round only. Default False.
+
     ``instead`` maps needs of this method to the variant that works without them; error messages then suggest it.
     Default: none.
 
@@ -168,6 +170,7 @@ class Algorithm(Checked, Explained, ABC, Generic[S, M]):
     sums_as: ClassVar[str] = ""
     fixed_scale: ClassVar[bool] = True
     any_loop: ClassVar[bool] = False
+    asks_once: ClassVar[bool] = False
     instead: ClassVar[Mapping[str, str]] = {}
     memory: ClassVar[type] = Nothing
     message_types: ClassVar[dict[str, MessageTypes]] = {}

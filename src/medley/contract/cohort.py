@@ -10,7 +10,7 @@ import torch
 from ..runtime.streams import Secret
 from .client import Client
 from .message import Message, Packed
-from .problem import State
+from .problem import Readout, State
 from .sampling import LocalSampling, Sampling
 from .task import Task
 
@@ -123,6 +123,10 @@ class Cohort(Protocol):
     @property
     def buffers(self) -> State | None:
         """The model's current buffers, which are not part of x; None if there are none."""
+
+    @property
+    def readout(self) -> Readout | None:
+        """Where x has the last linear layer; None unless that layer is in x."""
 
     def __len__(self) -> int: ...
 

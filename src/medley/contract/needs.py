@@ -26,6 +26,7 @@ class Need(StrEnum):
     FEATURES = "features", "a network whose last layer is linear and reads a vector for each row, or a linear model"
     BODY = "body", "a network with layers below its last one, since the means of what that layer reads are sent"
     CLASSES = "classes", "labels in classes, one for each row"
+    TARGETS = "targets", "classes or values, fitted row by row: a linear model, or a Network on cross_entropy or mse"
     ROWS = (
         "rows",
         "a loss that is the mean of its rows' losses; this one couples rows, as Cox's, losses of pairs and contrastive "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -47,6 +47,18 @@ class Batch(Protocol):
 
 State = tuple[Float[Tensor, " f"], Int[Tensor, " i"]]
 """A model's buffers: all floating-point ones in one vector [f], all integer ones in another [i]."""
+
+
+class Readout(NamedTuple):
+    """Where x has the last linear layer: the first of its weights [c, f], and of its biases [c], None without them.
+
+    ``ones`` tells that the last of its f inputs is always 1, so that its weights are intercepts.
+    """
+
+    weight: int
+    bias: int | None = None
+    ones: bool = False
+
 
 LocalLoss = Callable[[Batch], Tensor]
 """A method's own local loss, a 0-d tensor. It replaces the problem's loss; the regulariser stays."""
@@ -168,6 +180,10 @@ class Problem(Protocol):
     d: int
     dtype: torch.dtype
     gives: frozenset[Need]
+
+    @property
+    def readout(self) -> Readout | None:
+        """Where x has the last linear layer; None unless that layer is in x."""
 
     def inputs(self, X: Data) -> Data:
         """Rows in the form that `bind` and `outputs` need: dtype, device, and a column for the intercept."""

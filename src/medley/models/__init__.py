@@ -4,6 +4,7 @@ Side: both: the server draws a network's first weights, clients train it. Only `
 """
 
 from ..contract.public import public
+from .fourier import fourier
 from .generator import generator
 from .resnet import resnet, resnet18, resnet34, resnet50
 from .small import cnn, mlp, softmax
@@ -12,8 +13,8 @@ from .vgg import vgg11
 from .vit import vit
 
 __all__ = [
-    "char_lstm", "cnn", "generator", "gru", "lstm", "mlp", "resnet", "resnet18", "resnet34", "resnet50", "softmax",
-    "text_cnn", "vgg11", "vit",
+    "char_lstm", "cnn", "fourier", "generator", "gru", "lstm", "mlp", "resnet", "resnet18", "resnet34", "resnet50",
+    "softmax", "text_cnn", "vgg11", "vit",
 ]  # fmt: skip
 
 public(__name__)

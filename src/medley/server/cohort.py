@@ -14,6 +14,7 @@ import torch
 
 from ..contract import Lies, LocalSampling, MedleyError, Message, MessageTypes, OnLate, Packed, Sampling, Task, nbytes
 from ..contract.place import name_of
+from ..contract.problem import Readout
 from ..runtime import streams
 from ..runtime.clock import Device
 from ..runtime.forwarded import forwarded
@@ -43,6 +44,7 @@ class LiveCohort:
         observe: a function that is called at the end of each exchange; by default nothing happens
         sampling: the distribution that drew ``ids``; None if privacy accounting knows none
         local: id -> the distribution of the client's batches in this round
+        readout: where x has the last linear layer; None unless that layer is in x
         lies: replaces the replies of Byzantine clients; the server then sums the replies here. None if all are honest
     """
 
@@ -61,6 +63,7 @@ class LiveCohort:
     sampling: Sampling | None = None
     local: Callable[[int], LocalSampling] = lambda i: LocalSampling(1, 1.0, 0)
     lies: Lies | None = None
+    readout: Readout | None = None
     _exchanges: int = 0
     _unread: str | None = None
 

@@ -270,6 +270,7 @@ class Loop:
             view.sampling,
             view.local,
             view.lies,
+            self.clients.problem.readout,
         )
         if self._readmit or not (before is view.p or before.keys() == view.p.keys()):
             cohort = regrouped(self.algorithm, state, (cohort, view), before.keys(), self._readmit, self._events)

@@ -21,6 +21,8 @@ def layers_of(problem: Problem) -> tuple[list[Layer], Slope] | None:
     if isinstance(problem, LinearProblem):
         family = problem.family
         slope: Slope = lambda z, y: family.slope(z, y[:, None])
+        if not problem.scalar:  # several targets; of stacked clients z is [b, o, k]
+            slope = lambda z, y: family.slope(z, y.mT if z.ndim == 3 else y)
         slope = cross_entropy if isinstance(family, Softmax) else slope
         return [Dense(0, problem.features, problem.width, None, True)], slope
     if not isinstance(problem, NetworkProblem) or callable(problem.family.loss) or problem.buffers() is not None:

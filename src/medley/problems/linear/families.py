@@ -50,14 +50,16 @@ class Linear(LinearLoss):
                 f"{type(self).__name__} needs X as [rows, features], but this X is {list(X.shape)}; flatten it first "
                 "(Dataset.flatten())"
             )
-        if y.ndim != 1:
+        several = self.several and y.ndim == 2 and y.shape[1] > 1 and not is_one_hot(y)
+        if y.ndim != 1 and not several:
             model = "Logistic" if isinstance(self, Logistic) and y.shape[-1] == 2 else "Softmax"
             to = "" if model == type(self).__name__ else f", to {model}"
             hot = f"it is one-hot, so give the labels, y.argmax(1){to}"
             column = "flatten it first, y.reshape(-1)" if y.shape[1:].numel() == 1 else "give one target for each row"
             remedy = hot if is_one_hot(y) else column
             raise BadData(f"{type(self).__name__} needs y as [rows], but this y is {list(y.shape)}; {remedy}")
-        return LinearProblem(self, X.shape[1] + self.intercept, self.width(classes), dtype or torch.float64, device)
+        width = y.shape[1] if several else self.width(classes)
+        return LinearProblem(self, X.shape[1] + self.intercept, width, dtype or torch.float64, device)
 
     def width(self, classes: int | None) -> int:
         """The number of outputs of a row."""
@@ -122,9 +124,10 @@ class Logistic(Linear):
 
 @dataclass(frozen=True)
 class LeastSquares(Linear):
-    """Linear regression, l = ½(z − y)²."""
+    """Linear regression, l = ½‖z − y‖². Targets are [rows], or [rows, k] for a model with k outputs."""
 
     classification: ClassVar[bool] = False
+    several: ClassVar[bool] = True
 
     def targets(self, y: Data, classes: int | None) -> Data:
         """Floats as they are, integers as float64. Raises BadData for integers that look like classes."""
@@ -132,8 +135,8 @@ class LeastSquares(Linear):
         return y.to(torch.float64) if not y.is_floating_point() else y
 
     def losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        """½(z − y)²."""
-        return (z - y).square() / 2
+        """½‖z − y‖²."""
+        return (z - y).square().reshape(len(z), -1).sum(1) / 2
 
     def slope(self, z: Tensor, y: Tensor) -> Tensor:
         """z − y."""
@@ -142,6 +145,10 @@ class LeastSquares(Linear):
     def bend(self, z: Tensor, u: Tensor) -> Tensor:
         """u."""
         return u
+
+    def root(self, z: Tensor) -> Float[Tensor, "n k k"]:
+        """I."""
+        return torch.eye(z.shape[1], dtype=z.dtype, device=z.device).expand(len(z), -1, -1)
 
     def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
         """None: there are no classes."""
@@ -180,6 +187,11 @@ class Softmax(Linear):
         p = torch.softmax(z, 1)
         pu = p * u
         return pu - p * pu.sum(1, keepdim=True)
+
+    def root(self, z: Tensor) -> Float[Tensor, "n k k"]:
+        """B = diag(√p) − √p pᵀ, because diag(p) − ppᵀ = BᵀB if Σp = 1."""
+        p = torch.softmax(z, 1)
+        return torch.diag_embed(p.sqrt()) - p.sqrt()[:, :, None] * p[:, None, :]
 
     def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
         """1 for each row in which class y has the largest output, else 0."""

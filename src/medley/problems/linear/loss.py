@@ -14,7 +14,7 @@ from ...contract.settings import Settings
 
 @dataclass(frozen=True)
 class LinearLoss(Settings, ABC):
-    """l(z, y) and the ridge. Outputs z are [n], or [n, C] with a column for each class.
+    """l(z, y) and the ridge. Outputs z are [n], or [n, C] with a column for each class or target.
 
     Attributes:
         mu: μ ≥ 0 of the ridge (μ/2)‖x‖².
@@ -26,7 +26,9 @@ class LinearLoss(Settings, ABC):
     classification: ClassVar[bool] = True
     """Whether labels are classes."""
     scalar: ClassVar[bool] = True
-    """Whether a row has one output, z [n]."""
+    """Whether a row has one output, z [n], unless it has several targets."""
+    several: ClassVar[bool] = False
+    """Whether a row may have several targets, each with an output."""
     steepest: ClassVar[float] = 1.0
     """The largest eigenvalue that ∂²l/∂z² can have."""
 
@@ -41,6 +43,10 @@ class LinearLoss(Settings, ABC):
     @abstractmethod
     def bend(self, z: Tensor, u: Tensor) -> Tensor:
         """(∂²l/∂z²) u of each row, in z's shape."""
+
+    def root(self, z: Tensor) -> Float[Tensor, "n k k"]:
+        """B of each row with BᵀB = ∂²l/∂z², where a row has several outputs z [n, k]."""
+        raise NotImplementedError
 
     @abstractmethod
     def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:

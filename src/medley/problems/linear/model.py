@@ -11,7 +11,7 @@ from .loss import LinearLoss
 
 
 class LinearModel:
-    """z = X x, or z = X Wᵀ with x = W [C, features] in rows.
+    """z = X x, or z = X Wᵀ with x = W [C, features] in rows: one for each class or target.
 
     Attributes:
         features: the number of columns of X, including the intercept's.
@@ -25,7 +25,7 @@ class LinearModel:
         self.width = width
         self.dtype = dtype
         self.device = device
-        self.scalar = family.scalar
+        self.scalar = family.scalar and width == 1
         self.d = features * width
         self.allowed: Bool[Tensor, "c c"] | None = None
         self.decay: Vec | float = family.mu
@@ -35,7 +35,7 @@ class LinearModel:
             self.decay = decay.reshape(-1)
 
     def z(self, x: Vec, X: Data) -> Tensor:
-        """Outputs [n], or [n, C] of softmax."""
+        """Outputs [n], or [n, C] of several classes or targets."""
         return X @ x if self.scalar else X @ x.view(self.width, self.features).T
 
     def back(self, X: Data, r: Tensor) -> Vec:

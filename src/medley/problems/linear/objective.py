@@ -88,7 +88,8 @@ class LinearObjective:
         z = of.compared(self._z(x, self.X), self.y)
         u = of.z(p, self.X)
         shape = (-1, *(1,) * z.ndim)
-        all_rows = of.losses((z - etas.view(shape) * u).flatten(0, 1), self.y.repeat(len(etas))).view(len(etas), -1)
+        y = self.y.repeat(len(etas), *(1,) * (self.y.ndim - 1))
+        all_rows = of.losses((z - etas.view(shape) * u).flatten(0, 1), y).view(len(etas), -1)
         at = x - etas[:, None] * p
         return weighed(all_rows.T, self.w).mean(0) + (of.decay * at * at).sum(1) / 2
 
@@ -141,7 +142,7 @@ class LinearObjective:
         return p.back(X, r).div_(len(y)) + p.decay * v
 
     def hessian(self, x: Vec, rows: Rows = None) -> Float[Tensor, "d d"]:
-        """∇²f_i(x), dense [d, d]; for softmax one block [features, features] for each pair of classes."""
+        """∇²f_i(x), dense [d, d]; of several outputs one block [features, features] for each pair of them."""
         X, y, w = self._rows(rows)
         self.meter.rows += self.d * len(y)
         p = self.problem
@@ -170,9 +171,7 @@ class LinearObjective:
         if p.scalar:
             A = weighed(self.X, (weighed(p.family.bend(z, torch.ones_like(z)), self.w) / self.n).sqrt())
         else:
-            # diag(p) − ppᵀ = BᵀB with B = diag(√p) − √p pᵀ, since Σp = 1.
-            P = torch.softmax(z, 1)
-            B = (torch.diag_embed(P.sqrt()) - P.sqrt()[:, :, None] * P[:, None, :]) / math.sqrt(self.n)
+            B = p.family.root(z) / math.sqrt(self.n)
             B = B if self.w is None else weighed(B, self.w.sqrt())
             rows = self.X[torch.arange(self.n, device=z.device).repeat_interleave(p.width)]
             A = torch.cat([weighed(rows, column.reshape(-1)) for column in B.unbind(2)], 1)

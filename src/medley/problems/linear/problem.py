@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ...contract import Data, Need, RecipeError, State, Vec, Weights
+from ...contract import Data, Need, Readout, RecipeError, State, Vec, Weights
 from ...runtime.meter import Meter
 from .layer import Linear
 from .loss import LinearLoss
@@ -21,8 +21,13 @@ class LinearProblem(LinearModel):
 
     def __init__(self, family: LinearLoss, features: int, width: int, dtype: torch.dtype, device: str) -> None:
         super().__init__(family, features, width, dtype, device)
-        convex = {Need.CONVEX, Need.HESSIAN, Need.FACTOR, Need.FEATURES, Need.WEIGHTS, Need.ROWS}
+        convex = {Need.CONVEX, Need.HESSIAN, Need.FACTOR, Need.FEATURES, Need.WEIGHTS, Need.ROWS, Need.TARGETS}
         self.gives = frozenset(convex | {Need.CLASSES if family.classification else Need.QUADRATIC})
+
+    @property
+    def readout(self) -> Readout:
+        """All of x is the last layer's weights; the last feature is the intercept's."""
+        return Readout(0, None, self.family.intercept)
 
     def inputs(self, X: Data) -> Data:
         """Rows in the run's dtype, with a column of ones for the intercept."""
@@ -48,7 +53,7 @@ class LinearProblem(LinearModel):
     def module(self, x: Vec) -> nn.Module:
         """The model as an nn.Linear that takes rows of any dtype.
 
-        Its output is one number for each row; for Softmax, one for each class.
+        Its output is one number for each row; several for Softmax and for several targets.
         """
         weights = x.detach().cpu().view(self.width, self.features)
         features = self.features - self.family.intercept
@@ -64,7 +69,7 @@ class LinearProblem(LinearModel):
 
         Raises RecipeError if classes are given and this is not `Softmax`.
         """
-        if allowed is not None and self.scalar:
+        if allowed is not None and not (self.family.classification and self.width > 1):
             kind = type(self.family).__name__
             raise RecipeError(f"a stream of classes needs Softmax or a Network, not {kind}", "stream")
         out = copying.copy(self)

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from ...contract import Data, Decision, RecipeError, State, Vec, Weights
+from ...contract import Data, Decision, Readout, RecipeError, State, Vec, Weights
 from ...rows.fields import Inputs, applied, arguments, inputs_of, outputs_of
 from ...storage.base import BASE, STILL, is_low, placed
 from ..cross_entropy import cross_entropies, padded_cross_entropies
@@ -152,6 +152,12 @@ class NetworkModel:
             return None
         # Parameters are views of the flat vector.
         return int(weight.storage_offset()), None if bias is None else int(bias.storage_offset())
+
+    @property
+    def readout(self) -> Readout | None:
+        """Where x has the last linear layer; None unless it is trained."""
+        at = self.last()
+        return None if at is None else Readout(*at)
 
     def split(self, x: Shaped[Tensor, " d"]) -> list[Tensor]:
         """Views of x in the parameters' shapes."""

@@ -95,6 +95,7 @@ class NetworkProblem(NetworkModel):
         gives[Need.CLASSES] = family.loss == "cross_entropy" and classes is not None
         gives[Need.WEIGHTS] = self.by_rows
         gives[Need.ROWS] = self.by_rows and not (self.mixes_rows and not self.running())
+        gives[Need.TARGETS] = gives[Need.ROWS] and not callable(family.loss)
         self.gives = frozenset(k for k, v in gives.items() if v)
         self.row: torch.Size | None = None
         self.kinds: tuple[bool, ...] = ()

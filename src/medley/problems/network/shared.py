@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...contract import Data, Need, OwnState, PartlyShared, Rows, Unsupported, Vec, Weights
+from ...contract import Data, Need, OwnState, PartlyShared, Readout, Rows, Unsupported, Vec, Weights
 from ...contract.problem import Batch, LocalLoss, Objective, State
 from ...runtime.forwarded import forwarded
 from .objective import NetworkObjective
@@ -90,6 +90,12 @@ class SharedNetwork(PartlyShared):
         """The places of the last linear layer in x; None unless the whole layer is shared."""
         at = self.joint.last()
         return at if at is not None and max(at[0], at[1] or 0) < self.d else None
+
+    @property
+    def readout(self) -> Readout | None:
+        """Where x has the last linear layer; None unless it is trained and shared."""
+        at = self._head()
+        return None if at is None else Readout(*at)
 
     def full(self, x: Vec) -> Whole:
         """All parameters [d + e]: x and the personal ones."""
