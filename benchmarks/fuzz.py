@@ -39,7 +39,7 @@ from medley.contract.types import Num, Vec
 from medley.deploy.node.sums import Sums
 from medley.deploy.protocol.agreement import Terms
 from medley.deploy.protocol.calls import CallRequest
-from medley.deploy.protocol.checked_json import Words, opened, sealed_error
+from medley.deploy.protocol.checked_json import checked, opened, parsed, sealed_error
 from medley.deploy.protocol.reports import Census, ClientReport, Known, RowKind, TaskReport
 from medley.deploy.protocol.secure_steps import STEPS, form
 from medley.deploy.server.evaluation import Asked, Figures
@@ -136,11 +136,11 @@ class Hellos(Target):
         self.seeds = [json.dumps(r.plain() | {"terms": terms}).encode() for r in (first, weighed, sparse)]
 
     def read(self, raw: bytes) -> None:
-        words = Words.read("client 0's account", raw)
-        words.whole("client", 0, 0)
-        Terms.read(Words("client 0's terms", words.said.pop("terms", None)))
+        account = parsed("client 0's account", raw)
+        checked("client 0's account", account, "client", int, 0)
+        Terms.read("client 0's terms", account.pop("terms", None))
         for tolerant in (True, False):
-            census = Census.of({0: words.said, 1: self.other.plain()}, self.limits, tolerant)
+            census = Census.of({0: account, 1: self.other.plain()}, self.limits, tolerant)
             p = census.weights.sum(1) / census.weights.sum()
             assert ((p >= 0) & (p <= 1)).all()
             assert math.isclose(p.sum(), 1)

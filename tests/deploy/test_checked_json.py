@@ -8,7 +8,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
@@ -17,10 +17,21 @@ import medley as md
 from medley import recipe
 from medley.clients.host import ClientHost
 from medley.contract import message, pytree
+from medley.contract.annotation import in_range
 from medley.contract.errors import BadData, RecipeError, WireError
 from medley.deploy.protocol.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved
-from medley.deploy.protocol.checked_json import Words, opened, outliers, sealed, sealed_error
-from medley.deploy.protocol.reports import Census, ClientReport, RowKind, TaskReport
+from medley.deploy.protocol.checked_json import (
+    Count,
+    Line,
+    declared,
+    opened,
+    outliers,
+    sealed,
+    sealed_error,
+    table,
+    work_and_engines,
+)
+from medley.deploy.protocol.reports import Census, ClientReport, Known, RowKind, TaskReport
 from medley.deploy.server.evaluation import Asked, Figures
 from medley.deploy.server.transport import Flower, FlowerConnection
 from medley.recipe.limits import ClientLimits
@@ -48,13 +59,13 @@ WRONG = [
     ({"weight": float("nan")}, r"task 0: weight is nan"),
     ({"weight": 1e30}, r"task 0: weight is 1e\+30"),
     ({"weight": 21.0}, r"weight is 21.0, but must be 20, the number of rows"),
-    ({"rows": 10**15, "weight": 1e15}, r"rows is 1000000000000000, but must be a whole number from 0 to 1000"),
+    ({"rows": 10**15, "weight": 1e15}, r"rows is 1000000000000000, but must be a whole number in \[0, 1000\]"),
     ({"rows": -1}, r"rows is -1"),
     ({"rows": True}, r"rows is True"),
     ({"test": 10**15}, r"test is 10+"),
     ({"labels": [0, 3]}, r"labels is \[0, 3\], but must be different whole numbers below 3"),
     ({"labels": [1, 1]}, r"labels is \[1, 1\]"),
-    ({"classes": 2_000_000}, r"classes is 2000000, but must be a whole number from 1 to 10"),
+    ({"classes": 2_000_000}, r"classes is 2000000, but must be a whole number in \[1, 10\]"),
     ({"classes": "ten"}, r"classes is str 'ten'"),
     ({"X": [[10**6], "float32"]}, r"X is .* a shape of at most 64 numbers"),
     ({"X": [[8], "complex64"]}, r"X is "),
@@ -153,7 +164,7 @@ def test_names_that_are_none_are_refused(names: dict[str, Any]) -> None:
         ('{"tests": [{"test_loss": 0.3, "accuracy": 0.5}], "loss": 1e999}', "loss is inf"),
         (
             '{"tests": [{"test_loss": 0.3, "accuracy": 1.5}], "loss": 1}',
-            "accuracy is 1.5, but must be a number from 0 to 1",
+            r"accuracy is 1.5, but must be a number in \[0, 1\]",
         ),
         ('{"tests": [{"test_loss": "0.3"}], "loss": 1}', "test_loss is str '0.3'"),
         ('{"tests": [{"pwned": 1}], "loss": 1}', "tests is"),
@@ -196,7 +207,7 @@ def test_an_error_of_a_client_is_one_line_that_moves_no_cursor() -> None:
     assert len(text) == 2000
     assert caught.value.traceback == text
     with pytest.raises(WireError) as of_fields:
-        Words("client 2", {FORGED: 1}).only("loss")
+        table("client 2", {FORGED: 1}, ["loss"])
     assert str(of_fields.value).isprintable()
     assert message._value_text(FORGED).isprintable()
 
@@ -377,7 +388,7 @@ def test_an_absurd_reply_or_loss_is_refused_with_its_clients_number(tolerant: bo
 def test_a_reply_has_no_more_bytes_than_came() -> None:
     asked = Exchange(1, 0, "train", ((0,),), {}, {}, {}, {0: 1.0}, {0: 1.0}, None, False)
     mail = Mail({0: {"delta": torch.ones(4, dtype=torch.float64)}}, up=4294967296)
-    with pytest.raises(WireError, match=r"client 0's answer to train, round 1: up is 4294967296, .* from 0 to 3\d\d"):
+    with pytest.raises(WireError, match=r"client 0's answer to train, round 1: up is 4294967296, .* in \[0, 3\d\d\]"):
         merged(connection(md.FedAvg(), mail).exchange(asked))
 
 
@@ -398,3 +409,84 @@ def test_a_reply_of_another_form_than_most_is_refused_whole(k: int, g: Any, firs
     assert f"client {liar}'s answer to losses, round 1: {said} in most" in whole.failed[liar]
     assert whole.total is not None
     assert torch.allclose(whole.total["f"], torch.full((2,), 2 / 3, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class Visit:
+    """An answer that declares its fields."""
+
+    rows: Count
+    share: Annotated[float, in_range(0, 1)]
+    name: Line
+    pairs: list[tuple[Count, Count]]
+    note: Line | None = None
+
+
+GOOD = {"rows": 3, "share": 1, "name": "Bern", "pairs": [[0, 2]], "note": None}
+
+
+def test_an_answer_is_read_as_its_class_declares_it() -> None:
+    visit = declared(Visit, "client 2", GOOD, rows=3)
+    assert (visit.rows, visit.share, visit.pairs) == (3, 1.0, [[0, 2]])
+    assert type(visit.share) is float
+    assert declared(Visit, "client 2", GOOD | {"note": "late"}).note == "late"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"rows": 4}, "rows is 4, but must be a whole number in [0, 3]"),
+        ({"rows": 3.0}, "rows is 3.0"),
+        ({"rows": True}, "rows is True"),
+        ({"rows": 10**400}, "rows is a number of more than 30 digits"),
+        ({"share": float("nan")}, "share is nan, but must be a number in [0, 1]"),
+        ({"share": float("inf")}, "share is inf"),
+        ({"share": False}, "share is False"),
+        ({"name": "x" * 201}, "but must be text of at most 200 characters"),
+        ({"name": "a\nb"}, "name is str"),
+        ({"name": "\ud800"}, "name is str"),
+        ({"name": ["Bern"]}, "name is ['Bern']"),
+        ({"pairs": [[0, 2, 1]]}, "pairs is [[0, 2, 1]]"),
+        ({"pairs": [[0, -1]]}, "pairs is [[0, -1]]"),
+        ({"pairs": "00"}, "pairs is str '00'"),
+        ({"pairs": None}, "pairs is None"),
+        ({"note": 0}, "note is 0, but must be text of at most 200 characters, or None"),
+        ({"more": 1}, "it has the fields more, name, note, pairs, rows, share; Medley expects name, note"),
+    ],
+)
+def test_a_field_that_is_not_as_declared_names_client_and_field(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(WireError, match=re.escape(text)) as caught:
+        declared(Visit, "client 2", GOOD | changes, rows=3)
+    assert str(caught.value).startswith("client 2: ")
+
+
+@pytest.mark.parametrize("missing", [*GOOD])
+def test_no_field_of_an_answer_may_lack_also_one_with_a_default(missing: str) -> None:
+    with pytest.raises(WireError, match=r"client 2: it has the fields"):
+        declared(Visit, "client 2", {name: value for name, value in GOOD.items() if name != missing})
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"classes": 3.0}, "classes is 3.0"),
+        ({"labels": [[3]]}, "labels is [[3]], but must be whole numbers below 3"),
+        ({"labels": {}}, "labels is {}"),
+        ({"first": {"x": 1.0}}, "first is {'x': 1.0}, but must be the numbers of x, floats and ints"),
+        ({"first": {"y": [1.0]}}, "first is"),
+        ({"first": {"x": [True]}}, "first is"),
+        ({"base": 7}, "base is 7"),
+    ],
+)
+def test_a_server_that_describes_the_tasks_wrongly_is_refused(changes: dict[str, Any], text: str) -> None:
+    good = asdict(Known(3, [[0, 1]], {"x": [0.5, 1], "ints": [1]}, "ab"))
+    assert asdict(Known.read(good)) == good
+    with pytest.raises(WireError, match=re.escape(f"the server's description of the tasks: {text}")):
+        Known.read(good | changes)
+
+
+@pytest.mark.parametrize("engines", [["seq", "seq"], ["gpu"], "seq", [["seq"]], None])
+def test_a_reply_names_engines_that_there_are_each_once(engines: Any) -> None:
+    assert work_and_engines("client 2", {"rows": 3, "engines": ["stacked", "seq"]}) == (3.0, {"seq", "stacked"})
+    with pytest.raises(WireError, match="client 2: engines is"):
+        work_and_engines("client 2", {"rows": 3, "engines": engines})

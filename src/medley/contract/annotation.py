@@ -3,7 +3,7 @@
 A float accepts any finite real number, an int only whole numbers, and neither accepts True or False. A Literal accepts
 its words, a sequence lists and tuples whose entries fit, a class its instances, and a jaxtyping annotation tensors with
 its dtypes and axes. A text in an annotation is an example for error messages:
-``Annotated[Codec, "codecs.Cast('float16')"]``.
+``Annotated[Codec, "codecs.Cast('float16')"]``. A `ValueType` in an annotation replaces its test.
 """
 
 from __future__ import annotations
@@ -43,15 +43,17 @@ class Bounds:
 
     def of(self, noun: str) -> str:
         """The numbers in words: "a whole number, at least 1"."""
+        low = str(self.low) if isinstance(self.low, int) else f"{self.low:g}"
+        high = str(self.high) if isinstance(self.high, int) else f"{self.high:g}"
         if self.low == -math.inf and self.high == math.inf:
             return noun
         if self.high == math.inf:
-            return f"{noun} above {self.low:g}" if self.open_low else f"{noun}, at least {self.low:g}"
+            return f"{noun} above {low}" if self.open_low else f"{noun}, at least {low}"
         if self.low == -math.inf:
-            return f"{noun} below {self.high:g}" if self.open_high else f"{noun}, at most {self.high:g}"
+            return f"{noun} below {high}" if self.open_high else f"{noun}, at most {high}"
         left = "(" if self.open_low else "["
         right = ")" if self.open_high else "]"
-        return f"{noun} in {left}{self.low:g}, {self.high:g}{right}"
+        return f"{noun} in {left}{low}, {high}{right}"
 
 
 def above(low: float) -> Bounds:
@@ -113,6 +115,9 @@ def kinds(hint: Any, bounds: Bounds | None = None, such: str = "", finite: bool 
     origin = typing.get_origin(hint)
     args = typing.get_args(hint)
     if origin is Annotated:
+        stated = [e for e in args[1:] if isinstance(e, ValueType)]
+        if stated:
+            return stated
         limits = reduce(Bounds.__and__, [b for b in args[1:] if isinstance(b, Bounds)], bounds or Bounds())
         return kinds(args[0], limits, next((e for e in args[1:] if isinstance(e, str)), such), finite)
     if origin in (typing.Union, types.UnionType):

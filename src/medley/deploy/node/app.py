@@ -33,7 +33,7 @@ from ...wire.codec import Plain
 from ...wire.exchange import Exchange, Tag
 from ..protocol import calls
 from ..protocol.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
-from ..protocol.checked_json import Words
+from ..protocol.checked_json import MOST, Count, Line, Number, checked, parsed, table, wrong
 from ..protocol.flwr_api import Handler, Letter
 from ..protocol.reports import Known
 from ..protocol.secure_steps import STEPS
@@ -122,6 +122,9 @@ def discreet(handler: Handler) -> Handler:
 
     return reply
 
+
+EVALUATION = "the server's request of an evaluation"
+"""The beginning of errors of such a request."""
 
 KEPT = 2
 """How many runs' data and problems a process keeps."""
@@ -219,7 +222,8 @@ class ClientSide:
         r, method = self.recipe_and_method(context)
         mine = Terms.of(r, method)
         if "run" in letter:
-            Terms.read(Words.read("the server's account of the run", letter["run"])).compare(mine, name_of(i))
+            who = "the server's account of the run"
+            Terms.read(who, parsed(who, letter["run"])).compare(mine, name_of(i))
         client_report = replace(report(self.lots(context), i), name=str(context.node_config.get("name") or ""))
         if is_row_private(method) or r.options().get("secure") is not None:
             client_report = replace(client_report, tasks=[replace(task, support=[]) for task in client_report.tasks])
@@ -243,15 +247,15 @@ class ClientSide:
         r, method = self.recipe_and_method(context)
         request = pytree.from_bytes(letter["common"], {})
         i = _id(context)
-        words = Words("the server's request of an evaluation", request)
-        individual = json.loads(letter.get("own", b"{}"))
-        words.only("x", "buffers", "round", "tests", "loss", "grad", "known", "run")
+        table(EVALUATION, request, ["x", "buffers", "round", "tests", "loss", "grad", "known", "run"])
+        individual = {"sample": [], "acked": [], **parsed(EVALUATION, letter.get("own", b"{}"))}
         x = request["x"]
         buffers = request["buffers"]
-        t = words.whole("round", 0, calls.MOST)
+        t: int = checked(EVALUATION, request, "round", Number)
         exact = bool(request["loss"])
-        run = words.text("run", 64)
-        sample, acked = _aside(i, individual)
+        run: str = checked(EVALUATION, request, "run", Line)
+        sample = checked(EVALUATION, individual, "sample", tuple[()] | tuple[Number, Number, Number])
+        acked = tuple(checked(EVALUATION, individual, "acked", tuple[()] | tuple[Number, Number])) or None
         private = is_row_private(method)
         rules = self.recipe.rules()
         model = PersonalModel(x, buffers)
@@ -272,7 +276,9 @@ class ClientSide:
         if secure or not rules.exact:
             self._count(about, context, bool(run), 1 if secure else RUNS)
         rows = self.rows(context, method, request["known"])
-        tests = words.wholes("tests", len(rows.tests), len(rows.tests))
+        tests = checked(EVALUATION, request, "tests", list[Count], len(rows.tests) - 1)
+        if len({*tests}) < len(tests):
+            raise wrong(EVALUATION, request, "tests", "different tasks")
         coarse = Coarse.of(context.node_config, rules, model)
         figures = rows.evaluate(model, t, tests, exact, sample, coarse)
         if run and private:  # its own model is computed from the rows without noise
@@ -286,7 +292,7 @@ class ClientSide:
         """Add an evaluation to the account, which allows as many as ``runs`` runs of the recipe make."""
         options = self.recipe.options()
         account = self._account(context)
-        every = options.get("clients_every", calls.MOST) if personal else options.get("eval_every", 1)
+        every = options.get("clients_every", MOST) if personal else options.get("eval_every", 1)
         most = (self.recipe.rounds // every + 1) * len(self.lots(context)) + 1
         account = replace(account, study=f"{account.study} own") if personal else account
         account.evaluate(blake2b(request, digest_size=16).hexdigest(), most * runs)
@@ -414,17 +420,6 @@ def _keep(cache: dict[Any, Any], key: Any, value: Any) -> None:
     cache[key] = value
     while len(cache) > KEPT:
         del cache[next(iter(cache))]
-
-
-def _aside(i: int, individual: Any) -> tuple[list[int], Tag | None]:
-    """What the request asks of this client alone: its rows in a sample, and the version of its memory."""
-    words = Words("the server's request of an evaluation", individual)
-    words.said = {"sample": [], "acked": [], **words.said}
-    sample = words.numbers("sample", 3, calls.MOST)
-    acked = words.numbers("acked", 2, calls.MOST)
-    if len(sample) not in (0, 3) or len(acked) not in (0, 2):
-        words.refuse("sample" if len(sample) not in (0, 3) else "acked", "of three numbers, or none; acked of two")
-    return sample, None if not acked else (acked[0], acked[1])
 
 
 def _id(context: Context) -> int:

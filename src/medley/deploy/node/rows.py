@@ -216,12 +216,12 @@ def report(lots: Sequence[Lot], client: int) -> ClientReport:
     return ClientReport(client, d.classes, tasks, RowKind.of(d.X), RowKind.of(d.y), weights, d.names)
 
 
-def _support(lot: Lot) -> list[list[int]]:
+def _support(lot: Lot) -> list[tuple[int, int]]:
     """The classes that training rows have, each with its number of rows."""
     if not lot.classes or lot.y.ndim != 1 or lot.y.is_floating_point():
         return []
     labels, counts = torch.unique(lot.y, return_counts=True)
-    return [[int(k), int(n)] for k, n in zip(labels, counts, strict=True)]
+    return [(int(k), int(n)) for k, n in zip(labels, counts, strict=True)]
 
 
 class NodeRows:

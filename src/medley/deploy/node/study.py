@@ -15,7 +15,7 @@ from ...statistics.site import Site
 from ...statistics.study import Shape, Sites
 from ..protocol import calls
 from ..protocol.agreement import Terms, refuse_settings, refuse_unserved, refuse_weaker
-from ..protocol.checked_json import Words
+from ..protocol.checked_json import parsed
 from ..protocol.secure_steps import STEPS
 from ..protocol.settings import Method, settled
 from . import serve
@@ -52,7 +52,8 @@ class StudySide(ClientSide):
         i = _id(context)
         mine = Terms.of(*self.recipe_and_method(context))
         if "run" in letter:
-            Terms.read(Words.read("the server's account of the study", letter["run"])).compare(mine, name_of(i))
+            who = "the server's account of the study"
+            Terms.read(who, parsed(who, letter["run"])).compare(mine, name_of(i))
         return json.dumps({"client": i, "name": _name(context), "terms": mine.plain()}).encode()
 
     def _host(self, r: Recipe, method: Method, request: calls.CallRequest, context: Context) -> ClientHost:

@@ -12,19 +12,19 @@ Owners must not get it through the server.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from secrets import randbits
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
 
 from ...contract import Algorithm, RecipeError, WireError, pytree
+from ...contract.annotation import in_range
 from ...contract.place import name_of
 from ...privacy import Private
 from ...secure import SecureSum, tables
@@ -34,7 +34,7 @@ from ...storage.atomic import private, write
 from ...wire.clip import Clip
 from ...wire.connection import Host
 from ..protocol import calls
-from ..protocol.checked_json import Words
+from ..protocol.checked_json import Line, declared, line, parsed
 from ..protocol.flwr_api import Letter
 from ..protocol.secure_steps import KEYS, SEALED, SIZE, STEPS, form, session_name
 from . import serve
@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 
 FILE = "session.json"
 """The file with the client's secrets, in the folder "secure" next to its memory."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What every step's request states: the run, the secure sum and its number of clients."""
+
+    run: Line
+    session: Annotated[str, line(500)]
+    cohort: Annotated[int, in_range(1, 1 << 20)]
 
 
 def signature(path: Path, session: str, i: int, keys: bytes) -> bytes:
@@ -154,21 +163,19 @@ class Sums:
         from ...secure.party import Party
 
         i = self.client
-        words = Words.read("the server's words on a secure sum", letter.get("about", b""))
-        words.only("run", "session", "cohort")
-        run = words.text("run", 64)
-        session = words.text("session", 500)
-        cohort = words.whole("cohort", 1, 1 << 20)
-        if not re.fullmatch(r"[\w-]+", run):
-            words.refuse("run", "letters, digits, _ and -")
-        place = self.folder / run / str(i) / "secure"
+        who = "the server's words on a secure sum"
+        about = declared(About, who, parsed(who, letter.get("about", b"")))
+        calls.check_run(about.run)
+        place = self.folder / about.run / str(i) / "secure"
         saved = self._load(place)
-        if step == STEPS[0] and (saved is None or saved.session != session):
+        if step == STEPS[0] and (saved is None or saved.session != about.session):
             shutil.rmtree(place, ignore_errors=True)
-            saved = SavedSum(session, cohort, Party(i, session.encode(), self.settings.least(cohort)).plain(), {})
-        if saved is None or (saved.session, saved.cohort) != (session, cohort):
+            party = Party(i, about.session.encode(), self.settings.least(about.cohort))
+            saved = SavedSum(about.session, about.cohort, party.plain(), {})
+        if saved is None or (saved.session, saved.cohort) != (about.session, about.cohort):
             raise WireError(
-                f"{name_of(i)} is not in the secure sum {session!r}: it sent no keys for it, or a later sum has begun"
+                f"{name_of(i)} is not in the secure sum {about.session!r}: it sent no keys for it, or a later sum has "
+                "begun"
             )
         digest = blake2b(json.dumps({k: letter[k].hex() for k in sorted(letter)}).encode(), digest_size=16).hexdigest()
         if step in saved.asked:
@@ -183,9 +190,9 @@ class Sums:
             raise WireError(f"{name_of(i)} was asked for {step} after {list(saved.asked)}: the steps are {list(STEPS)}")
         party = Party.read(saved.party)
         if step == STEPS[2]:
-            answer = self._masked(party, letter, run, cohort, host)
+            answer = self._masked(party, letter, about.run, about.cohort, host)
         else:
-            answer = self._protocol(step, party, letter, cohort)
+            answer = self._protocol(step, party, letter, about.cohort)
         saved.party = None if step == STEPS[-1] else party.plain()
         saved.asked[step] = digest
         self._save(place, saved, step, answer)

@@ -18,7 +18,7 @@ from ...recipe.user_code import is_own
 from ...runtime.versions import is_installed, version
 from ...storage.as_json import plain
 from ...storage.identity import identity
-from .checked_json import Words
+from .checked_json import Line, declared
 from .settings import Method
 
 SERVER_ONLY = ("name", "data", "partition", "clients", "tune", "reply_policy", "rules")
@@ -34,10 +34,10 @@ class Terms:
         recipe: digest of the recipe's tables that clients act on, with the run's settings applied
     """
 
-    medley: str
-    method: str
-    settings: str
-    recipe: str
+    medley: Line
+    method: Line
+    settings: Line
+    recipe: Line
 
     @classmethod
     def of(cls, r: Recipe, method: Method) -> Terms:
@@ -48,9 +48,9 @@ class Terms:
         return cls(own_version(), algorithm.name, _digest(settings), _digest(tables))
 
     @classmethod
-    def read(cls, words: Words) -> Terms:
-        """The terms among a client's words. Raises WireError if they are missing."""
-        return cls(*(words.text(key) for key in cls.__annotations__))
+    def read(cls, who: str, values: Any) -> Terms:
+        """The terms that the other side states. Raises WireError, which begins with ``who``, for other values."""
+        return declared(cls, who, values)
 
     def plain(self) -> dict[str, str]:
         """Plain values, for `read`."""

@@ -14,14 +14,21 @@ from ...contract.message import is_finite
 from ...contract.place import name_of
 from ...wire.clip import Clip
 from ...wire.exchange import Exchange
-from .checked_json import Words
+from .checked_json import Amount, Line, Number, checked
 from .flwr_api import Letter
 
-MOST = 1 << 31
-"""The largest number of a round, an exchange or a client in a request."""
-
-HUGE = 1e300
-"""The largest of any other number in a request."""
+REQUEST: dict[str, Any] = {
+    "round": Number,
+    "number": Number,
+    "method": Line,
+    "blocks": tuple[tuple[Number]],
+    "each": list[Number],
+    "acked": list[tuple[Number, tuple[Number, Number]]],
+    "p": list[tuple[Number, Amount]],
+    "weights": list[tuple[Number, Amount]],
+    "clip": list[Amount],
+}
+"""Fields of an exchange as a node accepts them; a mapping as a list of its pairs, without the messages in ``each``."""
 
 SHARED = {"common", "buffers", "weights", "clip"}
 """Fields of an exchange that are the same for all clients; in a secure sum, so is p. A secure sum's name contains their
@@ -69,19 +76,13 @@ def check_run(name: Any) -> None:
 
 def _check(e: Exchange) -> None:
     """Raise WireError, or a Python error, for fields of other types and numbers out of range."""
-    words = Words("the server's request", vars(e))
-    for key in ("round", "number"):
-        words.whole(key, 0, MOST)
-    words.text("method")
-    ((i,),) = e.blocks
-    numbers = [i, *e.each, *e.p, *e.acked, *(k for tag in e.acked.values() for k in tag)]
-    if any(type(k) is not int or not 0 <= k <= MOST for k in numbers) or any(len(tag) != 2 for tag in e.acked.values()):
-        words.refuse("blocks", f"with each, p and acked of whole numbers from 0 to {MOST}")
-    scales = [] if e.clip is None else [*e.clip.scales.values()] if isinstance(e.clip.scales, dict) else [e.clip.scales]
-    bounds = scales if e.clip is None else [*scales, e.clip.noise]
-    for key, values in (("p", e.p.values()), ("weights", (e.weights or {}).values()), ("clip", bounds)):
-        for value in values:
-            Words(words.who, {key: value}).number(key, 0.0, HUGE)
+    clip = e.clip or Clip({})
+    scales = [*clip.scales.values()] if isinstance(clip.scales, dict) else [clip.scales]
+    fields = {**vars(e), "each": [*e.each], "clip": [*scales, clip.noise]}
+    pairs = {"acked": e.acked, "p": e.p, "weights": {} if e.weights is None else e.weights}
+    fields |= {name: [*mapping.items()] for name, mapping in pairs.items()}
+    for name, hint in REQUEST.items():
+        checked("the server's request", fields, name, hint)
 
 
 def sealed_gradient(figures: bytes, gradient: Tensor) -> bytes:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from statistics import median_low
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
+from ...contract.annotation import ValueType, at_least, at_most, in_range, in_words, kinds
 from ...contract.errors import BudgetSpent, MedleyError, WireError
 from ...contract.place import name_of
 from ...transports.failures import describe, revive
@@ -20,8 +24,32 @@ LONGEST_ERROR = 1 << 20
 TEXT = 2000
 """Characters of a client's error that are kept."""
 
-ENGINES = frozenset({"seq", "stacked", "fused"})
-"""Names of the engines that a client may say it ran."""
+T = TypeVar("T")
+
+MOST = (1 << 31) - 1
+"""The largest number of a round, an exchange, a client or a row in a request."""
+
+HUGE = 1e300
+"""The largest size of any other number in a request, and of a figure in an answer."""
+
+# The types of what both sides send, with the bounds that hold in every run; a recipe's [clients] has closer ones.
+Count = Annotated[int, at_least(0)]
+Number = Annotated[int, in_range(0, MOST)]
+ClientNumber = Annotated[int, in_range(0, 1 << 30)]
+Amount = Annotated[float, in_range(0.0, HUGE)]
+Figure = Annotated[float, in_range(-HUGE, HUGE)]
+Work = Annotated[float, in_range(0.0, 1e18)]  # in row gradients
+Engine = Literal["fused", "seq", "stacked"]
+
+
+def line(longest: int) -> ValueType:
+    """Text on one line, of printable characters."""
+    fits = lambda value, _: isinstance(value, str) and len(value) <= longest and value.isprintable()
+    return ValueType(fits, f"text of at most {longest} characters", str)
+
+
+Line = Annotated[str, line(200)]
+Sentences = Annotated[str, line(TEXT)]
 
 KEPT: dict[str, type] = {
     **dict.fromkeys(("client", "round", "row", "column"), int),
@@ -93,103 +121,78 @@ def outliers(numbers: Mapping[int, float], what: str) -> Iterator[tuple[int, Wir
             )
 
 
+def parsed(who: str, raw: bytes) -> dict[str, Any]:
+    """The JSON object in an answer's bytes. Raises WireError, which begins with ``who``, for other bytes."""
+    if len(raw) > LONGEST:
+        raise WireError(f"{who}: the answer has {len(raw)} bytes; the limit is {LONGEST}")
+    try:
+        values = json.loads(raw, parse_constant=_no_number)
+    except (ValueError, RecursionError) as e:
+        raise WireError(f"{who}: it is not JSON ({e}): does it run the same app?") from None
+    return table(who, values)
+
+
 def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
 
 
-class Words:
-    """A JSON object that a client sent. Each error is a WireError that names the client and the field.
+def table(who: str, values: Any, names: Collection[str] | None = None) -> dict[str, Any]:
+    """An answer that is a table of fields. Raises WireError for any other, and for other fields than ``names``."""
+    if not isinstance(values, dict):
+        raise WireError(f"{who}: it is {_shown(values)}, not a table of fields: does it run the same app?")
+    if names is not None and values.keys() != {*names}:
+        present = printable(", ".join(sorted(map(str, values))))
+        raise WireError(f"{who}: it has the fields {present:.200}; Medley expects {', '.join(sorted(names))}")
+    return values
+
+
+def checked(
+    who: str, values: Mapping[str, Any], name: str, hint: Any, most: float = math.inf, expected: str = ""
+) -> Any:
+    """A field of an answer, as its annotation declares it. A whole number for a float becomes a float.
 
     Args:
-        who: the client and its answer, for errors
+        who: the client and its answer, for the error
+        hint: the annotation, see `medley.contract.annotation`
+        most: the largest number in this run; default: any
+        expected: the accepted values in words; by default those of the annotation
+
+    Raises WireError, naming client, field and the accepted values, for another value.
     """
-
-    def __init__(self, who: str, values: Any) -> None:
-        self.who = who
-        if not isinstance(values, dict):
-            raise WireError(f"{who}: it is {_shown(values)}, not a table of fields: does it run the same app?")
-        self.said: dict[str, Any] = values
-
-    @classmethod
-    def read(cls, who: str, raw: bytes) -> Words:
-        """The JSON object in an answer's bytes. Raises WireError for other bytes."""
-        if len(raw) > LONGEST:
-            raise WireError(f"{who}: the answer has {len(raw)} bytes; the limit is {LONGEST}")
-        try:
-            values = json.loads(raw, parse_constant=_no_number)
-        except (ValueError, RecursionError) as e:
-            raise WireError(f"{who}: it is not JSON ({e}): does it run the same app?") from None
-        return cls(who, values)
-
-    def refuse(self, key: str, expected: str) -> NoReturn:
-        """Raise WireError for a field that is not ``expected``."""
-        actual = _shown(self.said[key]) if key in self.said else "missing"
-        raise WireError(f"{self.who}: {key} is {actual}, but must be {expected}")
-
-    def only(self, *keys: str) -> None:
-        """Raise WireError unless the fields are ``keys``."""
-        if self.said.keys() != set(keys):
-            came = printable(", ".join(sorted(map(str, self.said))))
-            raise WireError(f"{self.who}: it has the fields {came:.200}; Medley expects {', '.join(sorted(keys))}")
-
-    def whole(self, key: str, low: int, high: int) -> int:
-        """A whole number from ``low`` to ``high``."""
-        value = self.said.get(key)
-        if type(value) is not int or not low <= value <= high:
-            self.refuse(key, f"a whole number from {low} to {high}")
-        return value
-
-    def wholes(self, key: str, most: int, below: int) -> list[int]:
-        """A list of at most ``most`` different whole numbers from 0 on, each less than ``below``."""
-        values = self.numbers(key, most, below, "different ")
-        if len(set(values)) < len(values):
-            self.refuse(key, f"different whole numbers below {below}")
-        return values
-
-    def numbers(self, key: str, most: int, below: int, which: str = "") -> list[int]:
-        """A list of at most ``most`` whole numbers from 0 on, each less than ``below``; some may be the same."""
-        values = self.entries(key, 0, most)
-        if not all(type(k) is int and 0 <= k < below for k in values):
-            self.refuse(key, f"{which}whole numbers below {below}")
-        return values
-
-    def number(self, key: str, low: float, high: float) -> float:
-        """A number from ``low`` to ``high``."""
-        value = self.said.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:  # so does NaN
-            self.refuse(key, f"a number from {low:g} to {high:g}")
-        return float(value)
-
-    def text(self, key: str, longest: int = 200) -> str:
-        """Text of at most ``longest`` printable characters."""
-        value = self.said.get(key)
-        if not isinstance(value, str) or len(value) > longest or not value.isprintable():
-            self.refuse(key, f"text of at most {longest} characters")
-        return value
-
-    def texts(self, key: str, most: int, longest: int = 200) -> list[str]:
-        """A list of at most ``most`` different texts, each of at most ``longest`` printable characters."""
-        values = self.entries(key, 0, most)
-        fit = all(isinstance(v, str) and len(v) <= longest and v.isprintable() for v in values)
-        if not fit or len(set(values)) < len(values):
-            self.refuse(key, f"a list of different texts of at most {longest} characters")
-        return values
-
-    def entries(self, key: str, low: int, high: int) -> list[Any]:
-        """A list of ``low`` to ``high`` entries."""
-        value = self.said.get(key)
-        if not isinstance(value, list) or not low <= len(value) <= high:
-            self.refuse(key, f"a list of {low} entries" if low == high else f"a list of {low} to {high} entries")
-        return value
+    alternatives = kinds(hint, at_most(most))
+    for kind in alternatives:
+        if name in values and kind.fits(values[name], {}):
+            return float(values[name]) if kind.type is float else values[name]
+    raise wrong(who, values, name, expected or in_words(kind.text for kind in alternatives))
 
 
-def work_and_engines(words: Words) -> tuple[float, set[str]]:
+def wrong(who: str, values: Mapping[str, Any], name: str, expected: str) -> WireError:
+    """The error for a field that is not ``expected``."""
+    actual = _shown(values[name]) if name in values else "missing"
+    return WireError(f"{who}: {name} is {actual}, but must be {expected}")
+
+
+def declared(cls: type[T], who: str, values: Any, **most: float) -> T:
+    """An answer as a dataclass that declares its fields, each `checked` by its annotation; no field may lack.
+
+    ``most`` has the largest numbers of fields in this run.
+    """
+    hints = _hints(cls)  # type: ignore[arg-type]
+    fields = table(who, values, hints)
+    return cls(**{name: checked(who, fields, name, hint, most.get(name, math.inf)) for name, hint in hints.items()})
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def work_and_engines(who: str, answer: Mapping[str, Any]) -> tuple[float, set[str]]:
     """The work of a reply in row gradients, and the engines that ran. Raises WireError for invalid values."""
-    rows = words.number("rows", 0.0, 1e18)
-    engines = words.entries("engines", 0, len(ENGINES))
-    if not all(isinstance(name, str) for name in engines) or not set(engines) <= ENGINES:
-        words.refuse("engines", f"some of {', '.join(sorted(ENGINES))}")
-    return rows, set(engines)
+    engines = checked(who, answer, "engines", list[Engine])
+    if len({*engines}) < len(engines):
+        raise wrong(who, answer, "engines", "different names")
+    return checked(who, answer, "rows", Work), {*engines}
 
 
 def printable(text: str) -> str:

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...contract import Problem
+from ...contract.annotation import at_least
 from ...contract.errors import BadData, WireError
 from ...contract.place import name_of
 from ...datasets import Dataset
@@ -24,12 +25,15 @@ from ...problems.network import NetworkProblem, SharedNetwork
 from ...recipe.limits import ClientLimits
 from ...rows.fields import Fields
 from ...storage.base import digest, frozen
-from .checked_json import Words
+from .checked_json import ClientNumber, Count, Line, checked, declared, table, wrong
 
 log = logging.getLogger("medley")
 
-DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+Dtype = Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 """Types that rows, targets and weights may have."""
+
+Kind = tuple[list[Count], Dtype] | tuple[list[Count], Dtype, list[tuple[Line, list[Count], Dtype]]]
+"""Shape and type of a row; if it has several inputs, with the name, the shape and the type of each."""
 
 MOST_INPUTS = 1000
 """The most inputs that a row may have."""
@@ -56,22 +60,16 @@ class RowKind(NamedTuple):
         return kind._replace(parts=[[name, *cls.of(part)[:2]] for name, part in zip(names, t.parts, strict=True)])
 
     @classmethod
-    def read(cls, words: Words, key: str, limits: ClientLimits) -> RowKind:
+    def read(cls, who: str, account: Mapping[str, Any], key: str, limits: ClientLimits) -> RowKind:
         """The kind under ``key``. Raises WireError for a shape or a type that rows cannot have."""
-
-        def is_known(shape: Any, dtype: Any) -> bool:
-            sizes = isinstance(shape, list) and len(shape) <= 8
-            sizes = sizes and all(type(k) is int and 0 <= k <= limits.row for k in shape)
-            return sizes and math.prod(shape) <= limits.row and isinstance(dtype, str) and dtype in DTYPES
-
-        shape, dtype, *more = words.entries(key, 2, 3)
-        parts = more[0] if more else []
-        fit = is_known(shape, dtype) and isinstance(parts, list) and len(parts) <= MOST_INPUTS
-        fit = fit and all(isinstance(p, list) and len(p) == 3 and is_known(*p[1:]) for p in parts)
-        fit = fit and all(isinstance(p[0], str) and len(p[0]) <= 200 and p[0].isprintable() for p in parts)
-        fit = fit and sum(math.prod(p[1]) for p in parts) <= limits.row
-        if not fit or len({p[0] for p in parts}) < len(parts):
-            words.refuse(key, f"[shape, type], a shape of at most {limits.row} numbers, or with a row's inputs behind")
+        expected = f"[shape, type], a shape of at most {limits.row} numbers, or with a row's inputs behind"
+        shape, dtype, *more = checked(who, account, key, Kind, limits.row, expected)
+        parts: list[list[Any]] = more[0] if more else []
+        shapes = [sizes for _, sizes, _ in parts]
+        fit = all(len(sizes) <= 8 for sizes in (shape, *shapes)) and len(parts) <= MOST_INPUTS
+        fit = fit and math.prod(shape) <= limits.row and sum(map(math.prod, shapes)) <= limits.row
+        if not fit or len({name for name, *_ in parts}) < len(parts):
+            raise wrong(who, account, key, expected)
         return cls(shape, dtype, parts)
 
     def plain(self) -> list[Any]:
@@ -97,9 +95,9 @@ class Names:
         scaling: a digest of the mean and the standard deviation that scale all clients' rows; empty without scaling
     """
 
-    features: list[str] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    scaling: str = ""
+    features: list[Line] = field(default_factory=list)
+    labels: list[Line] = field(default_factory=list)
+    scaling: Line = ""
 
     @classmethod
     def of(cls, d: Dataset) -> Names:
@@ -107,12 +105,13 @@ class Names:
         return cls([*d.features], [repr(v) for v in d.labels], _digest(d.scaling))
 
     @classmethod
-    def read(cls, words: Words, classes: int | None, limits: ClientLimits) -> Names:
+    def read(cls, who: str, values: Any, classes: int | None, limits: ClientLimits) -> Names:
         """The names in an account. Raises WireError for names that exceed the limits."""
-        words.only("features", "labels", "scaling")
-        features = words.texts("features", limits.row)
-        labels = words.texts("labels", classes or 0)
-        return cls(features, labels, words.text("scaling"))
+        names = declared(cls, who, values)
+        for key, texts, most in (("features", names.features, limits.row), ("labels", names.labels, classes or 0)):
+            if len(texts) > most or len({*texts}) < len(texts):
+                raise wrong(who, values, key, f"a list of at most {most} different texts")
+        return names
 
     def facts(self) -> dict[str, str]:
         """The facts that two clients have to agree on, in words."""
@@ -160,30 +159,27 @@ class TaskReport:
             secure sums
     """
 
-    rows: int
-    weight: float
-    test: int
-    labels: list[int]
-    support: list[list[int]] = field(default_factory=list)
+    rows: Count
+    weight: Annotated[float, at_least(0)]
+    test: Count
+    labels: list[Count]
+    support: list[tuple[Count, Count]] = field(default_factory=list)
 
     @classmethod
-    def read(cls, words: Words, classes: int | None, weighted: bool, limits: ClientLimits) -> TaskReport:
+    def read(cls, who: str, values: Any, classes: int | None, weighted: bool, limits: ClientLimits) -> TaskReport:
         """The numbers of one task. Raises WireError for numbers outside the limits."""
-        words.only(*cls.__annotations__)
-        rows = words.whole("rows", 0, limits.rows)
-        test = words.whole("test", 0, limits.rows)
-        weight = words.number("weight", 0.0, limits.weight)
-        if not weighted and weight != rows:
-            words.refuse("weight", f"{rows}, the number of rows, because rows have no weights")
-        if weighted and (weight > 0) != (rows > 0):
-            words.refuse("weight", "above 0 if there are rows, otherwise 0")
+        task = declared(cls, who, values, rows=limits.rows, weight=limits.weight, test=limits.rows)
         n = classes or 0
-        labels = words.wholes("labels", n, n)
-        support = words.entries("support", 0, n)
-        pairs = all(isinstance(p, list) and len(p) == 2 and all(type(k) is int and k >= 0 for k in p) for p in support)
-        if not pairs or any(k >= n for k, _ in support) or sum(count for _, count in support) > rows:
-            words.refuse("support", f"pairs of a class below {n} and its rows, {rows} in all at most")
-        return cls(rows, weight, test, labels, support)
+        if not weighted and task.weight != task.rows:
+            raise wrong(who, values, "weight", f"{task.rows}, the number of rows, because rows have no weights")
+        if weighted and (task.weight > 0) != (task.rows > 0):
+            raise wrong(who, values, "weight", "above 0 if there are rows, otherwise 0")
+        if any(k >= n for k in task.labels) or len({*task.labels}) < len(task.labels):
+            raise wrong(who, values, "labels", f"different whole numbers below {n}")
+        counted = [count for k, count in task.support if k < n]
+        if not len(counted) == len(task.support) <= n or sum(counted) > task.rows:
+            raise wrong(who, values, "support", f"pairs of a class below {n} and its rows, {task.rows} in all at most")
+        return task
 
 
 @dataclass(frozen=True)
@@ -215,18 +211,22 @@ class ClientReport:
     def read(cls, account: Mapping[str, Any], limits: ClientLimits | None = None) -> ClientReport:
         """Inverse of `plain`. Raises WireError, naming client and field, for values outside the limits."""
         limits = limits or ClientLimits()
-        words = Words(f"{name_of(account.get('client'))}'s account of its data", dict(account))
-        words.only(*cls.__annotations__)
-        client = words.whole("client", 0, 1 << 30)
-        classes = None if words.said["classes"] is None else words.whole("classes", 1, limits.classes)
-        X, y = (RowKind.read(words, key, limits) for key in "Xy")
-        weights = None if words.said["weights"] is None else RowKind.read(words, "weights", limits)
+        client = checked("a client's account of its data", account, "client", ClientNumber)
+        who = f"{name_of(client)}'s account of its data"
+        table(who, account, cls.__annotations__)
+        classes = checked(who, account, "classes", Annotated[int, at_least(1)] | None, limits.classes)
+        X = RowKind.read(who, account, "X", limits)
+        y = RowKind.read(who, account, "y", limits)
+        weights = None if account["weights"] is None else RowKind.read(who, account, "weights", limits)
+        entries = checked(who, account, "tasks", list)
+        if not 1 <= len(entries) <= limits.tasks:
+            raise wrong(who, account, "tasks", f"a list of 1 to {limits.tasks} entries")
         tasks = [
-            TaskReport.read(Words(f"{words.who}, task {k}", task), classes, weights is not None, limits)
-            for k, task in enumerate(words.entries("tasks", 1, limits.tasks))
+            TaskReport.read(f"{who}, task {k}", task, classes, weights is not None, limits)
+            for k, task in enumerate(entries)
         ]
-        names = Names.read(Words(f"{words.who}, its names", words.said["names"]), classes, limits)
-        return cls(client, classes, tasks, X, y, weights, names, words.text("name"))
+        names = Names.read(f"{who}, its names", account["names"], classes, limits)
+        return cls(client, classes, tasks, X, y, weights, names, checked(who, account, "name", Line))
 
     @property
     def facts(self) -> dict[str, str]:
@@ -271,30 +271,24 @@ class Known:
     """The values that the server tells every client: the number of classes, and the labels of every task."""
 
     classes: int | None
-    labels: list[list[int]]
+    labels: list[list[Count]]
     first: dict[str, list[float]] | None = None
     """The initial personal part of clients' models; None if the seed draws it."""
     base: str | None = None
     """The digest of the network's frozen part, see `base_of`."""
 
     @classmethod
-    def read(cls, raw: Any) -> Known:
+    def read(cls, values: Any) -> Known:
         """The values in a request. Raises WireError for others."""
-        try:
-            facts = cls(raw["classes"], raw["labels"], raw.get("first"), raw.get("base"))
-            fit = all(type(k) is int and 0 <= k < (facts.classes or 0) for labels in facts.labels for k in labels)
-            parts = facts.first or {}
-            fit = fit and parts.keys() <= {"x", "floats", "ints"}
-            fit = fit and all(type(v) in (int, float) for values in parts.values() for v in values)
-            fit = fit and isinstance(facts.base, str | None)
-        except (KeyError, TypeError, AttributeError):
-            fit = False
-        if not fit:
-            raise WireError(
-                f"the server describes the tasks as {raw!r:.200}, which this client does not understand: does "
-                "it run the same app?"
-            )
-        return facts
+        who = "the server's description of the tasks"
+        known = declared(cls, who, {"first": None, "base": None, **table(who, values)})
+        if any(k >= (known.classes or 0) for labels in known.labels for k in labels):
+            raise wrong(who, values, "labels", f"whole numbers below {known.classes or 0}")
+        parts = known.first or {}
+        lists = parts.keys() <= {"x", "floats", "ints"} and all(isinstance(part, list) for part in parts.values())
+        if not lists or any(type(v) not in (int, float) for part in parts.values() for v in part):
+            raise wrong(who, values, "first", "the numbers of x, floats and ints")
+        return known
 
 
 def base_of(problem: Problem) -> str | None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ...contract import Packed
 from ...wire.exchange import Exchange
-from .checked_json import Words
+from .checked_json import Count, Line, checked, wrong
 
 STEPS = ("secure_keys", "secure_shares", "secure_reply", "secure_opening")
 """Message types of the four steps, in their order."""
@@ -29,11 +30,13 @@ SHARE = 16
 SEALED = 48
 """Bytes of two shares as one client seals them for another."""
 
-KINDS = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
-"""Types of the tensors in a reply."""
+Kind = Literal[
+    "none", "int", "float", "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64"
+]
+"""The type of a field of a reply: of a tensor, or one of `ZEROS`."""
 
 ZEROS: dict[str, Any] = {"none": None, "int": 0, "float": 0.0}
-"""The other fields of a reply, by kind."""
+"""The fields of a reply that are no tensors, by kind."""
 
 
 def session_name(exchange: Exchange, run: str, nonce: str, common: bytes, agreed: Any) -> bytes:
@@ -61,24 +64,23 @@ def form(packed: Packed) -> list[list[Any]]:
     ]
 
 
-def blank(words: Words, most: int) -> Packed:
+def blank(who: str, answer: Mapping[str, Any], most: int) -> Packed:
     """A reply with these fields in which every number is 0.
 
     Args:
-        words: the client's words, with ``fields`` as `form` has them
+        who: the client and its answer, for errors
+        answer: the answer, with ``fields`` as `form` has them
         most: the largest number of entries
 
     Raises WireError for invalid fields, and for too many entries.
     """
-    out: Packed = {}
-    for entry in words.entries("fields", 0, 1000):
-        match entry:
-            case [str(name), str(kind), []] if name not in out and kind in ZEROS:
-                out[name] = ZEROS[kind]
-            case [str(name), str(kind), list(shape)] if name not in out and kind in KINDS:
-                if not all(type(k) is int and 0 <= k <= most for k in shape) or math.prod(shape) > most:
-                    words.refuse("fields", f"of {most} entries at most")
-                out[name] = torch.zeros(shape, dtype=getattr(torch, kind))
-            case _:
-                words.refuse("fields", "a list of [name, type, shape]")
-    return out
+    expected = f"a list of different [name, type, shape], of {most} entries at most"
+    fields = checked(who, answer, "fields", list[tuple[Line, Kind, list[Count]]], most, expected)
+    fit = len({name for name, *_ in fields}) == len(fields) <= 1000
+    fit = fit and all(not shape if kind in ZEROS else math.prod(shape) <= most for _, kind, shape in fields)
+    if not fit:
+        raise wrong(who, answer, "fields", expected)
+    return {
+        name: ZEROS[kind] if kind in ZEROS else torch.zeros(shape, dtype=getattr(torch, kind))
+        for name, kind, shape in fields
+    }

@@ -26,7 +26,6 @@ from ...storage.events import read as read_events
 from ...storage.run_folder import holds_run
 from ..protocol import flwr_api
 from ..protocol.agreement import Terms
-from ..protocol.checked_json import Words
 from ..protocol.reports import Census
 from ..protocol.settings import Method, clients_of, is_row_private, settled
 from .messenger import Messenger
@@ -186,7 +185,7 @@ def _agreed(i: int, account: dict[str, Any], terms: Terms, tolerant: bool) -> di
     if "refused" in account:
         return rest
     try:
-        terms.compare(Terms.read(Words(f"{name_of(i)}'s terms", account.get("terms"))), name_of(i))
+        terms.compare(Terms.read(f"{name_of(i)}'s terms", account.get("terms")), name_of(i))
     except WireError as e:
         if not tolerant:
             raise

@@ -7,13 +7,14 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...contract import PersonalModels, State, Vec, pytree
+from ...contract.annotation import at_least, in_range
 from ...contract.errors import Diverged, MedleyError, WireError
 from ...contract.place import name_of
 from ...federation import fairness
@@ -25,15 +26,24 @@ from ...server.options import Metric
 from ...storage.history import Row
 from ...wire.exchange import Tag
 from ..protocol import calls
-from ..protocol.checked_json import TEXT, Words, opened, outliers, printable
+from ..protocol.checked_json import (
+    Amount,
+    Figure,
+    Number,
+    Sentences,
+    checked,
+    opened,
+    outliers,
+    parsed,
+    printable,
+    table,
+    wrong,
+)
 
 log = logging.getLogger("medley")
 
-HUGE = 1e300
-"""The largest loss that a client may report."""
-
-FIGURES = {"test_loss": HUGE, "test_loss_error": HUGE, "accuracy": 1.0}
-"""Figures of test rows other than metrics, and their largest values; all except the loss are at least 0."""
+FIGURES = {"test_loss": Figure, "test_loss_error": Amount, "accuracy": Annotated[float, in_range(0.0, 1.0)]}
+"""Figures of test rows other than metrics."""
 
 
 @dataclass(frozen=True)
@@ -83,48 +93,48 @@ class Figures:
     @classmethod
     def read(cls, client: int, raw: bytes, request: Asked) -> Figures:
         """The figures in an answer. Raises WireError, naming client and field, for invalid ones."""
-        return cls.of(Words.read(f"{name_of(client)}'s answer to an evaluation", raw), request)
+        who = f"{name_of(client)}'s answer to an evaluation"
+        return cls.of(who, parsed(who, raw), request)
 
     @classmethod
-    def of(cls, words: Words, request: Asked) -> Figures:
+    def of(cls, who: str, values: Any, request: Asked) -> Figures:
         """The figures in a client's JSON."""
         sampled = request.loss and request.sampled
-        why = request.own and "why" in words.said
-        words.only(
-            "tests",
-            *(["loss"] if request.loss else []),
-            *(["sample"] if sampled else []),
-            *(["why" if why else "own"] if request.own else []),
-        )
-        tests = list[dict[str, float]]()
-        sums = list[dict[str, list[float]]]()
+        personal = ["why" if "why" in table(who, values) else "own"] if request.own else []
+        table(who, values, ["tests", *(["loss"] if request.loss else []), *(["sample"] if sampled else []), *personal])
         n = len(request.held)
-        for has_rows, entry in zip(request.held, words.entries("tests", n, n), strict=True):
-            if not isinstance(entry, dict if has_rows else type(None)):
-                words.refuse("tests", "figures by name for a task with test rows, and null for other tasks")
-            figures = Words(words.who, {k: v for k, v in (entry or {}).items() if k != "sums"})
-            summed = {}
-            for name, values in Words(words.who, (entry or {}).get("sums", {})).said.items():
-                count = request.metrics.get(name, 0)
-                if not count or not isinstance(values, list) or len(values) != count:
-                    words.refuse("tests", f"with sums of the metrics {sorted(request.metrics)}")
-                summed[name] = [Words(words.who, {name: v}).number(name, -HUGE, HUGE) for v in values]
-            if not figures.said.keys() <= {*FIGURES, *request.metrics}:
-                words.refuse("tests", f"figures of {sorted({*FIGURES, *request.metrics})}")
-            low = {"test_loss": -HUGE, **dict.fromkeys(request.metrics, -HUGE)}
-            tests.append({k: figures.number(k, low.get(k, 0.0), FIGURES.get(k, HUGE)) for k in figures.said})
-            sums.append(summed)
+        expected = f"a list of {n} entries: figures by name for a task with test rows, and null for other tasks"
+        entries = checked(who, values, "tests", list[dict[str, Any] | None], expected=expected)
+        if [entry is not None for entry in entries] != [*request.held]:
+            raise wrong(who, values, "tests", expected)
+        tests = [_figures(who, entry or {}, request.metrics) for entry in entries]
+        sums = [_sums(who, (entry or {}).get("sums", {}), request.metrics) for entry in entries]
         sample = None
         if sampled:
-            spread = Words(words.who, dict(zip(("rows", "squares"), words.entries("sample", 2, 2), strict=True)))
-            sample = spread.whole("rows", 1, calls.MOST), spread.number("squares", 0.0, HUGE)
-        loss = words.number("loss", -HUGE, HUGE) if request.loss else None
-        personal = None
-        if request.own and not why:
-            personal = cls.of(
-                Words(f"{words.who}, its own model", words.said["own"]), replace(request, own=False, sampled=False)
-            )
-        return cls(tests, sums, loss, sample, personal, printable(words.text("why", TEXT)) if why else "")
+            rows, squares = checked(who, values, "sample", tuple[Annotated[Number, at_least(1)], Amount])
+            sample = rows, float(squares)
+        loss = checked(who, values, "loss", Figure) if request.loss else None
+        why = printable(checked(who, values, "why", Sentences)) if "why" in values else ""
+        of_own = replace(request, own=False, sampled=False)
+        own = cls.of(f"{who}, its own model", values["own"], of_own) if "own" in values else None
+        return cls(tests, sums, loss, sample, own, why)
+
+
+def _figures(who: str, entry: Mapping[str, Any], metrics: Mapping[str, int]) -> dict[str, float]:
+    """The figures of a task's test rows by name."""
+    hints = {**FIGURES, **dict.fromkeys(metrics, Figure)}
+    figures = {name: value for name, value in entry.items() if name != "sums"}
+    if not figures.keys() <= hints.keys():
+        raise wrong(who, {"tests": entry}, "tests", f"figures of {sorted(hints)}")
+    return {name: checked(who, figures, name, hints[name]) for name in figures}
+
+
+def _sums(who: str, sums: Any, metrics: Mapping[str, int]) -> dict[str, list[float]]:
+    """The sums of the metrics that have sums, by name."""
+    out = {name: [*map(float, checked(who, sums, name, list[Figure]))] for name in table(who, sums)}
+    if any(len(values) != (metrics.get(name) or -1) for name, values in out.items()):
+        raise wrong(who, {"tests": sums}, "tests", f"with sums of the metrics {sorted(metrics)}")
+    return out
 
 
 class RemoteEvaluator:

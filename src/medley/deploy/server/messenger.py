@@ -17,7 +17,7 @@ from ...contract.place import name_of
 from ...storage.atomic import write
 from ...transports.failures import ATTEMPTS
 from ..protocol import flwr_api
-from ..protocol.checked_json import Words, is_last, opened, sealed_error
+from ..protocol.checked_json import ClientNumber, Line, checked, is_last, opened, parsed, sealed_error
 from ..protocol.flwr_api import BROKEN, CRASHED, Letter, pause
 
 if TYPE_CHECKING:
@@ -177,9 +177,9 @@ class Messenger:
         """A node's account of itself. Raises WireError if it names no client, MedleyError if its id is out of range,
         and Moved if another node has this client's number in this run; ``numbers`` has the nodes by client.
         """
-        words = Words.read(f"node {node}'s account of itself", opened(answer, f"node {node}"))
-        who = _called(node, words.said)
-        i = words.whole("client", 0, 1 << 30)
+        account = parsed(f"node {node}'s account of itself", opened(answer, f"node {node}"))
+        who = _called(node, account)
+        i: int = checked(f"node {node}'s account of itself", account, "client", ClientNumber)
         if i >= clients:
             raise MedleyError(
                 f"{who} says that it is client {i}, but the app has clients = {clients}, with ids from 0: "
@@ -192,9 +192,9 @@ class Messenger:
                 f"{who} says that it is client {i}, which is node {before} in this run, so the server refuses "
                 f"it. A number belongs to a node's key; if the client's owner has a new key{remedy or ', start again'}"
             )
-        if words.said.get("name") and self.nodes.get(i, node) == node:
-            self.names[i] = Words(f"client {i}'s account of itself", words.said).text("name")
-        return words.said
+        if account.get("name") and self.nodes.get(i, node) == node:
+            self.names[i] = checked(f"client {i}'s account of itself", account, "name", Line)
+        return account
 
     def _put_aside(self, node: int, why: MedleyError) -> None:
         self._aside.add(node)

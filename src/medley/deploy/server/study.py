@@ -18,7 +18,7 @@ from ...storage.atomic import private, write
 from ...storage.events import Events
 from ..protocol import flwr_api
 from ..protocol.agreement import Terms
-from ..protocol.checked_json import Words
+from ..protocol.checked_json import Line, checked
 from ..protocol.settings import clients_of, settled
 from .app import _agreed
 from .messenger import Messenger
@@ -62,7 +62,7 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         accounts = messenger.gather(clients_of(r, context), {"run": json.dumps(terms.plain()).encode()})
         names = dict[str, int]()
         for i, account in accounts.items():
-            name = Words(f"{name_of(i)}'s account", _agreed(i, account, terms, False)).text("name")
+            name = checked(f"{name_of(i)}'s account", _agreed(i, account, terms, False), "name", Line)
             other = names.setdefault(name, i)
             if other != i:
                 raise BadData(f"clients {other} and {i} are both called {name!r}: give each node its own name")

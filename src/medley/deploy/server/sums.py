@@ -25,7 +25,7 @@ from ...secure.tables import ID, Opening
 from ...wire.connection import Host
 from ...wire.exchange import Exchange
 from ...wire.fold import Fold, Receipt
-from ..protocol.checked_json import Words, opened, printable, work_and_engines
+from ..protocol.checked_json import opened, printable, work_and_engines, wrong
 from ..protocol.flwr_api import Letter
 from ..protocol.secure_steps import KEYS, SEALED, SHARE, SIZE, STEPS, blank, session_name
 from .messenger import Messenger
@@ -143,24 +143,22 @@ class RemoteParties:
         e = self.exchange
         who = f"{name_of(i)}'s masked answer to {self.exchange.method}, round {self.exchange.round}"
         try:
-            answer = pytree.from_bytes(raw, {})
-            words = Words(who, {k: answer[k] for k in ("fields", "rows", "engines")})
+            answer = dict(pytree.from_bytes(raw, {}))
             masked = answer["masked"]
         except (WireError, KeyError, TypeError) as error:
             raise WireError(f"{who}: {printable(str(error))}") from None
         signed = getattr(torch, f"int{self.ring.bits}")
         if not isinstance(masked, Tensor) or masked.ndim != 1 or masked.dtype != signed:
-            words.said["masked"] = type(masked).__name__
-            words.refuse("masked", f"a vector of {signed}")
-        rows, engines = work_and_engines(words)
-        packed = blank(words, len(masked))
+            raise wrong(who, {"masked": type(masked).__name__}, "masked", f"a vector of {signed}")
+        rows, engines = work_and_engines(who, answer)
+        packed = blank(who, answer, len(masked))
         self.host.check(e, i, packed)
         layout = self.ring.layout(packed)
         fit = sum(f.size for f in layout)
         if fit != len(masked):
             raise WireError(f"{who}: it has {len(masked)} entries, but its fields need {fit}")
         values = masked.numpy().view(self.ring.dtype)
-        fields = json.dumps(words.said["fields"])
+        fields = json.dumps(answer["fields"])
         return Vector(values, fields, layout, rows, engines, size)
 
     def _answers(self, step: str, parts: Mapping[int, Letter], read: Callable[[int, bytes, int], T]) -> dict[int, T]:

@@ -22,7 +22,7 @@ from ...wire.codec import resending
 from ...wire.connection import Host
 from ...wire.exchange import Exchange, Tag
 from ...wire.fold import Fold, Receipt
-from ..protocol.checked_json import Words, opened, outliers, printable, work_and_engines
+from ..protocol.checked_json import Count, checked, opened, outliers, printable, work_and_engines
 from .messenger import Messenger
 from .sums import RemoteParties
 
@@ -129,17 +129,17 @@ class FlowerConnection:
         who = _who(exchange, i)
         raw = opened(answer, name_of(i))
         try:
-            content = pytree.from_bytes(raw, {})
+            content = dict(pytree.from_bytes(raw, {}))
             packed = resending(self.host.codec).decode(dict(content["reply"]), {}, self.host.problem.dtype)
             buffers = content["buffers"]
-            words = Words(who, {k: content[k] for k in ("up", "rows", "engines")})
         except WireError as e:
             raise WireError(f"{who}: {printable(str(e))}") from None
         except Exception as e:  # any kind, for example from a codec's arithmetic on fields of other shapes
             raise WireError(f"{who} cannot be decoded: {type(e).__name__}: {printable(str(e))}") from None
         _check_buffers(who, buffers, exchange.buffers)
         self.host.check(exchange, i, packed)
-        up, (rows, engines) = words.whole("up", 0, len(raw)), work_and_engines(words)  # as the client states
+        up = checked(who, content, "up", Count, len(raw))  # as the client states
+        rows, engines = work_and_engines(who, content)
         down = nbytes(exchange.common) + nbytes(exchange.each.get(i, {})) + pytree.nbytes(exchange.buffers or ())
         return packed, buffers, Receipt(i, up, size - down - up, rows), engines
 
