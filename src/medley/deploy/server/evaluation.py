@@ -100,8 +100,8 @@ class Figures:
     def of(cls, who: str, values: Any, request: Asked) -> Figures:
         """The figures in a client's JSON."""
         sampled = request.loss and request.sampled
-        personal = ["why" if "why" in table(who, values) else "own"] if request.own else []
-        table(who, values, ["tests", *(["loss"] if request.loss else []), *(["sample"] if sampled else []), *personal])
+        reason = ["why" if "why" in table(who, values) else "own"] if request.own else []
+        table(who, values, ["tests", *(["loss"] if request.loss else []), *(["sample"] if sampled else []), *reason])
         n = len(request.held)
         expected = f"a list of {n} entries: figures by name for a task with test rows, and null for other tasks"
         entries = checked(who, values, "tests", list[dict[str, Any] | None], expected=expected)
@@ -116,8 +116,8 @@ class Figures:
         loss = checked(who, values, "loss", Figure) if request.loss else None
         why = printable(checked(who, values, "why", Sentences)) if "why" in values else ""
         of_own = replace(request, own=False, sampled=False)
-        own = cls.of(f"{who}, its own model", values["own"], of_own) if "own" in values else None
-        return cls(tests, sums, loss, sample, own, why)
+        personal = cls.of(f"{who}, its own model", values["own"], of_own) if "own" in values else None
+        return cls(tests, sums, loss, sample, personal, why)
 
 
 def _figures(who: str, entry: Mapping[str, Any], metrics: Mapping[str, int]) -> dict[str, float]:
