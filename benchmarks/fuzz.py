@@ -68,7 +68,7 @@ class Fuzzed(Message):
 
 def fuzzed(q: int) -> Fuzzed:
     which = torch.arange(q) if q % 2 else None
-    return Fuzzed(torch.arange(float(D)), torch.ones(q, D, dtype=torch.float64), which, 0.5, 3, True)
+    return Fuzzed(torch.arange(D, dtype=torch.float64), torch.ones(q, D, dtype=torch.float64), which, 0.5, 3, True)
 
 
 class Target:
@@ -253,9 +253,14 @@ class Sealed(Target):
         ring = Ring(32, 100.0, {0: 0.5, 1: 0.5})
         nothing = lambda i: b""
         self.parties = RemoteParties(host, self.post, "run", exchange, ring, b"", nothing)
-        how = {"fields": form({"delta": torch.zeros(D)}), "rows": 12.0, "engines": ["seq"]}
+        how = {"fields": form({"delta": torch.zeros(D, dtype=torch.float64)}), "rows": 12.0, "engines": ["seq"]}
         vector = pytree.to_bytes({"masked": torch.arange(D, dtype=torch.int32), **how})
-        answers = bytes(64), tables.packed({1: bytes(48)}), vector, tables.packed({0: bytes(16), 1: bytes(range(16))})
+        answers = (
+            Party(0, b"s").keys,
+            tables.packed({1: bytes(48)}),
+            vector,
+            tables.packed({0: bytes(16), 1: bytes(range(16))}),
+        )
         self.seeds = [bytes([step]) + b"=" + raw for step, raw in enumerate(answers)]  # the step, and its answer
 
     def read(self, raw: bytes) -> None:

@@ -137,7 +137,7 @@ SEEN = [
           "hidden = is_row_private(method) or ", "hidden = ",
           [f"{NODES}::test_a_node_with_private_rows_sends_no_counts_of_them"], True),
     Plant("a training loss of private rows", "deploy/node/app.py",
-          '(exact, private, "its rows', '(False, private, "its rows',
+          '(request.loss, private, "its rows', '(False, private, "its rows',
           [f"{APP}::test_private_rows_have_no_exact_loss_and_as_many_trainings_as_the_recipe_has_rounds"], True),
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from .contract import Packed, RecipeError, Settings, check_flags, integer, real, take
+from .contract import Packed, RecipeError, Settings, WireError, check_flags, integer, real, take
 from .contract.public import public
 from .numerics.shares import least_of
 from .wire.codec import Codec, CodecState, Draws, Plain, compressible, error_feedback, plus_state
@@ -106,7 +106,10 @@ class Quantise(Settings):
         out = {k: v for k, v in encoded.items() if k + "#" in encoded or not k.endswith("#")}
         for name, v in out.items():
             if name + "#" in encoded:
-                out[name] = v.to(dtype) * encoded[name + "#"].to(dtype)  # type: ignore[union-attr]
+                scale = encoded[name + "#"]
+                if not isinstance(v, Tensor) or not isinstance(scale, Tensor) or scale.shape != (*v.shape[:-1], 1):
+                    raise WireError(f"{name}: its scales are not one for each of its rows")
+                out[name] = v.to(dtype) * scale.to(dtype)
         return out
 
     def keep(self, packed: Packed, decoded: Packed, state: CodecState) -> CodecState:
@@ -164,7 +167,10 @@ class TopK(Settings):
                 assert isinstance(v, Tensor)
                 assert isinstance(at, Tensor)
                 assert isinstance(shape, Tensor)
-                flat = v.new_zeros(math.prod(shape.tolist()), dtype=dtype)
+                size = math.prod(shape.tolist())
+                if bool((shape < 0).any()) or v.shape != at.shape or len(v) != least_of(self.fraction, size):
+                    raise WireError(f"{name}: {len(v)} of {size} entries are not a share of {self.fraction:g}")
+                flat = v.new_zeros(size, dtype=dtype)
                 flat[at.long()] = v.to(dtype)
                 out[name] = flat.reshape(shape.tolist())
         return out

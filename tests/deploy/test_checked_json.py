@@ -220,7 +220,7 @@ def test_a_client_whose_loss_is_not_finite_says_that_the_run_diverges() -> None:
 
 def test_what_an_error_of_data_says_of_its_place_travels_with_it() -> None:
     with pytest.raises(BadData, match="client 2: its data") as caught:
-        opened(sealed_error(BadData("client 2: its data", client=2, row=3, column=4)), "client 2")
+        opened(sealed_error(BadData("client 2: its data", client=2, row=3, column=4)), "client 2", 2)
     assert vars(caught.value) == {"client": 2, "row": 3, "column": 4}
 
 
@@ -472,16 +472,16 @@ def test_no_field_of_an_answer_may_lack_also_one_with_a_default(missing: str) ->
         ({"classes": 3.0}, "classes is 3.0"),
         ({"labels": [[3]]}, "labels is [[3]], but must be whole numbers below 3"),
         ({"labels": {}}, "labels is {}"),
-        ({"first": {"x": 1.0}}, "first is {'x': 1.0}, but must be the numbers of x, floats and ints"),
+        ({"first": {"x": 1.0}}, "first: x is 1.0, but must be a list"),
         ({"first": {"y": [1.0]}}, "first is"),
-        ({"first": {"x": [True]}}, "first is"),
+        ({"first": {"x": [True]}}, "first: x is [True]"),
         ({"base": 7}, "base is 7"),
     ],
 )
 def test_a_server_that_describes_the_tasks_wrongly_is_refused(changes: dict[str, Any], text: str) -> None:
     good = asdict(Known(3, [[0, 1]], {"x": [0.5, 1], "ints": [1]}, "ab"))
     assert asdict(Known.read(good)) == good
-    with pytest.raises(WireError, match=re.escape(f"the server's description of the tasks: {text}")):
+    with pytest.raises(WireError, match="the server.s description of the tasks.*" + re.escape(text)):
         Known.read(good | changes)
 
 

@@ -272,29 +272,6 @@ def test_a_requests_fields_are_checked_before_anything_is_done(
     assert not [*(tmp_path / "memory").rglob("*.safetensors")]
 
 
-def test_an_evaluations_fields_are_checked(app: Path, tmp_path: Path) -> None:
-    side, context = (
-        ClientSide(app, None, None),
-        Context(1, 1, {"partition-id": 0, "memory": str(tmp_path)}, RecordDict(), {}),
-    )
-    known = {"classes": 10, "labels": [list(range(10))]}
-    good = {
-        "x": torch.zeros(8 * 64 + 8 + 80 + 10),
-        "buffers": None,
-        "round": 1,
-        "tests": [0],
-        "loss": True,
-        "grad": False,
-        "known": known,
-        "run": "",
-    }
-    ask = lambda **other: side.evaluate({"common": pytree.to_bytes({**good, **other})}, context)
-    assert "loss" in json.loads(ask())
-    for other in ({"round": "1"}, {"round": 1 << 40}, {"tests": [5]}, {"tests": ["0"]}, {"tests": 0}, {"more": 1}):
-        with pytest.raises(md.WireError, match="the server's request of an evaluation: "):
-            ask(**other)
-
-
 RECIPE = """
 [rules]
 exact = true

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..contract import Algorithm, Client, Need, Nothing, OptimizerState, OwnState, Packed, PartlyShared, Problem, nbytes
+from ..contract.annotation import in_words
 from ..contract.errors import ClientFailed, Diverged, MedleyError, WireError
 from ..contract.place import ClientNames, name_of, naming
 from ..runtime import deferred, stopwatch, streams
@@ -123,22 +124,29 @@ class ClientHost:
     def check(self, exchange: Exchange, i: int, packed: Packed, finite: bool = True) -> None:
         """Raise WireError unless client i's reply has the type that its method declares; see `Host.check`."""
         where = f"{name_of(i)}'s answer to {self.algorithm.name}.{exchange.method}, round {exchange.round}"
-        self.algorithm.message_types[exchange.method].up.check(packed, self.problem.d, where, finite)
+        self.algorithm.message_types[exchange.method].up.check(
+            packed, self.problem.d, where, finite, self.problem.dtype
+        )
 
     def _decoded(self, exchange: Exchange, ids: tuple[int, ...], memories: Mapping[int, Any]) -> Request:
         """Decode the request and check its messages; a client's first memory is the algorithm's `remember`."""
         codec = downlink(self.codec)
+        where = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
+        if exchange.method not in self.algorithm.message_types:
+            raise WireError(f"{where}, but it has {in_words(self.algorithm.message_types)}")
         types = self.algorithm.message_types[exchange.method]
         dtype = self.problem.dtype
         d = self.problem.d
-        where = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
         # Do not wait for an accelerator: the reply to numbers that are not finite will raise an error.
         finite = self.device == "cpu"
-        common = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, where, finite)
+        common = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, where, finite, dtype)
         each = {}
         if types.each is not None:
+            missing = sorted({*ids} - exchange.each.keys())
+            if missing:
+                raise WireError(f"{name_of(missing[0])}, {where}: its own message, a {types.each.__name__}, is missing")
             decoded = {i: codec.decode(exchange.each[i], {}, dtype) for i in ids}
-            each = {i: types.each.unpack(m, d, f"{name_of(i)}, {where}", finite) for i, m in decoded.items()}
+            each = {i: types.each.unpack(m, d, f"{name_of(i)}, {where}", finite, dtype) for i, m in decoded.items()}
         return Request(exchange, self.algorithm, ids, common, each, *self.parts({i: memories.get(i) for i in ids}))
 
     def parts(self, saved: Mapping[int, Any]) -> MemoryParts:

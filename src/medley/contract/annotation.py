@@ -209,7 +209,8 @@ def _sequence(origin: Any, args: tuple[Any, ...], bounds: Bounds | None) -> Valu
         return all(any(kind.fits(v, lengths) for kind in kinds) for v, kinds in zip(value, each, strict=True))
 
     each = "; ".join(" or ".join(kind.text for kind in kinds) for kinds in entries)
-    return ValueType(fits, f"a list of {len(entries)}: {each}" if fixed else f"a list, each {each}", Sequence)
+    text = "an empty list" if fixed and not entries else f"a list of {len(entries)}: {each}" if fixed else ""
+    return ValueType(fits, text or f"a list, each {each}", Sequence)
 
 
 def _tensor(hint: Any) -> ValueType:

@@ -12,6 +12,7 @@ import typing
 from functools import cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
+import torch
 from torch import Tensor
 
 from .annotation import ValueType, in_words, kinds
@@ -61,11 +62,18 @@ class Message:
         return fields
 
     @classmethod
-    def unpack(cls: type[T], packed: Packed, d: int | None = None, where: str = "a message", finite: bool = True) -> T:
+    def unpack(
+        cls: type[T],
+        packed: Packed,
+        d: int | None = None,
+        where: str = "a message",
+        finite: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> T:
         """The message with these fields, which may come from an untrusted source. See `check`, also for the
         arguments.
         """
-        cls.check(packed, d, where, finite)
+        cls.check(packed, d, where, finite, dtype)
         return cls(**packed)
 
     @classmethod
@@ -91,7 +99,14 @@ class Message:
         return all(axes is not None and all(a == "d" or a.isdigit() for a in axes) for axes in forms)
 
     @classmethod
-    def check(cls, packed: Packed, d: int | None = None, where: str = "a message", finite: bool = True) -> None:
+    def check(
+        cls,
+        packed: Packed,
+        d: int | None = None,
+        where: str = "a message",
+        finite: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         """Raise WireError unless ``packed`` has the fields that the annotations declare.
 
         Args:
@@ -99,6 +114,8 @@ class Message:
             d: length of the axis d; default None: any
             where: the beginning of the error's text
             finite: False skips the check for NaN and infinities; default True
+            dtype: the type of floating-point tensors with an axis d, since another one would change the model's;
+                default None: any
 
         It checks names, types, dtypes, shapes and size. An axis must have the same length in all fields. A stack's
         axis, as in
@@ -115,6 +132,9 @@ class Message:
                     f"{where}: {cls.__name__}.{name} is {_value_text(value)}, but is declared as "
                     f"{in_words(kind.text for kind in declared[name])}{'' if d is None else f' with d = {d}'}"
                 )
+            of_model = isinstance(value, Tensor) and any("d" in (kind.axes or ()) for kind in declared[name])
+            if dtype is not None and of_model and value.is_floating_point() and value.dtype != dtype:  # type: ignore[union-attr]
+                raise WireError(f"{where}: {cls.__name__}.{name} is {_value_text(value)}, but the model is of {dtype}")
             if finite and not is_finite(value):
                 raise WireError(f"{where}: {cls.__name__}.{name} contains numbers that are not finite")
         size = nbytes(packed)

@@ -51,6 +51,16 @@ def agreed(private: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
         raise WireError(f"a public key of secure aggregation cannot be used: {e}") from None
 
 
+def check_public(who: str, keys: bytes) -> None:
+    """Raise WireError, which begins with ``who``, unless each of these public keys can be used."""
+    private = key_pair(secret()).private
+    for start in range(0, len(keys), KEY):
+        try:
+            agreed(private, keys[start : start + KEY], b"test")
+        except WireError as e:
+            raise WireError(f"{who}: {e}") from None
+
+
 def derived(material: bytes, purpose: bytes) -> bytes:
     """32 bytes by HKDF-SHA256."""
     return bytes(HKDF(SHA256(), 32, None, b"medley secure aggregation " + purpose).derive(material))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -30,10 +30,10 @@ from ...recipe.user_code import names
 from ...server.clientwise import model_of
 from ...server.options import RunOptions
 from ...wire.codec import Plain
-from ...wire.exchange import Exchange, Tag
+from ...wire.exchange import Exchange
 from ..protocol import calls
 from ..protocol.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
-from ..protocol.checked_json import MOST, Count, Line, Number, checked, parsed, table, wrong
+from ..protocol.checked_json import MOST, parsed
 from ..protocol.flwr_api import Handler, Letter
 from ..protocol.reports import Known
 from ..protocol.secure_steps import STEPS
@@ -123,9 +123,6 @@ def discreet(handler: Handler) -> Handler:
     return reply
 
 
-EVALUATION = "the server's request of an evaluation"
-"""The beginning of errors of such a request."""
-
 KEPT = 2
 """How many runs' data and problems a process keeps."""
 
@@ -198,7 +195,7 @@ class ClientSide:
 
     def rows(self, context: Context, method: Method, values: Any) -> NodeRows:
         """The client's side of the run; ``values`` holds the server's values for every client, see `Known`."""
-        common = Known.read(values)
+        common = Known.read(values, self.recipe.limits())
         key = _id(context), json.dumps(context.run_config), repr(common)
         if key not in self._rows:
             r = settled(self.recipe, context.run_config)
@@ -245,48 +242,41 @@ class ClientSide:
     def evaluate(self, letter: Letter, context: Context) -> bytes:
         """Figures of the server's model on the client's rows, see `NodeRows`, and of its own, if it has one."""
         r, method = self.recipe_and_method(context)
-        request = pytree.from_bytes(letter["common"], {})
+        request = calls.Evaluation.read(letter)
         i = _id(context)
-        table(EVALUATION, request, ["x", "buffers", "round", "tests", "loss", "grad", "known", "run"])
-        individual = {"sample": [], "acked": [], **parsed(EVALUATION, letter.get("own", b"{}"))}
-        x = request["x"]
-        buffers = request["buffers"]
-        t: int = checked(EVALUATION, request, "round", Number)
-        exact = bool(request["loss"])
-        run: str = checked(EVALUATION, request, "run", Line)
-        sample = checked(EVALUATION, individual, "sample", tuple[()] | tuple[Number, Number, Number])
-        acked = tuple(checked(EVALUATION, individual, "acked", tuple[()] | tuple[Number, Number])) or None
+        x = request.x
+        buffers = request.buffers
         private = is_row_private(method)
         rules = self.recipe.rules()
         model = PersonalModel(x, buffers)
         secure = any(of.options().get("secure") is not None for of in (self.recipe, r))
         for wants, hides, what in (
-            (request["grad"], private, "its rows are private, but the server asks for the gradient of its loss"),
-            (request["grad"], secure, "its recipe has [secure], but the server asks for the gradient of its loss"),
-            (exact, private, "its rows are private, but the server asks for their loss without noise"),
-            (sample, secure, "its recipe has [secure], but the server asks for the loss of some of its rows"),
-            (request["grad"], not rules.exact, GRADIENT),
+            (request.grad, private, "its rows are private, but the server asks for the gradient of its loss"),
+            (request.grad, secure, "its recipe has [secure], but the server asks for the gradient of its loss"),
+            (request.loss, private, "its rows are private, but the server asks for their loss without noise"),
+            (request.sample, secure, "its recipe has [secure], but the server asks for the loss of some of its rows"),
+            (request.grad, not rules.exact, GRADIENT),
         ):
             if wants and hides:
                 raise WireError(f"{name_of(i)} refuses: {what}; leave that figure out")
-        if run:
-            calls.check_run(run)
-        about = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(request["known"]).encode()
-        about = letter["common"] + letter.get("own", b"") if run else about
+        if request.run:
+            calls.check_run(request.run)
+        about = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(request.known).encode()
+        about = letter["common"] + letter.get("own", b"") if request.run else about
         if secure or not rules.exact:
-            self._count(about, context, bool(run), 1 if secure else RUNS)
-        rows = self.rows(context, method, request["known"])
-        tests = checked(EVALUATION, request, "tests", list[Count], len(rows.tests) - 1)
-        if len({*tests}) < len(tests):
-            raise wrong(EVALUATION, request, "tests", "different tasks")
+            self._count(about, context, bool(request.run), 1 if secure else RUNS)
+        rows = self.rows(context, method, request.known)
+        request.check(rows.problem, len(rows.tests), r.rounds)
         coarse = Coarse.of(context.node_config, rules, model)
-        figures = rows.evaluate(model, t, tests, exact, sample, coarse)
-        if run and private:  # its own model is computed from the rows without noise
+        figures = rows.evaluate(model, request.round, request.tests, request.loss, request.sample, coarse)
+        if request.run and private:  # its own model is computed from the rows without noise
             figures |= {"why": "its rows are private, and figures of a model made from them have no noise"}
-        elif run:
-            figures |= self._own_figures(r, method, context, request, (run, acked, tests))
+        elif request.run:
+            figures |= self._own_figures(r, method, context, request)
         text = json.dumps(figures).encode()
-        return calls.sealed_gradient(text, rows.gradient(x, t)) if request["grad"] and "loss" in figures else text
+        if not request.grad or "loss" not in figures:
+            return text
+        return calls.sealed_gradient(text, rows.gradient(x, request.round))
 
     def _count(self, request: bytes, context: Context, personal: bool, runs: int) -> None:
         """Add an evaluation to the account, which allows as many as ``runs`` runs of the recipe make."""
@@ -297,32 +287,23 @@ class ClientSide:
         account = replace(account, study=f"{account.study} own") if personal else account
         account.evaluate(blake2b(request, digest_size=16).hexdigest(), most * runs)
 
-    def _own_figures(
-        self,
-        r: Recipe,
-        method: Method,
-        context: Context,
-        evaluation: Mapping[str, Any],
-        about: tuple[str, Tag | None, Any],
-    ) -> dict[str, Any]:
+    def _own_figures(self, r: Recipe, method: Method, context: Context, evaluation: calls.Evaluation) -> dict[str, Any]:
         """Figures of the client's own model, which stays on the node; the reason if it cannot be computed."""
         i = _id(context)
-        run, acked, tests = about
-        e = Exchange(
-            max(1, evaluation["round"]), -1, "personal", ((i,),), {"x": evaluation["x"]}, {}, {}, {i: 0.0}, None
-        )
-        request = calls.CallRequest(replace(e, buffers=evaluation["buffers"]), run, evaluation["known"])
+        t = evaluation.round
+        e = Exchange(max(1, t), -1, "personal", ((i,),), {"x": evaluation.x}, {}, {}, {i: 0.0}, None)
+        request = calls.CallRequest(replace(e, buffers=evaluation.buffers), evaluation.run, evaluation.known)
         host = self._host(r, method, request, context)
-        fold, _ = host.serve_block(
-            request.exchange, 0, {i: serve.shelf(host, request, self._memories(context)).peek(i, acked)}
-        )
+        acked = (evaluation.acked[0], evaluation.acked[1]) if evaluation.acked else None
+        memory = serve.shelf(host, request, self._memories(context)).peek(i, acked)
+        fold, _ = host.serve_block(request.exchange, 0, {i: memory})
         if i in fold.failed:
             log.error("%s", fold.failed[i])
             return {"why": f"its method failed; {OWN_LOG}"}
         mine = model_of(fold.replies[i])
-        rows = self.rows(context, method, evaluation["known"])
+        rows = self.rows(context, method, evaluation.known)
         coarse = Coarse.of(context.node_config, self.recipe.rules(), mine)
-        return {"own": rows.evaluate(mine, evaluation["round"], tests, evaluation["loss"], coarse=coarse)}
+        return {"own": rows.evaluate(mine, t, evaluation.tests, evaluation.loss, coarse=coarse)}
 
     @staticmethod
     def _memories(context: Context) -> Path:
@@ -409,6 +390,7 @@ class ClientSide:
 
         about = algorithm.suited(problem.gives), problem, client, r.seed, options.get("codec") or Plain()
         keeps = rows.clients.scenario.keeps_optimizers
+        request.check(problem, r.rounds * len(rows.tests))
         host = ClientHost(*about, device=device, keeps_optimizers=keeps)
         if host.remembers:
             serve.guard(self._memories(context) / request.run / str(_id(context)), r)

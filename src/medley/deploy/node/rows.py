@@ -278,7 +278,7 @@ class NodeRows:
         if isinstance(self.problem, SharedNetwork):
             initial = self.problem.initial(streams.generator(seed, "init"))
             if common.first is not None:
-                first = {k: torch.tensor(common.first[k], dtype=t.dtype) for k, t in self.problem.own().items()}
+                first = common.personal(self.problem.own())
                 self.problem.load_own({k: t.to(device) for k, t in first.items()})
                 self.problem.begin_at(torch.cat([initial, self.problem.own()["x"]]))
         self.clients = ClientFactory(scenario, seed, self.problem, self.rows, self.plan)

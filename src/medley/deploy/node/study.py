@@ -60,7 +60,7 @@ class StudySide(ClientSide):
         i = _id(context)
         analyses = r.analyses()
         k = request.exchange.round - 1
-        if k >= len(analyses):
+        if not 0 <= k < len(analyses):
             raise WireError(
                 f"{name_of(i)}: the server asks for analysis {k + 1}, but the client's recipe has {len(analyses)}"
             )

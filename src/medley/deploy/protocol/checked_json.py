@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from statistics import median_low
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
+
+from torch import Tensor
 
 from ...contract.annotation import ValueType, at_least, at_most, in_range, in_words, kinds
 from ...contract.errors import BudgetSpent, MedleyError, WireError
@@ -35,6 +38,7 @@ HUGE = 1e300
 # The types of what both sides send, with the bounds that hold in every run; a recipe's [clients] has closer ones.
 Count = Annotated[int, at_least(0)]
 Number = Annotated[int, in_range(0, MOST)]
+Integer = Annotated[int, in_range(-(1 << 63), (1 << 63) - 1)]  # fits int64
 ClientNumber = Annotated[int, in_range(0, 1 << 30)]
 Amount = Annotated[float, in_range(0.0, HUGE)]
 Figure = Annotated[float, in_range(-HUGE, HUGE)]
@@ -81,8 +85,11 @@ def sealed_error(e: Exception) -> bytes:
     return b"!" + json.dumps(describe(e)).encode()
 
 
-def opened(answer: bytes, who: str = "a client") -> bytes:
-    """Inverse of `sealed`. Raises the error that came instead of an answer, and WireError for other bytes."""
+def opened(answer: bytes, who: str = "a client", client: int | None = None) -> bytes:
+    """Inverse of `sealed`. Raises the error that came instead of an answer, and WireError for other bytes.
+
+    The error's text begins with ``who``, and its attribute ``client`` is ``client``, whatever the sender wrote.
+    """
     if answer[:1] in (b"=", b"+"):
         return answer[1:]
     if answer[:1] != b"!":
@@ -93,11 +100,11 @@ def opened(answer: bytes, who: str = "a client") -> bytes:
         head = json.loads(answer[1:])
         text = printable(head["text"])
         attributes = head["attributes"]
-        # The text names the client, whatever the client wrote.
-        head["text"] = text if who in text else f"{who}: {text}"
+        head["text"] = text if re.match(rf"{re.escape(who)}(?!\w)", text) else f"{who}: {text}"
         if not all(k in KEPT and (v is None or type(v) is KEPT[k]) for k, v in attributes.items()):
             raise ValueError("these are not an error's attributes")
-        head["attributes"] = {k: printable(v) if isinstance(v, str) else v for k, v in attributes.items()}
+        attributes = {k: printable(v) if isinstance(v, str) else v for k, v in attributes.items()}
+        head["attributes"] = attributes | ({"client": client} if "client" in attributes else {})
         e = revive(head)
         if not isinstance(e, MedleyError):
             raise TypeError("no error")
@@ -205,5 +212,7 @@ def printable(text: str) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
     text = str(value) if not isinstance(value, int) or abs(value) < 10**30 else "a number of more than 30 digits"
     return f"{type(value).__name__} {text[:60]!r}" if isinstance(value, str) else text[:60]

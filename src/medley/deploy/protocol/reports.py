@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Annotated, Any, Literal, NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...contract import Problem
+from ...contract import OwnState, Problem
 from ...contract.annotation import at_least
 from ...contract.errors import BadData, WireError
 from ...contract.place import name_of
@@ -25,7 +26,7 @@ from ...problems.network import NetworkProblem, SharedNetwork
 from ...recipe.limits import ClientLimits
 from ...rows.fields import Fields
 from ...storage.base import digest, frozen
-from .checked_json import ClientNumber, Count, Line, checked, declared, table, wrong
+from .checked_json import ClientNumber, Count, Figure, Integer, Line, checked, declared, table, wrong
 
 log = logging.getLogger("medley")
 
@@ -124,6 +125,32 @@ class Names:
     def differs(self, other: Names) -> tuple[str, str] | None:
         """The first fact on which two clients differ, as each states it; None if they agree."""
         return differing(self.facts(), other.facts())
+
+
+def namesake(client: int, names: Mapping[int, str], clients: int) -> str:
+    """A sentence if a reader could take this client for another one, by its name or number; empty otherwise.
+
+    Args:
+        names: names by client, empty for none; this client's among them
+        clients: the number of clients, with ids from 0
+    """
+    name = names[client]
+    read = _as_read(name)
+    number = read.removeprefix("client ")
+    other = next((i for i, text in names.items() if i != client and read and _as_read(text) == read), None)
+    if other is not None:
+        alike = f"both called {name!r}" if names[other] == name else f"called {names[other]!r} and {name!r}"
+        reason = f"clients {other} and {client} are {alike}"
+    elif number in map(str, range(clients)) and number != str(client):
+        reason = f"client {client} is called {name!r}, another client's number"
+    else:
+        return ""
+    return f"{reason}: give each node its own --name"
+
+
+def _as_read(name: str) -> str:
+    """A name without what readers overlook: case, width of letters, spaces."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 UNNAMED = "without names"
@@ -250,27 +277,20 @@ class ClientReport:
             f"{_remedy(difference[0])}"
         )
 
-    def namesake(self, others: Iterable[ClientReport], clients: int) -> str:
-        """A sentence if another client has this one's name, or its name is another's number; empty otherwise."""
-        other = next((r for r in others if self.name and r.name == self.name and r.client != self.client), None)
-        if other:
-            reason = f"clients {other.client} and {self.client} are both called {self.name!r}"
-        elif self.name in map(str, range(clients)) and self.name != str(self.client):
-            reason = f"client {self.client} is called {self.name!r}, another client's number"
-        else:
-            return ""
-        return f"{reason}: give each node its own --name"
-
     def emptied(self, client: int) -> ClientReport:
         """The same report without rows."""
         return replace(self, client=client, name="", tasks=[TaskReport(0, 0.0, 0, []) for _ in self.tasks])
+
+
+TASKS = "the server's description of the tasks"
+"""The beginning of errors of a `Known`."""
 
 
 @dataclass(frozen=True)
 class Known:
     """The values that the server tells every client: the number of classes, and the labels of every task."""
 
-    classes: int | None
+    classes: Annotated[int, at_least(1)] | None
     labels: list[list[Count]]
     first: dict[str, list[float]] | None = None
     """The initial personal part of clients' models; None if the seed draws it."""
@@ -278,17 +298,31 @@ class Known:
     """The digest of the network's frozen part, see `base_of`."""
 
     @classmethod
-    def read(cls, values: Any) -> Known:
-        """The values in a request. Raises WireError for others."""
-        who = "the server's description of the tasks"
-        known = declared(cls, who, {"first": None, "base": None, **table(who, values)})
-        if any(k >= (known.classes or 0) for labels in known.labels for k in labels):
-            raise wrong(who, values, "labels", f"whole numbers below {known.classes or 0}")
+    def read(cls, values: Any, limits: ClientLimits | None = None) -> Known:
+        """The values in a request. Raises WireError for others, and for more tasks and classes than the limits."""
+        limits = limits or ClientLimits()
+        values = {"first": None, "base": None, **table(TASKS, values)}
+        known = declared(cls, TASKS, values, classes=limits.classes)
+        n = known.classes or 0
+        if any(k >= n for labels in known.labels for k in labels):
+            raise wrong(TASKS, values, "labels", f"whole numbers below {n}")
+        if len(known.labels) > limits.tasks or any(len({*labels}) < len(labels) for labels in known.labels):
+            raise wrong(TASKS, values, "labels", f"lists of different labels, of at most {limits.tasks} tasks")
         parts = known.first or {}
-        lists = parts.keys() <= {"x", "floats", "ints"} and all(isinstance(part, list) for part in parts.values())
-        if not lists or any(type(v) not in (int, float) for part in parts.values() for v in part):
-            raise wrong(who, values, "first", "the numbers of x, floats and ints")
+        if not parts.keys() <= {"x", "floats", "ints"}:
+            raise wrong(TASKS, values, "first", "the numbers of x, floats and ints")
+        for name in parts:
+            numbers: Any = list[Integer] if name == "ints" else list[Figure]
+            checked(f"{TASKS}, first", parts, name, numbers)
         return known
+
+    def personal(self, like: OwnState) -> OwnState:
+        """``first`` as tensors with the shapes and types of ``like``. Raises WireError for other numbers of them."""
+        first = self.first or {}
+        shapes = {name: [*t.shape] for name, t in like.items()}
+        if {name: [len(part)] for name, part in first.items()} != shapes:
+            raise wrong(TASKS, {"first": {name: len(part) for name, part in first.items()}}, "first", f"of {shapes}")
+        return {name: torch.tensor(first[name], dtype=t.dtype) for name, t in like.items()}
 
 
 def base_of(problem: Problem) -> str | None:
@@ -344,7 +378,8 @@ class Census:
                 refused[i] = reason
                 if not tolerant:
                     raise BadData(reason, client=i)
-            reason = r.namesake([read[k] for k in read if k < i and k not in refused], len(accounts))
+            names = {k: read[k].name for k in read if k <= i and k not in refused} | {i: r.name}
+            reason = namesake(i, names, len(accounts))
             if reason:
                 refused[i] = reason
                 if not tolerant:

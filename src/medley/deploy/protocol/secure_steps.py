@@ -35,6 +35,9 @@ Kind = Literal[
 ]
 """The type of a field of a reply: of a tensor, or one of `ZEROS`."""
 
+DIMENSIONS = 64
+"""The most axes of a tensor in a reply; NumPy has no more."""
+
 ZEROS: dict[str, Any] = {"none": None, "int": 0, "float": 0.0}
 """The fields of a reply that are no tensors, by kind."""
 
@@ -70,15 +73,15 @@ def blank(who: str, answer: Mapping[str, Any], most: int) -> Packed:
     Args:
         who: the client and its answer, for errors
         answer: the answer, with ``fields`` as `form` has them
-        most: the largest number of entries
+        most: the largest number of entries of all fields together
 
     Raises WireError for invalid fields, and for too many entries.
     """
     expected = f"a list of different [name, type, shape], of {most} entries at most"
     fields = checked(who, answer, "fields", list[tuple[Line, Kind, list[Count]]], most, expected)
     fit = len({name for name, *_ in fields}) == len(fields) <= 1000
-    fit = fit and all(not shape if kind in ZEROS else math.prod(shape) <= most for _, kind, shape in fields)
-    if not fit:
+    fit = fit and all(len(shape) <= (0 if kind in ZEROS else DIMENSIONS) for _, kind, shape in fields)
+    if not fit or sum(math.prod(shape) for _, kind, shape in fields if kind not in ZEROS) > most:
         raise wrong(who, answer, "fields", expected)
     return {
         name: ZEROS[kind] if kind in ZEROS else torch.zeros(shape, dtype=getattr(torch, kind))

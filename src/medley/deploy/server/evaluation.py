@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...contract import PersonalModels, State, Vec, pytree
-from ...contract.annotation import at_least, in_range
+from ...contract.annotation import in_range
 from ...contract.errors import Diverged, MedleyError, WireError
 from ...contract.place import name_of
 from ...federation import fairness
@@ -53,14 +53,15 @@ class Asked:
     Attributes:
         held: for each requested task, whether the client has test rows
         loss: whether the loss must be there
-        sampled: whether the loss is of a sample of rows, with their number and spread
+        sampled: the number of rows in the sample that the loss is of, which the answer repeats with their spread; 0
+            for all rows
         metrics: names of further figures, each with its number of sums; 0 for a metric without sums
         own: whether figures of the client's own model are there, too
     """
 
     held: Sequence[bool]
     loss: bool = True
-    sampled: bool = False
+    sampled: int = 0
     metrics: Mapping[str, int] = field(default_factory=dict)
     own: bool = False
 
@@ -99,7 +100,7 @@ class Figures:
     @classmethod
     def of(cls, who: str, values: Any, request: Asked) -> Figures:
         """The figures in a client's JSON."""
-        sampled = request.loss and request.sampled
+        sampled = request.sampled if request.loss else 0
         reason = ["why" if "why" in table(who, values) else "own"] if request.own else []
         table(who, values, ["tests", *(["loss"] if request.loss else []), *(["sample"] if sampled else []), *reason])
         n = len(request.held)
@@ -111,18 +112,18 @@ class Figures:
         sums = [_sums(who, (entry or {}).get("sums", {}), request.metrics) for entry in entries]
         sample = None
         if sampled:
-            rows, squares = checked(who, values, "sample", tuple[Annotated[Number, at_least(1)], Amount])
+            rows, squares = checked(who, values, "sample", tuple[Annotated[Number, in_range(sampled, sampled)], Amount])
             sample = rows, float(squares)
         loss = checked(who, values, "loss", Figure) if request.loss else None
         why = printable(checked(who, values, "why", Sentences)) if "why" in values else ""
-        of_own = replace(request, own=False, sampled=False)
+        of_own = replace(request, own=False, sampled=0)
         personal = cls.of(f"{who}, its own model", values["own"], of_own) if "own" in values else None
         return cls(tests, sums, loss, sample, personal, why)
 
 
 def _figures(who: str, entry: Mapping[str, Any], metrics: Mapping[str, int]) -> dict[str, float]:
     """The figures of a task's test rows by name."""
-    hints = {**FIGURES, **dict.fromkeys(metrics, Figure)}
+    hints = {**dict.fromkeys(metrics, Figure), **FIGURES}
     figures = {name: value for name, value in entry.items() if name != "sums"}
     if not figures.keys() <= hints.keys():
         raise wrong(who, {"tests": entry}, "tests", f"figures of {sorted(hints)}")
@@ -304,9 +305,10 @@ class RemoteEvaluator:
         failed = dict[int, MedleyError]()
         for i, (raw, _) in sorted(answers.items()):
             has_rows = [bool(census.tests[i, k]) for k in tests]
-            expected = Asked(has_rows, loss and p[i] > 0, self.rows is not None, self._sums, acked is not None)
+            sampled = each[i]["sample"][-1] if self.rows is not None else 0
+            expected = Asked(has_rows, loss and p[i] > 0, sampled, self._sums, acked is not None)
             try:
-                body = opened(raw, name_of(i))
+                body = opened(raw, name_of(i), i)
                 if grad and expected.loss and gradients is not None:
                     body, gradients[i] = calls.opened_gradient(i, body, x)
                 measured = Figures.read(i, body, expected)

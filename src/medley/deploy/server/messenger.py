@@ -177,9 +177,13 @@ class Messenger:
         """A node's account of itself. Raises WireError if it names no client, MedleyError if its id is out of range,
         and Moved if another node has this client's number in this run; ``numbers`` has the nodes by client.
         """
-        account = parsed(f"node {node}'s account of itself", opened(answer, f"node {node}"))
+        about = f"node {node}'s account of itself"
+        account = parsed(about, opened(answer, f"node {node}"))
         who = _called(node, account)
-        i: int = checked(f"node {node}'s account of itself", account, "client", ClientNumber)
+        i: int = checked(about, account, "client", ClientNumber)
+        reserved = sorted(account.keys() & {"absent", "refused"})
+        if reserved:  # what the server writes into the accounts of clients that are not there
+            raise WireError(f"{about}, client {i}: it has the field {reserved[0]}, which is the server's")
         if i >= clients:
             raise MedleyError(
                 f"{who} says that it is client {i}, but the app has clients = {clients}, with ids from 0: "
@@ -337,7 +341,10 @@ class Messenger:
                     later = min(2 * later, 10.0)
                     soon = time.monotonic() + later
                 for reply in flwr_api.pull(self.grid, waiting, until, set(waiting.values())):
-                    node = waiting.pop(reply.message)
+                    node = waiting.pop(reply.message, None)
+                    if node is None:
+                        log.warning("a second answer to one message is left out: %s", reply.message)
+                        continue
                     if reply.answer is not None:
                         self.silent.discard(node)
                         yield node, reply.answer, flwr_api.size(sent[node]) + reply.size

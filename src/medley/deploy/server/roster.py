@@ -13,7 +13,7 @@ from ...contract.errors import BadData, MedleyError, WireError
 from ...contract.place import name_of
 from ...recipe.limits import ClientLimits
 from ...storage.atomic import write
-from ..protocol.reports import Census, ClientReport
+from ..protocol.reports import Census, ClientReport, namesake
 from .messenger import Messenger
 
 log = logging.getLogger("medley")
@@ -133,7 +133,8 @@ class Roster:
         reason = report.differs(next(r for i, r in enumerate(census.reports) if i not in census.refused))
         if reason:
             raise WireError(reason)
-        reason = report.namesake(census.reports, len(census))
+        names = {r.client: r.name for r in census.reports} | {report.client: report.name}
+        reason = namesake(report.client, names, len(census))
         if reason:
             raise WireError(reason)
         tasks = zip(report.tasks, census.known.labels, strict=True)

@@ -19,6 +19,7 @@ from ...storage.events import Events
 from ..protocol import flwr_api
 from ..protocol.agreement import Terms
 from ..protocol.checked_json import Line, checked
+from ..protocol.reports import namesake
 from ..protocol.settings import clients_of, settled
 from .app import _agreed
 from .messenger import Messenger
@@ -60,14 +61,14 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         terms = Terms.of(r, analyses[0])
         messenger = Messenger(grid, float(context.run_config.get("timeout", 600)))
         accounts = messenger.gather(clients_of(r, context), {"run": json.dumps(terms.plain()).encode()})
-        names = dict[str, int]()
+        names = dict[int, str]()
         for i, account in accounts.items():
-            name = checked(f"{name_of(i)}'s account", _agreed(i, account, terms, False), "name", Line)
-            other = names.setdefault(name, i)
-            if other != i:
-                raise BadData(f"clients {other} and {i} are both called {name!r}: give each node its own name")
+            names[i] = checked(f"{name_of(i)}'s account", _agreed(i, account, terms, False), "name", Line)
+            reason = namesake(i, names, len(accounts))
+            if reason:
+                raise BadData(reason, client=i)
         transport = Flower(messenger, f"{context.run_id:020d}", None, terms.digest)
-        study = Study(dict.fromkeys(names), secure=r.options().get("secure"), transport=transport)
+        study = Study(dict.fromkeys(names.values()), secure=r.options().get("secure"), transport=transport)
         results = list[Any]()
         for k, analysis in enumerate(analyses, 1):
             results.append(study.run(analysis))

@@ -25,7 +25,7 @@ from ...secure.tables import ID, Opening
 from ...wire.connection import Host
 from ...wire.exchange import Exchange
 from ...wire.fold import Fold, Receipt
-from ..protocol.checked_json import opened, printable, work_and_engines, wrong
+from ..protocol.checked_json import opened, printable, table, work_and_engines, wrong
 from ..protocol.flwr_api import Letter
 from ..protocol.secure_steps import KEYS, SEALED, SHARE, SIZE, STEPS, blank, session_name
 from .messenger import Messenger
@@ -71,11 +71,14 @@ class RemoteParties:
 
     def keys(self, ids: Sequence[int]) -> dict[int, bytes]:
         """Public keys of the clients that answer."""
+        from ...secure.crypto import check_public
 
         def read(i: int, raw: bytes, size: int) -> bytes:
             if len(raw) not in (KEYS, KEYS + SIZE):
                 message = f"public keys have {len(raw)} bytes, not {KEYS}, or {KEYS + SIZE} signed"
                 raise WireError(f"{name_of(i)}'s {message}")
+            # A key that no other client can use would fail them instead of this one.
+            check_public(f"{name_of(i)}'s public keys", raw[:KEYS])
             self._overhead[i] += size - KEYS
             self._signatures |= {i: raw[KEYS:]} if raw[KEYS:] else {}
             return raw[:KEYS]
@@ -143,10 +146,11 @@ class RemoteParties:
         e = self.exchange
         who = f"{name_of(i)}'s masked answer to {self.exchange.method}, round {self.exchange.round}"
         try:
-            answer = dict(pytree.from_bytes(raw, {}))
-            masked = answer["masked"]
-        except (WireError, KeyError, TypeError) as error:
+            tree = pytree.from_bytes(raw, {})
+        except WireError as error:
             raise WireError(f"{who}: {printable(str(error))}") from None
+        answer = table(who, tree, ["masked", "fields", "rows", "engines"])
+        masked = answer["masked"]
         signed = getattr(torch, f"int{self.ring.bits}")
         if not isinstance(masked, Tensor) or masked.ndim != 1 or masked.dtype != signed:
             raise wrong(who, {"masked": type(masked).__name__}, "masked", f"a vector of {signed}")
@@ -168,7 +172,7 @@ class RemoteParties:
         out = dict[int, T]()
         for i, (raw, size) in sorted(self.messenger.send(f"query.{step}", letters).items()):
             try:
-                out[i] = read(i, opened(raw, name_of(i)), size)
+                out[i] = read(i, opened(raw, name_of(i), i), size)
             except MedleyError as e:
                 self._failed(i, e)
         return out

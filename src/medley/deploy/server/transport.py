@@ -14,15 +14,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ...contract import MedleyError, State, WireError, pytree
-from ...contract.message import Packed, form_of, is_finite, nbytes
+from ...contract import MedleyError, WireError, pytree
+from ...contract.message import Packed, form_of, nbytes
 from ...contract.place import name_of
 from ...secure.ring import Ring
 from ...wire.codec import resending
 from ...wire.connection import Host
 from ...wire.exchange import Exchange, Tag
 from ...wire.fold import Fold, Receipt
-from ..protocol.checked_json import Count, checked, opened, outliers, printable, work_and_engines
+from ..protocol.calls import check_buffers
+from ..protocol.checked_json import Count, checked, opened, outliers, printable, table, work_and_engines
 from .messenger import Messenger
 from .sums import RemoteParties
 
@@ -127,16 +128,22 @@ class FlowerConnection:
         Raises MedleyError for an answer that cannot be read or believed.
         """
         who = _who(exchange, i)
-        raw = opened(answer, name_of(i))
+        raw = opened(answer, name_of(i), i)
         try:
-            content = dict(pytree.from_bytes(raw, {}))
-            packed = resending(self.host.codec).decode(dict(content["reply"]), {}, self.host.problem.dtype)
-            buffers = content["buffers"]
+            tree = pytree.from_bytes(raw, {})
+        except WireError as e:
+            raise WireError(f"{who}: {printable(str(e))}") from None
+        content = table(who, tree, ["reply", "buffers", "up", "rows", "engines"])
+        encoded = checked(who, content, "reply", dict)
+        try:
+            packed = resending(self.host.codec).decode(dict(encoded), {}, self.host.problem.dtype)
         except WireError as e:
             raise WireError(f"{who}: {printable(str(e))}") from None
         except Exception as e:  # any kind, for example from a codec's arithmetic on fields of other shapes
             raise WireError(f"{who} cannot be decoded: {type(e).__name__}: {printable(str(e))}") from None
-        _check_buffers(who, buffers, exchange.buffers)
+        buffers = content["buffers"]
+        if buffers is not None:
+            check_buffers(who, buffers, exchange.buffers)
         self.host.check(exchange, i, packed)
         up = checked(who, content, "up", Count, len(raw))  # as the client states
         rows, engines = work_and_engines(who, content)
@@ -178,15 +185,3 @@ def largest_of(packed: Packed) -> float:
     """The largest absolute value in the floating-point tensors of a reply; 0 if there are none."""
     floats = (v for v in packed.values() if isinstance(v, Tensor) and v.is_floating_point() and v.numel())
     return max((float(v.abs().max()) for v in floats), default=0.0)
-
-
-def _check_buffers(who: str, buffers: Any, like: State | None) -> None:
-    """Raise WireError unless a client's buffers have the shapes and types of the model's buffers, and are finite."""
-    if buffers is None:
-        return
-    pair = buffers if isinstance(buffers, tuple) and len(buffers) == 2 else (None, None)
-    for mine, theirs in zip(like or (None, None), pair, strict=True):
-        if mine is None or not isinstance(theirs, Tensor) or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
-            raise WireError(f"{who}: its buffers do not have the model's shapes and types")
-        if not is_finite(theirs):
-            raise WireError(f"{who}: its buffers contain numbers that are not finite")
