@@ -21,7 +21,7 @@ from torch import Tensor
 from .contract import Checked, RecipeError, at_least
 from .contract.public import public
 
-__all__ = ["AUROC", "Summed", "concordance"]
+__all__ = ["AUROC", "Dice", "Summed", "concordance"]
 
 
 @runtime_checkable
@@ -99,6 +99,69 @@ class AUROC(Checked):
         """The largest error of the area: half the share of pairs of rows of both classes that are in one bin."""
         n, p = sums.double().reshape(2, self.bins)
         return float(n @ p / (2 * n.sum() * p.sum())) if n.sum() and p.sum() else math.nan
+
+
+@dataclass(frozen=True)
+class Dice(Checked):
+    """The Dice coefficient of label maps: the mean over classes c ≥ 1 of D_c = 2|A_c ∩ B_c| / (|A_c| + |B_c|).
+
+    A_c are the pixels predicted as class c, B_c those that have it, both counted over all rows; class 0 is the
+    background. Pixels with a negative label count nowhere. A class that is neither predicted nor there is left out.
+
+    Attributes:
+        classes: the number of classes with the background; default 2
+
+    Standard error: of a ratio of sums over rows, linearised; rows of one patient count as independent.
+    """
+
+    classes: Annotated[int, at_least(2)] = 2
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> float:
+        """The coefficient; nan if no class but the background is there."""
+        return self.figure(self.sums(outputs, y))[0]
+
+    def sums(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Σ v and Σ v vᵀ over rows, with v = (2|A_c ∩ B_c|, |A_c| + |B_c|) of a row for each class c ≥ 1.
+
+        Outputs are [n, classes, ...], or with two classes margins [n, 1, ...] or [n, ...]. Raises RecipeError for
+        others.
+        """
+        z = outputs.detach()
+        if self.classes == 2 and (z.shape == y.shape or z.shape == (len(y), 1, *y.shape[1:])):
+            predicted = (z.reshape(y.shape) > 0).long()
+        elif z.shape == (len(y), self.classes, *y.shape[1:]):
+            predicted = z.argmax(1)
+        else:
+            raise RecipeError(
+                f"Dice(classes={self.classes}): the outputs are {list(z.shape)} for labels {list(y.shape)}, not "
+                f"{[len(y), self.classes, *y.shape[1:]]}; give Dice(classes=...) with the background",
+                "metrics",
+            )
+        foreground = torch.arange(1, self.classes, device=y.device).view(-1, 1, 1)
+        counted = (y >= 0).reshape(1, len(y), -1)
+        A = (predicted.to(y.device).reshape(1, len(y), -1) == foreground) & counted
+        B = (y.reshape(1, len(y), -1) == foreground) & counted
+        v = torch.cat([2 * (A & B).sum(-1), A.sum(-1) + B.sum(-1)]).double().cpu()
+        return torch.cat([v.sum(1), (v @ v.T).reshape(-1)])
+
+    def fits(self, sums: Tensor, rows: int) -> bool:
+        """Whether rows can have these sums: whole numbers from 0, with no intersection above its union."""
+        k = self.classes - 1
+        whole = bool((sums >= 0).all() and (sums == sums.round()).all())
+        return whole and bool((sums[:k] <= sums[k : 2 * k]).all()) and (rows > 0 or not sums.any())
+
+    def figure(self, sums: Tensor) -> tuple[float, float]:
+        """The coefficient and its standard error."""
+        k = self.classes - 1
+        total = sums.double().numpy()
+        moments = total[2 * k :].reshape(2 * k, 2 * k)
+        present = total[k : 2 * k] > 0
+        if not present.any():
+            return math.nan, math.nan
+        size = np.where(present, total[k : 2 * k], 1.0)
+        D = np.where(present, total[:k] / size, 0.0)
+        slope = np.concatenate([present / size, -D / size]) / present.sum()
+        return float(D.sum() / present.sum()), math.sqrt(max(0.0, float(slope @ moments @ slope)))
 
 
 def concordance(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> float:

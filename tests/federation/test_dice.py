@@ -1,0 +1,82 @@
+"""The Dice coefficient of label maps, against plain counting."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import medley as md
+from medley.metrics import Dice
+
+
+def maps(n: int = 30, classes: int = 3, side: int = 5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, classes, (n, side, side), generator=rng)
+    outputs = torch.randn(n, classes, side, side, generator=rng)
+    return outputs + 1.5 * nn.functional.one_hot(y, classes).movedim(-1, 1), y
+
+
+def counted(outputs: torch.Tensor, y: torch.Tensor, rows: np.ndarray) -> float:
+    """The mean over classes but the background, in NumPy, over these rows."""
+    labels = y.numpy()[rows]
+    predicted = np.where(labels < 0, -1, outputs.argmax(1).numpy()[rows])
+    values = []
+    for c in range(1, outputs.shape[1]):
+        mine = predicted == c
+        true = labels == c
+        if mine.any() or true.any():
+            values.append(2 * (mine & true).sum() / (mine.sum() + true.sum()))
+    return float(np.mean(values))
+
+
+def test_the_coefficient_and_its_error_are_those_of_counting_and_of_the_bootstrap() -> None:
+    outputs, y = maps(n=80)
+    y[3, 0] = -100  # pixels without a label
+    metric = Dice(classes=3)
+    value, error = metric.figure(metric.sums(outputs, y))
+    assert value == pytest.approx(counted(outputs, y, np.arange(80)), abs=1e-12)
+    rng = np.random.default_rng(0)
+    draws = [counted(outputs, y, rng.integers(0, 80, 80)) for _ in range(1500)]
+    assert error == pytest.approx(np.std(draws), rel=0.1)
+
+
+def test_sums_of_sites_add_up() -> None:
+    outputs, y = maps()
+    metric = Dice(classes=3)
+    parts = metric.sums(outputs[:7], y[:7]) + metric.sums(outputs[7:], y[7:])
+    assert torch.equal(parts, metric.sums(outputs, y))
+    assert metric.fits(parts, 30)
+    assert not metric.fits(parts + 0.5, 30)
+    assert not metric.fits(torch.cat([parts[2:4], parts[:2], parts[4:]]) + 0.0, 30)
+
+
+def test_two_classes_may_have_margins_and_an_absent_class_is_left_out() -> None:
+    outputs, y = maps(classes=2)
+    margin = outputs[:, 1] - outputs[:, 0]
+    assert Dice()(margin, y) == Dice()(margin[:, None], y) == Dice()(outputs, y)
+    assert math.isnan(Dice()(-margin.abs(), torch.zeros_like(y)))
+    three, labels = maps(classes=3)
+    labels[labels == 2] = 0
+    three[:, 2] = -10.0
+    assert Dice(classes=3)(three, labels) == pytest.approx(Dice()(three[:, :2], labels))
+    with pytest.raises(md.RecipeError, match=r"Dice\(classes=2\): the outputs are \[30, 3, 5, 5\]"):
+        Dice()(three, labels)
+
+
+def test_a_federation_learns_to_segment() -> None:
+    rng = torch.Generator().manual_seed(0)
+    y = (torch.rand(60, 1, 4, 4, generator=rng) > 0.6).float().repeat_interleave(3, 2).repeat_interleave(3, 3)
+    X = y + 0.5 * torch.randn(y.shape, generator=rng)
+    sites = {f"site {k}": (X[k::3][:14], y[k::3][:14, 0].long()) for k in range(3)}
+    net = md.problems.Network(nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 2, 1)))
+    fed = md.Federation(net, clients=sites, test=(X[42:], y[42:, 0].long()), pace=md.scenarios.Pace(lr=0.5, batch=7))
+    result = md.run(md.FedAvg(), fed, rounds=12, metrics=["dice"], progress=False)
+    assert result.summary["dice"] > 0.8 > result.history[0]["dice"]
+    assert result.model is not None
+    assert result.summary["dice"] == pytest.approx(
+        Dice()(torch.as_tensor(result.model(X[42:])), y[42:, 0].long()), abs=1e-6
+    )
