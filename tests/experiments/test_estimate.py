@@ -14,6 +14,7 @@ from medley.experiments import estimate as module
 from medley.experiments.estimate import estimates
 from medley.experiments.trial import ROUNDS, Small, TrialRound, local, tried
 from medley.models import cnn, lstm, mlp
+from medley.problems.network.objective import NetworkObjective
 from medley.runtime import memory
 from medley.server.options import RunOptions
 from support.pairs import quick
@@ -47,7 +48,7 @@ def test_rows_in_the_local_steps_of_a_client_with_100(pace: dict[str, int], rows
 @pytest.mark.parametrize("whole_rounds", quick(1, [True, False]))
 @pytest.mark.parametrize("method", quick(1, [md.FedAvg(), md.SCAFFOLD(), md.FedNorton()]), ids=lambda m: m.name)
 def test_bytes_are_those_of_a_round(method: md.Algorithm, whole_rounds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHEAP", math.inf if whole_rounds else 0.0)  # not by the clock of a busy machine
+    monkeypatch.setattr(module, "BUDGET", math.inf if whole_rounds else 0.0)  # not by the clock of a busy machine
     fed = images(n=120)
     (e,) = estimates({"mine": method}, fed, 5)
     ledger = [entry for entry in md.run(method, fed, 3, throw=False).ledger if entry.round == 3]
@@ -91,15 +92,58 @@ def test_a_recurrent_layers_operations_are_counted() -> None:
     assert 3 * 40 * steps <= e.flops <= 3 * 40 * (steps + 200)
 
 
-def test_a_trial_asks_whole_cohorts_of_few_rows() -> None:
-    for pace, passes in (({"epochs": 3}, 3), ({"steps": 500}, 1)):
+def test_a_trial_asks_as_many_clients_for_as_many_batches_as_it_is_told() -> None:
+    for pace in ({"epochs": 3}, {"steps": 500}):
         fed = images(pace=md.scenarios.Pace(lr=0.01, batch=16, **pace))
-        small = Small(fed.draw(0))
-        trial = tried(md.FedAvg(), fed, RunOptions(), small)
-        assert [sorted(small.sizes(t).values()) for t in (1, 2, 3)] == [[2, 32, 32], [2, 32, 32], [2, 2, 2]]
-        assert [small.cohort(t) for t in (1, 2, 3)] == [small.draw.cohort(1)] * 3
-        assert [(r.clients, r.rows) for r in trial.rounds] == [(3, 66 * passes), (3, 66 * passes), (3, 6 * passes)]
-        assert len(trial.result.history) == 1 + ROUNDS == 1 + len(trial.rounds)
+        draw = fed.draw(0)
+        for clients, batches, rows in ((1, 0, [2]), (9, 0, [2, 2, 2]), (2, 2, [32, 32])):
+            small = Small(draw, clients, batches)
+            trial = tried(md.FedAvg(), fed, RunOptions(), small)
+            assert [[*small.sizes(t).values()] for t in (1, 2)] == [rows, rows]
+            assert [small.cohort(t) for t in (1, 2)] == [draw.cohort(1)[:clients]] * 2
+            assert [(r.clients, r.rows, r.work) for r in trial.rounds] == [(len(rows), sum(rows), sum(rows))] * 2
+            assert len(trial.result.history) == 1 + ROUNDS == 1 + len(trial.rounds)
+    whole = tried(md.FedAvg(), images(), RunOptions(), Small(images().draw(0), 9, None))
+    assert [(r.clients, r.rows, r.work) for r in whole.rounds] == [(3, 900, 900.0)] * 2
+
+
+def test_the_first_round_of_a_trial_takes_no_product_with_a_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET", 0.0)
+    taken = []
+    product = NetworkObjective.hvp
+    monkeypatch.setattr(NetworkObjective, "hvp", lambda *args: taken.append(args) or product(*args))
+    (e,) = estimates({"FedECADO": md.FedECADO()}, images(), 4)
+    assert (taken, e.whole_rounds) == ([], False)
+    assert 0 < e.seconds < math.inf
+
+
+def test_a_method_that_does_not_run_with_one_client_is_tried_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET", 0.0)
+
+    class Pairs(md.FedAvg):
+        def round(self, s, clients):
+            if len(clients.ids) < 2:
+                raise ValueError("no pairs")
+            super().round(s, clients)
+
+    (e,) = estimates({"pairs": Pairs()}, images(), 4)
+    assert (e.clients, e.rows, e.whole_rounds) == (3, 900, False)
+    assert e.seconds > 0
+
+
+def test_many_tiny_clients_are_tried_by_more_and_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The announced round of 3,000 clients takes what 16 of them take, as often as they fit."""
+    monkeypatch.setattr(module, "SIZES", (16,))
+    g = torch.Generator().manual_seed(0)
+    rows = [(torch.randn(6, 8, generator=g), torch.arange(6) % 3) for _ in range(3000)]
+    fed = md.Federation(md.problems.Network(mlp(8, 3, hidden=(4,))), clients=rows)
+    sizes = []
+    fit = module._fit
+    monkeypatch.setattr(module, "_fit", lambda r, gradient: sizes.append(r.clients) or fit(r, gradient))
+    began = time.process_time()
+    (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 4)
+    assert (sizes, e.clients, e.rows, e.whole_rounds) == ([1], 3000, 18000, False)
+    assert 0 < e.seconds < 20 * max(1.0, time.process_time() - began)
 
 
 def test_a_trial_of_a_stream_visits_two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,27 +164,24 @@ def test_a_trial_of_a_stream_visits_two_tasks(monkeypatch: pytest.MonkeyPatch) -
     assert 0 < e.seconds < 10
 
 
-def rounds_of(client: float, row: float) -> list[TrialRound]:
-    return [TrialRound(3 * client + rows * row, 3, rows, 0, 0) for rows in (132, 132, 12)]
-
-
-def test_seconds_are_fitted_by_client_and_row() -> None:
-    assert module._fit(rounds_of(client=0.1, row=0.002)) == pytest.approx((0.1, 0.002))
+def test_seconds_are_the_servers_the_clients_and_their_gradients() -> None:
+    gradient = module.Gradient(fixed=0.01, row=0.002)
+    r = TrialRound(wall=0.5, served=0.3, clients=2, rows=8, work=16.0, down=0, up=0)
+    server, client, work, pace = module._fit(r, gradient)
+    assert (server, work, pace) == (pytest.approx(0.2), 2.0, 1.0)
+    assert client == pytest.approx((0.3 - 2 * 2 * (0.01 + 4 * 0.002)) / 2)
 
 
 def test_a_noisy_fit_has_no_negative_part() -> None:
-    *_, large, small = rounds_of(client=0.0, row=0.002)
-    slower = small._replace(wall=large.wall + 1)  # more time for fewer rows
-    assert module._fit([large, slower]) == (pytest.approx(slower.wall / 3), 0.0)
-    faster = small._replace(wall=0.0)
-    assert module._fit([large, faster]) == (0.0, pytest.approx(0.002))
+    r = TrialRound(wall=0.1, served=0.2, clients=2, rows=8, work=8.0, down=0, up=0)
+    assert module._fit(r, module.Gradient(1.0, 0.0))[:2] == (0.0, 0.0)
 
 
 @pytest.mark.slow
 @pytest.mark.timed
 def test_seconds_are_about_those_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", time.process_time)
-    monkeypatch.setattr(module, "CHEAP", 0.0)
+    monkeypatch.setattr(module, "BUDGET", 0.0)
     fed = images(n=6000, batch=32)
     ratios = []
     for _ in range(3):

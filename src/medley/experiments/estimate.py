@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections import Counter
@@ -19,13 +20,22 @@ from ..problems.network import NetworkProblem, rows_at_once
 from ..problems.network.shared import SharedNetwork
 from ..runtime import memory
 from ..server.options import RunOptions
-from ..storage.spill import BUDGET
+from ..storage.spill import BUDGET as SPILLED
 from .plan import Method, split
 from .profile import operations
 from .trial import ROUNDS, Small, Trial, TrialRound, local, tried
 
-CHEAP = 1.5
-"""If a round takes at most so many seconds, whole rounds are run instead of an estimate from few rows."""
+BUDGET = 1.6
+"""Seconds that the trials of all methods should take: longer rounds are extrapolated from fewer clients or rows."""
+
+FORWARD = 0.15
+"""Seconds of forward passes from which one evaluation is extrapolated."""
+
+GRADIENT = 0.7
+"""A gradient that takes more seconds is extrapolated from one of fewer rows."""
+
+SIZES = (16, 1 << 30)
+"""Clients of further trials, with all their rows, if the budget allows them."""
 
 LOOKED_AT = 200
 """Rounds whose cohorts are drawn to find the mean number of clients and rows."""
@@ -74,15 +84,28 @@ class Estimate:
         return self.seeds * (self.rounds * self.seconds + self.evaluations * self.evaluation)
 
 
+class Gradient(NamedTuple):
+    """Seconds of one client's gradient, ``fixed + row * rows``, and the bytes that one of a mini-batch takes."""
+
+    fixed: float
+    row: float
+    memory: int = 0
+
+    def seconds(self, rows: float) -> float:
+        """Seconds of a gradient of so many rows."""
+        return self.fixed + self.row * rows
+
+
 class Shared(NamedTuple):
     """The part of an estimate that is the same for all methods: the federation as the seed drew it, the run's options,
-    operations of one row's forward pass, seconds of one evaluation, and the most bytes held so far.
+    operations of one row's forward pass, seconds of one evaluation, a client's gradient, the most bytes held so far.
     """
 
     draw: Simulation
     options: RunOptions
     forward: float
     evaluation: float
+    gradient: Gradient
     peak: int
 
 
@@ -91,14 +114,17 @@ def estimates(
 ) -> Iterator[Estimate]:
     """The cost of each method's runs, one after the other; see `estimate`. In a stream, ``rounds`` are of one task."""
     cached: dict[object, tuple[Population, Shared]] = {}
-    for name, method in methods.items():
+    budget = BUDGET
+    for left, (name, method) in zip(range(len(methods), 0, -1), methods.items(), strict=True):
         algorithm = split(method)[0]
         key = algorithm.shares()
         if key not in cached:
             cached.clear()  # one draw at a time, as in a run
             population = sharing(fed, algorithm)
             cached[key] = population, prepared(population, rounds, options)
-        yield replace(estimate(method, *cached[key], seeds), name=name)
+        began = time.perf_counter()
+        yield replace(estimate(method, *cached[key], seeds, budget / left), name=name)
+        budget = max(0.0, budget - (time.perf_counter() - began))
 
 
 def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared:
@@ -109,31 +135,36 @@ def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared
     x = draw.problem.initial(torch.Generator().manual_seed(0))
     forward = _forward(draw)
     seconds = _evaluation(draw, x, o.eval_rows)
-    return Shared(draw, o, forward, seconds, memory.peak())
+    return Shared(draw, o, forward, seconds, _gradient(draw, x), memory.peak())
 
 
-def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) -> Estimate:
-    """Estimate the cost of a run of ``method`` by a trial of a few rounds with few rows.
+def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1, budget: float = BUDGET) -> Estimate:
+    """Estimate the cost of a run of ``method`` by a trial of one client with few rows, and by larger ones.
 
-    A round takes a·clients + c·rows seconds, by a fit of the trial's rounds, where rows are those in local steps; other
-    work on a client's rows is assumed to grow with them. If a round is cheap, whole rounds are run and the estimate is
-    their median. Raises what `medley.run` raises before its first round.
+    A round takes server + a·clients + c·rows seconds: server and a are of the trial's last round, and c is of a
+    gradient measured alone, times the work of the trial for a row. Trials with all rows of more clients follow while
+    ``budget`` seconds last; they replace a. If they had the whole cohort, their round is the estimate. Raises what
+    `medley.run` raises before its first round.
     """
     draw = shared.draw
     o = shared.options
     memory.restart()
-    trial = tried(method, fed, o, Small(draw))
+    trial = _first(method, fed, o, draw)
     tasks = draw.task_count
     length = draw.rounds_per_task or o.rounds
     mean = [_mean(draw, s, length) for s in range(tasks)]
-    fits = [_fit(trial.rounds[s * ROUNDS : (s + 1) * ROUNDS]) for s in range(len(trial.rounds) // ROUNDS)]
-    by_task = [fits[min(s, len(fits) - 1)] for s in range(tasks)]
-    seconds = statistics.fmean(a * k + b * n for (a, b), (k, n) in zip(by_task, mean, strict=True))
+    fits = [_fit(r, shared.gradient) for r in trial.rounds[ROUNDS - 1 :: ROUNDS]]
     whole_rounds = False
-    if draw.rounds_per_task is None and seconds < CHEAP:
-        trial = tried(method, fed, o, Small(draw, cut=False))
-        whole_rounds = True
-        seconds = statistics.median(r.wall for r in trial.rounds[1:])
+    if draw.rounds_per_task is None:
+        trial, fits[0], whole_rounds = _grown(method, fed, shared, trial, fits[0], budget)
+    by_task = [fits[min(s, len(fits) - 1)] for s in range(tasks)]
+    batch = _batch(draw)
+    seconds = statistics.fmean(
+        fit.server + fit.client * k + fit.work * n * shared.gradient.seconds(batch) / batch * fit.pace
+        for fit, (k, n) in zip(by_task, mean, strict=True)
+    )
+    if whole_rounds:
+        seconds = trial.rounds[-1].wall
     last = trial.rounds[-1]
     clients = statistics.fmean(m[0] for m in mean)
     scale = clients / last.clients
@@ -148,7 +179,7 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1) ->
         flops=3 * rows * shared.forward,  # a gradient is a forward pass and two products of its size on the way back
         down=last.down * scale,
         up=last.up * scale,
-        memory=_memory(trial, shared, total),
+        memory=_memory(trial, shared, total, clients),
         seconds=seconds,
         evaluation=shared.evaluation,
         rounds=total,
@@ -170,25 +201,108 @@ def _mean(draw: Simulation, s: int, length: int) -> tuple[float, float]:
     return clients / len(rounds), rows / len(rounds)
 
 
-def _fit(rounds: list[TrialRound]) -> tuple[float, float]:
-    """Seconds of a client and of a row of its local steps, from a trial's last two rounds: many rows and few.
-
-    Neither is negative: a noisy second round assigns all seconds to the clients, a noisy first one to the rows.
+class Fit(NamedTuple):
+    """Seconds of the server's part of a round and of a client besides its rows' gradients, row gradients for a row of
+    local steps, and seconds of a row gradient relative to `Gradient`.
     """
-    large, small = rounds[-2:]
-    row = max(0.0, large.wall - small.wall) / max(1, large.rows - small.rows)
-    client = (small.wall - row * small.rows) / max(1, small.clients)
-    return (client, row) if client >= 0 else (0.0, large.wall / max(1, large.rows))
+
+    server: float
+    client: float
+    work: float
+    pace: float = 1.0
 
 
-def _memory(trial: Trial, shared: Shared, rounds: int) -> int:
-    """The peak, plus clients' memories that the trial did not hold: the acknowledged one and its predecessor."""
+def _first(method: Method, fed: Population, o: RunOptions, draw: Simulation) -> Trial:
+    """The trial of one client, or of a whole cohort if the method does not run with one."""
+    if len(draw.cohort(1)) > 1:
+        with contextlib.suppress(Exception):
+            return tried(method, fed, o, Small(draw, 1))
+    return tried(method, fed, o, Small(draw, 1 << 30))
+
+
+def _fit(r: TrialRound, gradient: Gradient) -> Fit:
+    """The fit of a trial of few rows, whose gradients take what a gradient of as many rows takes alone."""
+    work = r.work / max(1, r.rows)
+    gradients = work * r.clients * gradient.seconds(r.rows / max(1, r.clients))
+    return Fit(r.server, max(0.0, r.served - gradients) / max(1, r.clients), work)
+
+
+def _grown(
+    method: Method, fed: Population, shared: Shared, trial: Trial, fit: Fit, budget: float
+) -> tuple[Trial, Fit, bool]:
+    """Trials of more and more clients with all rows while the budget lasts: the last one, its fit, and whether it had
+    the whole cohort.
+    """
+    draw = shared.draw
+    cohort = len(draw.cohort(1))
+    batch = _batch(draw)
+    row = shared.gradient.seconds(batch) / batch
+    for size in SIZES:
+        small = Small(draw, min(size, cohort), None)
+        rows = sum(local(small.pace(i, 1), n) for i, n in small.sizes(1).items())
+        expected = ROUNDS * (fit.server + fit.client * min(size, cohort) + fit.work * fit.pace * rows * row)
+        if expected > budget and size >= cohort:  # as many clients as the budget has room for
+            affordable = int(len(small.cohort(1)) * budget / expected)
+            small = replace(small, clients=affordable)
+            if affordable <= trial.rounds[-1].clients:
+                break
+        elif expected > budget:
+            break
+        began = time.perf_counter()
+        trial = tried(method, fed, shared.options, small)
+        budget -= time.perf_counter() - began
+        r = trial.rounds[-1]
+        if r.clients == cohort:
+            return trial, fit, True
+        rate = r.served / max(1e-9, r.clients * fit.client + fit.work * r.rows * row)
+        fit = Fit(r.server, fit.client * rate, fit.work, rate)
+    return trial, fit, False
+
+
+def _batch(draw: Simulation) -> int:
+    """Rows of a mini-batch of the first round's first client."""
+    first = draw.cohort(1)[0]
+    n = max(1, int(draw.task(1).sizes[first]))
+    batch = draw.scenario.pace.of(draw.seed, first, 1).batch
+    return n if batch is None else min(batch, n)
+
+
+def _gradient(draw: Simulation, x: torch.Tensor) -> Gradient:
+    """A gradient of a few rows and one of a mini-batch, or of as many rows as are quick, on the first client's rows."""
+    try:
+        objective = draw.problem.bind(*draw.clients.rows.of(draw.plan.step(1), draw.cohort(1)[0]))
+        few = min(2, objective.n)
+        many = min(_batch(draw), objective.n)
+        seconds = dict[int, float]()
+        objective.grad(x, torch.arange(few))  # makes oneDNN's kernels
+        for rows in (few, many):
+            most = int(few * GRADIENT / max(1e-9, seconds.get(few, 0.0)))
+            rows = max(few, min(rows, most))
+            memory.restart()
+            before = memory.peak()
+            began = time.perf_counter()
+            objective.grad(x, torch.arange(rows))
+            seconds[rows] = time.perf_counter() - began
+    except Exception:  # the trial names the client and the reason
+        return Gradient(0.0, 0.0)
+    row = max(0.0, seconds[rows] - seconds[few]) / max(1, rows - few)
+    if rows == few:
+        row = seconds[few] / few
+    return Gradient(max(0.0, seconds[few] - few * row), row, memory.peak() - before)
+
+
+def _memory(trial: Trial, shared: Shared, rounds: int, clients: float) -> int:
+    """The peak, plus what the trial did not hold: a mini-batch's gradient, replies that the server holds apart, and
+    clients' memories, the acknowledged one and its predecessor.
+    """
     visits = Counter[int]()
     for t in range(1, min(rounds, VISITED) + 1):
         visits.update(shared.draw.cohort(t))
+    last = trial.rounds[-1]
     memories = trial.memory * sum(min(n, 2) for n in visits.values())
-    more = min(memories, BUDGET) - min(trial.memory * 2 * trial.rounds[-1].clients, BUDGET)
-    return max(shared.peak, memory.peak() + int(max(0.0, more)))
+    more = min(memories, SPILLED) - min(trial.memory * 2 * last.clients, SPILLED)
+    replies = last.up / last.clients * (clients - last.clients) if trial.apart else 0.0
+    return max(shared.peak, memory.peak() + shared.gradient.memory + int(max(0.0, more) + max(0.0, replies)))
 
 
 def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> float:
@@ -200,15 +314,19 @@ def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> flo
     n += 0 if data.held is None else len(data.held[1])
     X = rows.X[mine]
     y = rows.y[mine]
-    size = min(len(y), rows_at_once(X))
-    best = float("inf")
-    for attempt in range(3):
+    most = min(len(y), rows_at_once(X))
+    size = min(most, 16)
+    best = spent = 0.0
+    while spent < FORWARD:  # from few rows to many; the first pass also makes oneDNN's kernels
         began = time.perf_counter()
         draw.problem.losses(draw.problem.outputs(x, X[:size]), y[:size])
-        best = min(best, time.perf_counter() - began)
-        if best > (CHEAP if attempt else 2 * CHEAP):  # the first pass also makes oneDNN's kernels
+        seconds = time.perf_counter() - began
+        spent += seconds
+        best = seconds / size
+        if size == most:
             break
-    return best * n / size
+        size = min(most, 4 * size)
+    return best * n
 
 
 def _forward(draw: Simulation) -> float:

@@ -15,6 +15,7 @@ from ..engines.fused.products import linear
 from ..federation.federation import Federation
 from ..federation.run import run
 from ..rows.fields import applied, inputs_of
+from ..runtime.operations import OperationMode
 from ..runtime.stopwatch import Stopwatch
 from ..storage.result import Result
 
@@ -102,18 +103,34 @@ def profiled(
     return result, Profile(seconds, int(result.history[-1]["round"]), flops, Limits.measure(result.x.dtype))
 
 
+class Operations(OperationMode):
+    """Adds up the operations of products and convolutions within it, as torch counts them."""
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry  # loaded for a profile or a plan only
+
+        super().__init__()
+        self.total = 0
+        self._counts = flop_registry
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        arguments = kwargs or {}
+        out = func(*args, **arguments)
+        count = self._counts.get(func._overloadpacket)
+        self.total += 0 if count is None else count(*args, **arguments, out_val=out)
+        return out
+
+
 def operations(module: nn.Module, rows: Data) -> float:
     """Operations of a forward pass of these rows, in the module's current mode; 0 if torch cannot count them."""
-    from torch.utils.flop_counter import FlopCounterMode  # loaded for a profile or a plan only
-
     # oneDNN's recurrent layers are one operation that torch does not count.
     backend: Any = torch.backends.mkldnn
     onednn = backend.enabled
     backend.enabled = False  # not flags(): it warns of another setting
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), Operations() as counter:
             applied(module, inputs_of(rows))
-        return float(counter.get_total_flops())
+        return float(counter.total)
     except (RuntimeError, MedleyError):
         return 0.0
     finally:

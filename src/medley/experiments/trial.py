@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from ..contract import Client, Engine, MedleyError, Pace, TaskView, pytree
+from ..contract import Client, Engine, MedleyError, Pace, Rows, TaskView, Vec, pytree
 from ..contract.surroundings import set_aside
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
+from ..problems.network.objective import NetworkObjective
 from ..runtime.forwarded import forwarded
 from ..server.options import RunOptions
 from ..storage.result import Result
-from ..transports import InProcess
 from ..transports.inprocess import InProcessConnection
 from ..wire.connection import Host
+from ..wire.exchange import Exchange
+from ..wire.fold import Fold
 from .plan import Method
 
-ROUNDS = 3
-"""Rounds of a trial, in each task that it visits. In the last one every client has few rows."""
+ROUNDS = 2
+"""Rounds of a trial, in each task that it visits. The first one is not timed: it has what happens once."""
 
 TASKS = 2
 """Tasks of a stream that a trial visits; later ones are assumed to cost as much as the second."""
 
-BATCHES = 2
-"""Mini-batches of the clients with the most rows in a trial."""
-
-LARGE = 2
-"""The number of these clients."""
-
-SHARE = 8
-"""The other clients get a batch's rows divided by this number."""
+ROWS = 2
+"""The most rows of a client in a trial whose rows are cut."""
 
 
 def local(pace: Pace, n: int) -> int:
@@ -59,11 +58,13 @@ class Small:
 
     Attributes:
         draw: the whole draw
-        cut: whether clients have few rows; if False they keep all, and the rounds are the draw's own
+        clients: the most clients in a round
+        batches: mini-batches of each client in a round; None for all its rows and steps, 0 for one batch of a few rows
     """
 
     draw: Simulation
-    cut: bool = True
+    clients: int
+    batches: int | None = 0
     tested: bool = False
     problem, first_steps = forwarded("draw", "problem", "first_steps")
 
@@ -89,44 +90,41 @@ class Small:
         return self.draw.view(self.real(round))
 
     def cohort(self, round: int) -> tuple[int, ...]:
-        """The clients of the first round of the task, so that rounds can be compared."""
-        first = round if not self.cut else (round - 1) // ROUNDS * ROUNDS + 1
-        return self.draw.cohort(self.real(first))
+        """Clients of the first round of the task, so that rounds can be compared: the lowest ids."""
+        first = (round - 1) // ROUNDS * ROUNDS + 1 if self.draw.rounds_per_task is not None else 1
+        return self.draw.cohort(self.real(first))[: self.clients]
 
     def sizes(self, round: int) -> dict[int, int]:
         """Rows of each client of the cohort in this round, by id."""
-        ids = self.cohort(round)
         t = self.real(round)
-        full = {i: int(self.draw.task(t).sizes[i]) for i in ids}
-        if not self.cut:
+        full = {i: int(self.draw.task(t).sizes[i]) for i in self.cohort(round)}
+        if self.batches is None:
             return full
-        small = {i: max(1, self._batch(i, t, n) // SHARE) for i, n in full.items()}
-        if (round - 1) % ROUNDS == ROUNDS - 1:
-            return small
-        large = sorted(ids, key=lambda i: (-full[i], i))[:LARGE]
-        return small | {i: min(full[i], BATCHES * self._batch(i, t, full[i])) for i in large}
+        return {i: min(n, self.batches * self._batch(i, t, n) or ROWS) for i, n in full.items()}
 
     def _batch(self, i: int, round: int, n: int) -> int:
-        """Rows of a mini-batch of client i. A client whose batch is all of its rows counts as having two."""
+        """Rows of a mini-batch of client i."""
         batch = self.draw.scenario.pace.of(self.draw.seed, i, round).batch
-        return min(batch, n) if batch is not None else max(1, n // BATCHES)
+        return n if batch is None else min(batch, n)
 
     def pace(self, i: int, round: int) -> Pace:
         """The pace of client i in this round of the trial."""
         pace = self.draw.scenario.pace.of(self.draw.seed, i, self.real(round))
-        return pace if pace.steps is None or not self.cut else replace(pace, epochs=1, steps=None)
+        return pace if self.batches is None else replace(pace, epochs=1, steps=None, drop_last=False)
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
-        """Client i with the rows of `sizes`; a pace of many steps makes one pass over them."""
+        """Client i with the rows of `sizes`, over which it makes one pass; without ``batches`` the client as it is."""
         t = self.real(round)
         me = self.draw.client(i, t, engine, lr)
-        if not self.cut:
+        if self.batches is None:
             return me
         X, y, w = self.draw.clients.rows.of(self.draw.plan.step(t), i)
         n = self.sizes(round)[i]
         objective = self.draw.problem_at(t).bind(X[:n], y[:n], None if w is None else w[:n])
         if hasattr(me.problem, "rng"):
             objective.rng = me.problem.rng  # type: ignore[attr-defined]
+        if round == 1 and isinstance(objective, NetworkObjective):
+            objective = Flat(**{f.name: getattr(objective, f.name) for f in fields(objective) if f.init})
         return replace(me, problem=objective, pace=self.pace(i, round))
 
     def evaluator(self, *_: object) -> Any:
@@ -134,41 +132,100 @@ class Small:
         return UNMEASURED
 
 
+class TrialRun(PreparedRun):
+    """A run that nobody resumes, so that the data need no fingerprint, which takes a pass over all of them."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The method and the engine."""
+        return {"method": self.algorithm.name, "engine": self.engine.name}
+
+
+class Flat(NetworkObjective):
+    """A network's loss whose products with the Hessian cost nothing, for a round that is not timed."""
+
+    def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
+        """v itself."""
+        return v.clone()
+
+
 class TrialRound(NamedTuple):
-    """One round of a trial: seconds, the cohort's size, the rows in its local steps, bytes down and up."""
+    """One round of a trial.
+
+    Attributes:
+        wall: seconds
+        served: seconds of these in clients' calls, sums of replies included
+        clients: the cohort's size
+        rows: rows in its local steps
+        work: row gradients that it computed
+        down, up: bytes
+    """
 
     wall: float
+    served: float
     clients: int
     rows: int
+    work: float
     down: int
     up: int
 
+    @property
+    def server(self) -> float:
+        """Seconds outside clients' calls."""
+        return max(0.0, self.wall - self.served)
+
 
 class Trial(NamedTuple):
-    """A trial's rounds in order, its result, and the bytes of a client's newest memory, as a mean over clients."""
+    """A trial's rounds in order, its result, the bytes of a client's newest memory, as a mean over clients, and whether
+    the server holds replies apart.
+    """
 
     rounds: list[TrialRound]
     result: Result
     memory: float
+    apart: bool
 
 
-class Kept:
-    """The transport in this process. It remembers the host that it opened."""
+class Timed(InProcessConnection):
+    """The connection in this process; it adds up the seconds and the work of clients' calls by round."""
 
-    host: Any = None
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.seconds = Counter[int]()
+        self.work = Counter[int]()
+        self.apart = False
 
-    def open(self, host: Host) -> InProcessConnection:
+    def exchange(self, exchange: Exchange) -> Iterator[Fold]:
+        """Deliver the request. Yields the blocks in order."""
+        self.apart |= exchange.weights is None
+        blocks = super().exchange(exchange)
+        while True:
+            began = time.perf_counter()
+            fold = next(blocks, None)
+            self.seconds[exchange.round] += time.perf_counter() - began  # type: ignore[assignment]
+            if fold is None:
+                return
+            self.work[exchange.round] += sum(receipt.work for receipt in fold.receipts)  # type: ignore[assignment]
+            yield fold
+
+
+class TimedInProcess:
+    """The transport in this process. It remembers the connection that it opened."""
+
+    connection: Timed
+
+    def open(self, host: Host) -> Timed:
         """Begin a run with the clients of ``host``."""
-        self.host = host
-        return InProcess().open(host)
+        self.connection = Timed(host)
+        return self.connection
 
 
 def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
     """Run the trial. Raises what `medley.run` raises before its first round, and MedleyError without a whole round."""
-    transport = Kept()
+    transport = TimedInProcess()
     trial_options = replace(
         options,
-        rounds=ROUNDS if small.cut or small.rounds_per_task is not None else ROUNDS + 1,
+        rounds=ROUNDS,
         transport=transport,
         eval_every=1,
         clients_every=None,
@@ -181,15 +238,18 @@ def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
         on_round=None,
     )
     with set_aside("a trial", trial_options.device_name):
-        result = PreparedRun.of(method, fed, trial_options, small).run()
+        result = TrialRun.of(method, fed, trial_options, small).run()
     if len(result.history) < 1 + ROUNDS:
         raise MedleyError(f"a trial of {method.name} ended before its round {ROUNDS}: {result.status}")
+    connection = transport.connection
     out = []
     for t, (before, after) in enumerate(pairwise(result.history), 1):
         wall, down, up = (after[k] - before[k] for k in ("wall", "bytes_down", "bytes_up"))
         sizes = small.sizes(t)
         rows = sum(local(small.pace(i, t), n) for i, n in sizes.items())
-        out.append(TrialRound(wall, len(sizes), rows, int(down), int(up)))
-    memories = [versions[-1][1] for versions in transport.host.memories.versions.values() if versions]
+        spent = connection.seconds[t]
+        out.append(TrialRound(wall, spent, len(sizes), rows, connection.work[t], int(down), int(up)))
+    host: Any = connection.host
+    memories = [versions[-1][1] for versions in host.memories.versions.values() if versions]
     size = sum(t.numel() * t.element_size() for _, t in pytree.tensors(memories))
-    return Trial(out, result, size / max(1, len(memories)))
+    return Trial(out, result, size / max(1, len(memories)), connection.apart)

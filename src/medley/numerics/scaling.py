@@ -43,9 +43,11 @@ class Scaling:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Scaled rows, float32."""
-        if not len(X):
-            return X.float()
-        return torch.cat([((b.double() - self.mean) / self.deviation).float() for b in blocks(X)])
+        out = torch.empty(X.shape, dtype=torch.float32, device=X.device)
+        if len(X):
+            for block, scaled in zip(blocks(X), blocks(out), strict=True):
+                scaled.copy_((block.double() - self.mean).div_(self.deviation))
+        return out
 
     def of_table(self, table: Any, columns: Mapping[str, Any], call: str) -> Tensor:
         """Features of a table's columns, as its own ``columns_of`` names them, by the coding. Raises BadData."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from ..contract import LIMIT, RecipeError
+from ..runtime.operations import OperationMode
 
 NUMBERS = LIMIT // 4
 """The most numbers in a network: as many as one message carries in float32."""
@@ -16,11 +15,11 @@ TENSORS = 10_000
 """The most tensors in a network."""
 
 
-class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Bounded(OperationMode):
     """Within it, RecipeError is raised before torch makes a tensor that would push the total beyond the bounds."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.numbers = self.tensors = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
