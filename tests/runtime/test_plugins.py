@@ -18,7 +18,7 @@ from support.toys import Toy
 def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
     """A list whose entry points other packages seem to declare."""
     points: list[EntryPoint] = []
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [p for p in points if p.group == group])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [p for p in points if p.group == group])
     plugins._loaded.cache_clear()
     yield points
     plugins._loaded.cache_clear()

@@ -20,7 +20,7 @@ with quiet_stop():
 
     from ..runtime.versions import version as own_version
     from .arguments import Debug
-    from .console import Commands, show
+    from .console import Commands, Listed, show
     from .deploy import deploy_evaluate, deploy_gate, deploy_init, deploy_run
     from .docs import docs
     from .doctor import doctor
@@ -43,11 +43,14 @@ def _version(value: bool) -> bool:
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
+    rich_markup_mode=None,  # frames around help cost as much time as all else of it
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-deployment = typer.Typer(no_args_is_help=True, help="Run recipes on other machines, with Flower.")
+deployment = typer.Typer(
+    cls=Listed, no_args_is_help=True, rich_markup_mode=None, help="Run recipes on other machines, with Flower."
+)
 
 
 @app.callback()

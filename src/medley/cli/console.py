@@ -5,16 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, starmap
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import typer
-from rich.console import Console, ConsoleOptions
-from rich.segment import Segment
 from typer.core import TyperGroup
 
-from ..runtime.field_words import meant
 from ..runtime.terminals import on_terminal
 
 DIVERGED = 1
@@ -22,7 +19,18 @@ REFUSED = 2
 INTERRUPTED = 130
 
 
-class Commands(TyperGroup):
+class Listed(TyperGroup):
+    """A group of commands whose help has each one's whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands that are not hidden."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, c.get_short_help_str(limit=500)) for name, c in commands if c is not None and not c.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class Commands(Listed):
     """A group of commands that turns errors into one readable message and an exit code."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -31,6 +39,8 @@ class Commands(TyperGroup):
             return super().resolve_command(ctx, args)
         except Exception as e:  # typer has a click of its own, or imports it: the class is not always the same
             if hasattr(e, "message") and args:
+                from ..runtime.field_words import meant  # a table of other libraries' words, for errors only
+
                 hint = meant(args[0], self.list_commands(ctx), in_recipe=True)
                 e.message = f"No such command {args[0]!r}.{hint}"
             raise
@@ -61,6 +71,8 @@ class Commands(TyperGroup):
 
 def _explain(e: Any) -> None:
     """Put into the error for an unknown option the one that is meant, or the table of a recipe that has it."""
+    from ..runtime.field_words import meant
+
     options = chain.from_iterable(p.opts for p in e.ctx.command.params)
     names = [option.removeprefix("--") for option in options if option.startswith("--")]
     hint = meant(e.option_name.lstrip("-"), names, in_recipe=True)
@@ -69,22 +81,10 @@ def _explain(e: Any) -> None:
     e.possibilities = None
 
 
-_RANGES = ((0, 9), (11, 32), (127, 160), (0x61C, 0x61D), (0x200E, 0x2010), (0x202A, 0x202F), (0x2066, 0x206A))
-SIGNS = dict.fromkeys(chain.from_iterable(starmap(range, _RANGES)), "\N{REPLACEMENT CHARACTER}")
-"""Signs that move a terminal's cursor, or change the direction of its text: names in a folder may contain them."""
-
-
-class Shown(Console):
-    """A console that prints `SIGNS` in texts as replacement characters."""
-
-    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """The segments of a thing to print, without `SIGNS`."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(segment.text.translate(SIGNS), segment.style)
-
-
 def show(renderable: Any) -> None:
     """Print to stdout: as wide as the terminal, or, without a terminal, wide enough for any table."""
+    from .shown import Shown  # rich takes longer to import than help takes to print
+
     Shown(width=None if on_terminal(sys.stdout) else 200, soft_wrap=isinstance(renderable, str)).print(
         renderable, highlight=False, markup=False
     )
@@ -113,4 +113,6 @@ def pairs(title: str, values: Mapping[str, Any]) -> Any:
 
 def say(text: str) -> None:
     """Print a message to stderr."""
+    from .shown import Shown
+
     Shown(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)

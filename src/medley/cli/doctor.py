@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import Any
 
 import typer
@@ -14,6 +13,8 @@ from .console import REFUSED, pairs, say, show
 
 def doctor(debug: Debug = False) -> None:
     """Print your versions, cores, devices, extras and data sets. If some don't fit together, print what to do."""
+    from importlib import metadata
+
     from ..datasets import files
     from ..runtime.versions import OWN, is_installed
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from .arguments import Base, Debug
 from .cards import STATUSES, bibtex, card, spelled, status
@@ -150,6 +149,8 @@ def _attacks() -> dict[str, str]:
 
 def _show_entry(name: str, entry: Any) -> None:
     """Print a thing's first sentence, and its settings with their values, defaults and meanings."""
+    from rich.text import Text
+
     from .. import recipe
     from ..scenarios import Attack
 
@@ -204,6 +205,8 @@ def cite(
     debug: Debug = False,
 ) -> None:
     """Print the papers of methods, as in their cards and as BibTeX, and whether a method is as published."""
+    from rich.text import Text
+
     from .. import recipe
     from ..contract import RecipeError
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from .arguments import Base, Debug, Jobs, Methods, RecipeFile, Rounds, Seeds, Set, complete, names_in, seeds_in
 from .console import DIVERGED, INTERRUPTED, say, show, table
@@ -219,6 +218,8 @@ def tune(
     debug: Debug = False,
 ) -> None:
     """Choose each method's settings from the recipe's grid, by the validation split, and print every trial."""
+    from rich.text import Text
+
     from .. import recipe
     from ..contract.errors import RecipeError
     from ..experiments import tune as tuning
@@ -249,6 +250,8 @@ def tune(
 
 def _grid_table(name: str, grid: Mapping[str, Any], record: Iterable[Mapping[str, Any]]) -> Any:
     """A row for each point of the grid, with its score, its status and its note; the chosen one is bold."""
+    from rich.text import Text
+
     rows = []
     for row in record:
         remarks = [row["status"] if row["status"] != "finished" else "", row.get("note", "")]

@@ -103,13 +103,13 @@ def profiled(
     return result, Profile(seconds, int(result.history[-1]["round"]), flops, Limits.measure(result.x.dtype))
 
 
-class Operations(OperationMode):
+class Operations(OperationMode):  # type: ignore[no-untyped-call]
     """Adds up the operations of products and convolutions within it, as torch counts them."""
 
     def __init__(self) -> None:
         from torch.utils.flop_counter import flop_registry  # loaded for a profile or a plan only
 
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
         self._counts = flop_registry
 

@@ -15,11 +15,11 @@ TENSORS = 10_000
 """The most tensors in a network."""
 
 
-class Bounded(OperationMode):
+class Bounded(OperationMode):  # type: ignore[no-untyped-call]
     """Within it, RecipeError is raised before torch makes a tensor that would push the total beyond the bounds."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.numbers = self.tensors = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

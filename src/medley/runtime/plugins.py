@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 log = logging.getLogger("medley")
 
@@ -57,6 +59,8 @@ def plugins(
 
 
 def _points(group: str) -> list[EntryPoint]:
+    from importlib.metadata import entry_points  # reads the installed packages' files: only for who asks
+
     return sorted(entry_points(group=f"medley.{group}"), key=lambda p: (p.name, p.value))
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from importlib import metadata
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 OWN = "medley-fl"
 """The package's name in package indexes."""
@@ -16,6 +12,8 @@ OWN = "medley-fl"
 @cache
 def version_of(package: str) -> str | None:
     """The version of an installed package, else None. Cached: reading takes milliseconds, and a run asks often."""
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -27,6 +25,11 @@ def install(extra: str) -> str:
 
     Medley is in no package index, where anybody could take its name.
     """
+    import json
+    from importlib import metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname  # with it come http, ssl and email
+
     try:
         origin = metadata.distribution(OWN).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
