@@ -39,7 +39,7 @@ from ..runtime.plugins import plugins
 from ..secure import SecureSum
 from ..server.options import RunOptions
 from ..server.reply_policy import ReplyPolicy
-from ..statistics import GLM, Cox, Describe, KaplanMeier, Meta, Prepare, Rules
+from ..statistics import GLM, PCA, Cox, Describe, KaplanMeier, Meta, Prepare, Rules
 from ..transports import Lossy
 from ..wire.codec import Codec
 from .limits import ClientLimits
@@ -116,7 +116,10 @@ CALLS: dict[str, Any] = {
 
 TABLES = ("name", "data", "federation", "run", "methods", "study", "tune", *KINDS, *CALLS)
 
-ANALYSES = {"glm": GLM, "describe": Describe, "cox": Cox, "kaplan_meier": KaplanMeier, "meta": Meta, "prepare": Prepare}
+ANALYSES = {
+    "glm": GLM, "describe": Describe, "cox": Cox, "kaplan_meier": KaplanMeier, "meta": Meta, "prepare": Prepare,
+    "pca": PCA,
+}  # fmt: skip
 """Analyses of [[study]], by kind."""
 
 COUNTS = ("rounds", "seed", "seeds")

@@ -12,6 +12,8 @@ from .fit import GLMFit as GLMFit
 from .glm import GLM as GLM
 from .meta import Meta as Meta
 from .meta import MetaFit as MetaFit
+from .pca import PCA as PCA
+from .pca import Components as Components
 from .prepare import Preparation as Preparation
 from .prepare import Prepare as Prepare
 from .rules import Rules as Rules
@@ -22,6 +24,8 @@ from .tables import TableOne as TableOne
 
 __all__ = [
     "GLM",
+    "PCA",
+    "Components",
     "Cox",
     "Describe",
     "GLMFit",

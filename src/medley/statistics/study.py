@@ -44,6 +44,7 @@ from .describe import Describe
 from .fit import Cost, GLMFit
 from .glm import GLM
 from .meta import Meta, MetaFit
+from .pca import PCA, Components
 from .prepare import Preparation, Prepare
 from .register import file_of
 from .rules import Rules
@@ -53,7 +54,7 @@ from .tables import TableOne
 
 RESULTS: dict[type[Analysis], Any] = {
     GLM: GLMFit, Describe: TableOne, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
-    Prepare: Preparation,
+    Prepare: Preparation, PCA: Components,
 }  # fmt: skip
 """The result of each analysis."""
 
@@ -284,3 +285,9 @@ class Study:
         """Fit preprocessing to all sites' rows."""
         preparation: Preparation = self.run(analysis)
         return preparation
+
+    @method_with(PCA)
+    def pca(self, analysis: PCA) -> Components:
+        """Principal components of numeric columns."""
+        components: Components = self.run(analysis)
+        return components
