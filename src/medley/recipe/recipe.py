@@ -219,6 +219,11 @@ class Recipe:
                 run[key] = self._build.call(table, CALLS[table], self._table(table))
         return run
 
+    def metric_functions(self) -> dict[str, Any]:
+        """The functions of run.metrics, by the name of their column."""
+        requested = self.options().get("metrics")
+        return {} if requested is None else dict(RunOptions(metrics=requested).functions)
+
     def _metrics(self, value: Any) -> Any:
         """The metrics of run.metrics: names, or for each column a name, "module:name", a table with a kind, or one of
         these with its direction."""

@@ -1,7 +1,6 @@
 """A site's frame: its columns as numbers and as categories, under the rules of `rows.numbers`.
 
-Only this module imports pandas and formulaic. An error about one cell names its row, so that it stays in the site's own
-log; an error about a column quotes no cell.
+An error about one cell names its row, so that it stays in the site's own log; an error about a column quotes no cell.
 """
 
 from __future__ import annotations
@@ -15,25 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from ..contract import BadData, Place, RecipeError
+from ..contract import BadData, Place
 from ..contract.text import shown
 from ..rows import numbers as cells
 from ..rows.coding import text
-from ..runtime.versions import install
+from .extra import needed
 
 log = logging.getLogger("medley")
 
 FLOATS = {float, np.longdouble}
-
-
-def needed(package: str) -> Any:
-    """The module of one of the extra's packages. Raises RecipeError if the package is not installed."""
-    import importlib
-
-    try:
-        return importlib.import_module(package)
-    except ImportError as e:
-        raise RecipeError(f"medley.statistics needs {package} ({e}): {install('statistics')}") from e
 
 
 def table(data: Any, site: str) -> Any:

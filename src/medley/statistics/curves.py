@@ -16,8 +16,9 @@ import numpy as np
 from ..contract import BadData, Client, Cohort, on_client, positive
 from ..contract.text import shown
 from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpacked
-from .cells import needed, printed, texts
+from .cells import printed, texts
 from .describe import Question, curve_may, mergers
+from .extra import needed
 from .fit import Cost, Test, probability
 from .rules import Withheld
 from .site import APART, Site

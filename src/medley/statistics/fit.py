@@ -12,7 +12,8 @@ import numpy as np
 
 from ..contract import RecipeError
 from ..contract.text import shown
-from .cells import needed, printed
+from .cells import printed
+from .extra import needed
 from .formulas import latex, parsed
 from .glm import GLM
 from .scoring import Fitted

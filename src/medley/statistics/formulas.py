@@ -24,7 +24,8 @@ import numpy as np
 from ..contract import BadData, RecipeError
 from ..contract.text import tex
 from ..rows.coding import text
-from .cells import is_numeric, needed, numbers, texts
+from .cells import is_numeric, numbers, texts
+from .extra import needed
 
 FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt")}
 

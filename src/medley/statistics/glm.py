@@ -27,7 +27,7 @@ from torch import Tensor
 from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, on_client, positive
 from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
-from .cells import needed
+from .extra import needed
 from .families import FAMILIES, LINKS, Family, FamilyName, refuse_unknown
 from .formulas import design, parsed, within
 from .rounding import Outcome, rounded

@@ -23,7 +23,8 @@ from torch import Tensor
 from ..contract import Client, Cohort, Diverged, Message, RecipeError, Stalled, on_client, positive
 from ..contract.text import shown
 from .analysis import Analysis, Report, packed, site_of, tensor, unpacked
-from .cells import in_sequence, needed, printed, texts
+from .cells import in_sequence, printed, texts
+from .extra import needed
 from .families import Family, FamilyName, refuse_unknown
 from .fit import Coefficients, Cost
 from .formulas import design, parsed

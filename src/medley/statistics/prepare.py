@@ -30,8 +30,8 @@ from ..numerics.scaling import Scaling
 from ..rows.coding import Coding, Column
 from ..rows.columns import columns_of
 from ..storage.atomic import write
-from .cells import needed
 from .describe import Cell, Describe
+from .extra import needed
 from .fit import Cost
 
 log = logging.getLogger("medley")

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .cells import needed
+from .extra import needed
 from .fit import Test
 
 ROUNDING = 1e-12

@@ -38,9 +38,9 @@ from ..transports import InProcess
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
 from .analysis import Analysis
-from .cells import needed
 from .curves import Curves, KaplanMeier
 from .describe import Describe
+from .extra import needed
 from .fit import Cost, GLMFit
 from .glm import GLM
 from .meta import Meta, MetaFit

@@ -24,10 +24,10 @@ from torch import Tensor
 from ..contract import Client, Cohort, Message, RecipeError, on_client
 from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
-from .cells import needed
 from .curves import check_times
 from .describe import curve_may
 from .events import Events
+from .extra import needed
 from .families import FAMILIES, Family
 from .fit import Coefficients, Cost
 from .formulas import design, parsed, within

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..contract.text import shown
-from .cells import needed, printed
+from .cells import printed
 from .describe import Cell, Describe
+from .extra import needed
 from .fit import Cost, Test, probability
 from .formulas import latex
 

@@ -11,11 +11,17 @@ from typing import Any
 
 from filelock import FileLock
 
+from ...contract import Client
 from ...contract.errors import WireError
 from ...contract.place import name_of
+from ...contract.sampling import LocalSampling
+from ...contract.tuned import split
 from ...privacy import accountant
 from ...privacy.accountant import Release
+from ...privacy.private import private_part
+from ...recipe import Recipe
 from ...storage.atomic import private, write
+from ..protocol.settings import Method
 
 FILE = "account.json"
 """The file of what each study has spent."""
@@ -47,6 +53,34 @@ class Account:
             self._save(ANSWER, out)
             self._save(FILE, json.dumps({**self._load(), "last": digest}))
         return out
+
+    def charge(
+        self, method: Method, approved: Callable[[], Method], r: Recipe, lot: Any, me: Client[Any], total: Any
+    ) -> None:
+        """Count a training of the client ``me`` on private rows by its ε, before it begins; see `train`.
+
+        Args:
+            method: the method that the server asks for
+            approved: makes the method of the owner's recipe
+            r: the owner's recipe
+            lot: the client's rows of a task
+            total: the ε of all studies together; None for the recipe's
+        """
+        part = private_part(split(method)[0])
+        n = me.problem.n
+        assert part is not None
+        limit = part.epsilon
+        if limit is None:
+            recipe_part = private_part(split(approved())[0]) or part
+            paces = r.scenario(tuple(lot.X.shape[1:]), lot.classes).pace
+            allowed: list[Release] = []
+            for t in range(1, (recipe_part.rounds or r.rounds) + 1):
+                pace = LocalSampling.of(paces.of(r.seed, me.id, t), n)
+                for _ in recipe_part.message_types:
+                    allowed = accountant.added(allowed, recipe_part.released(pace))
+            limit = accountant.epsilon(allowed, recipe_part.delta)
+        release = part.released(LocalSampling.of(me.pace, n))
+        self.train(release, limit, None if total is None else float(str(total)), part.delta)
 
     def train(self, release: Release, limit: float, total: float | None, delta: float) -> None:
         """Count a training on private rows, before it begins.

@@ -20,15 +20,11 @@ from ... import recipe as recipes
 from ...clients.host import ClientHost
 from ...contract import BadData, Client, ClientFailed, MedleyError, PersonalModel, RecipeError, WireError, pytree
 from ...contract.place import name_of
-from ...contract.sampling import LocalSampling
 from ...contract.surroundings import set_aside
 from ...contract.tuned import split
-from ...privacy.accountant import Release, added, epsilon
-from ...privacy.private import private_part
 from ...recipe import Recipe
 from ...recipe.user_code import names
 from ...server.clientwise import model_of
-from ...server.options import RunOptions
 from ...wire.codec import Plain
 from ...wire.exchange import Exchange
 from ..protocol import calls
@@ -206,7 +202,7 @@ class ClientSide:
             scenario = r.scenario(tuple(lots[0].X.shape[1:]), common.classes).sharing(split(method)[0])
             about = r.seed, dtype, options.get("device", "cpu"), r.rounds, common
             rows = NodeRows(who, scenario, lots, *about)
-            rows.metrics = RunOptions(metrics=options["metrics"]).functions if "metrics" in options else {}
+            rows.metrics = r.metric_functions()
             # Counts of rows by predicted probability can reveal single rows.
             hidden = is_row_private(method) or options.get("secure") is not None
             rows.summed = not hidden and self.recipe.rules().scores
@@ -335,25 +331,9 @@ class ClientSide:
         study = blake2b(self._file.read_bytes(), digest_size=8).hexdigest()
         return Account(ledgers(context.node_config), _id(context), study)
 
-    def _charge(self, context: Context, method: Method, me: Client[Any]) -> None:
-        """Count a training on private rows by its ε, before it begins. Raises WireError beyond the owner's limits."""
-        part = private_part(split(method)[0])
-        n = me.problem.n
-        assert part is not None
-        limit = part.epsilon
-        r = self.recipe
-        if limit is None:
-            recipe_part = private_part(split(r.only().methods()[0] if self.method is None else self.method)[0]) or part
-            lot = self.lots(context)[0]
-            paces = r.scenario(tuple(lot.X.shape[1:]), lot.classes).pace
-            allowed: list[Release] = []
-            for t in range(1, (recipe_part.rounds or r.rounds) + 1):
-                for _ in recipe_part.message_types:
-                    allowed = added(allowed, recipe_part.released(LocalSampling.of(paces.of(r.seed, me.id, t), n)))
-            limit = epsilon(allowed, recipe_part.delta)
-        total = context.node_config.get("epsilon")
-        release = part.released(LocalSampling.of(me.pace, n))
-        self._account(context).train(release, limit, None if total is None else float(str(total)), part.delta)
+    def _approved(self) -> Method:
+        """The method that the node's owner has agreed to: the recipe's first, unless the app names one."""
+        return self.recipe.only().methods()[0] if self.method is None else self.method
 
     def secure(self, step: str) -> Handler:
         """The handler of one step of secure sums; see `medley.deploy.node.sums`."""
@@ -385,7 +365,9 @@ class ClientSide:
             me = rows.client(round, engine, lr, request.exchange.p[i])
             me.noise_seed = randbits(256)  # from the operating system, because the server knows the run's seed
             if is_row_private(method) and not request.exchange.aside:
-                self._charge(context, method, me)
+                total = context.node_config.get("epsilon")
+                lot = self.lots(context)[0]
+                self._account(context).charge(method, self._approved, self.recipe, lot, me, total)
             return me
 
         about = algorithm.suited(problem.gives), problem, client, r.seed, options.get("codec") or Plain()
