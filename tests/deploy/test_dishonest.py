@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +20,12 @@ from medley.codecs import Quantise, TopK
 from medley.contract import pytree
 from medley.contract.errors import MedleyError, WireError
 from medley.deploy.node.app import ClientSide, discreet
+from medley.deploy.node.study import StudySide
+from medley.deploy.protocol import flwr_api
 from medley.deploy.protocol.calls import opened_gradient
 from medley.deploy.protocol.checked_json import opened, sealed, sealed_error
-from medley.deploy.protocol.reports import namesake
+from medley.deploy.protocol.flwr_api import Reply
+from medley.deploy.protocol.reports import Known, namesake
 from medley.deploy.protocol.secure_steps import blank
 from medley.deploy.server.evaluation import Asked, Figures
 from medley.deploy.server.messenger import Messenger
@@ -312,3 +317,36 @@ def test_a_client_method_that_is_not_there_or_lacks_its_message_is_named(host: C
         WireError, match=r"client 1, AFedPD\.train was asked, round 1: its own message, a Dual, is missing"
     ):
         lacking.serve_block(exchange, 0, {})
+
+
+def test_a_second_answer_to_one_message_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = (sealed(b"first"), sealed(b"second"))
+    monkeypatch.setattr(flwr_api, "push", lambda grid, kind, content, ttl: {f"m{n}": n for n in content})
+    monkeypatch.setattr(flwr_api, "pull", lambda grid, waiting, *_: [Reply("m101", a, 1, 0, "") for a in answers])
+    messenger = Messenger(SimpleNamespace(get_node_ids=lambda: [101]), timeout=5)  # type: ignore[arg-type]
+    messenger.nodes = {1: 101}
+    with caplog.at_level(logging.WARNING, "medley"):
+        assert messenger.send("query.train", {1: {"n": b"1"}})[1][0] == answers[0]
+    assert caplog.messages == ["a second answer to one message is left out: m101"]
+
+
+def test_an_initial_personal_part_of_another_size_is_refused() -> None:
+    like = {"x": torch.zeros(2), "floats": torch.zeros(0), "ints": torch.zeros(1, dtype=torch.int64)}
+    first = {"x": [0.5, 1], "floats": [], "ints": [3]}
+    assert Known(3, [[0]], first).personal(like)["ints"].tolist() == [3]
+    for wrong in ({}, {"x": [0.5]}, {"ints": [3, 4]}):
+        with pytest.raises(WireError, match=r"the server's description of the tasks: first is .* but must be of"):
+            Known(3, [[0]], first | wrong if wrong else {}).personal(like)
+
+
+@pytest.mark.parametrize("round", [0, 3])
+def test_a_site_answers_the_analyses_of_its_recipe_alone(round: int) -> None:
+    """Round 0 asked for the last one."""
+    recipe: Any = SimpleNamespace(analyses=lambda: ["one", "two"])
+    request: Any = SimpleNamespace(exchange=SimpleNamespace(round=round))
+    context: Any = SimpleNamespace(node_config={"partition-id": 1})
+    text = f"client 1: the server asks for analysis {round}, but the client's recipe has 2"
+    with pytest.raises(WireError, match=text):
+        StudySide("recipe.toml", None, None)._host(recipe, None, request, context)  # type: ignore[arg-type]
