@@ -557,6 +557,15 @@ def test_a_gap_is_not_closed_where_the_network_is_trained(tmp_path: Path) -> Non
 def test_a_node_fits_counts_as_values() -> None:
     X = {name: np.random.default_rng(k).normal(size=N) for k, name in enumerate(COLUMN)}
     assert reported(Rows(X, KIND), "LeastSquares") == []
+    with pytest.raises(md.BadData, match=r"^client 0: .* fits values, but the targets are text, such as '1'; .*=True"):
+        reported(Rows(X, objects(of("1", "2"))), "LeastSquares")
+
+
+def test_a_node_whose_codes_are_all_numbers_has_the_texts_of_the_recipe() -> None:
+    X = {name: np.random.default_rng(k).normal(size=N) for k, name in enumerate(COLUMN)}
+    assert reported(Rows(X, TWO + 1), "Softmax", ["1", "2", "2b"]) == ["'1'", "'2'", "'2b'"]
+    with pytest.raises(md.BadData, match=r"the label '3' is not among \[clients\] labels"):
+        reported(Rows(X, KIND + 1), "Softmax", ["1", "2", "2b"])
 
 
 @pytest.mark.parametrize("kind", ["dok_matrix", "dok_array", "lil_matrix", "coo_array"])

@@ -104,6 +104,13 @@ def test_folders_without_classes_or_images_are_refused(pets: Path, tmp_path: Pat
         md.datasets.image_folder(pets, channels=2)  # type: ignore[arg-type]
 
 
+def test_spaces_of_a_folder_do_not_count(tmp_path: Path) -> None:
+    for kind in ("cat", "cat ", "dog"):
+        write(tmp_path / kind, 1)
+    data = md.datasets.image_folder(tmp_path)
+    assert (data.y.tolist(), data.labels) == ([0, 0, 1], ("cat", "dog"))
+
+
 @pytest.mark.parametrize("clients", [False, True])
 def test_parts_of_a_data_set_are_no_clients_and_no_classes(clients: bool, tmp_path: Path) -> None:
     for part in ("train", "test"):

@@ -58,6 +58,21 @@ def test_a_space_before_a_quote_does_not_count(tmp_path: Path) -> None:
     assert (data.X.tolist(), data.labels, data.features) == ([[1, 2], [3, 4]], ("ja, gut", "nein"), ("a", "b"))
 
 
+def test_codes_that_look_like_numbers_are_the_categories_that_they_are(tmp_path: Path) -> None:
+    columns = Column("code", ("01", "1", "1E10")), Column("b")
+    scaling = Scaling(
+        torch.zeros(1, 4, dtype=torch.float64), torch.ones(1, 4, dtype=torch.float64), True, Coding(columns)
+    )
+    (tmp_path / "a.csv").write_text("code,b,y\n01,TRUE,0\n1,FALSE,1\n1E10,TRUE,1\n")
+    data = datasets.csv(tmp_path / "a.csv", "y", prepared=scaling)
+    assert data.X.tolist() == [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1]]
+    (tmp_path / "a.csv").write_text("code,b,y\n1.0,1,0\n2.0,0,1\n")
+    scaling = Scaling(
+        scaling.mean[:, :3], scaling.deviation[:, :3], True, Coding((Column("code", ("1", "2")), columns[1]))
+    )
+    assert datasets.csv(tmp_path / "a.csv", "y", prepared=scaling).X.tolist() == [[1, 0, 1], [0, 1, 0]]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_utf_16_without_a_mark_is_named_and_its_remedy_reads_it(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("a,b,y\n1,2,0\n3,4,1\n".encode(encoding))

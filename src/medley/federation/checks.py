@@ -205,8 +205,8 @@ def _check_task(problem: Family, data: Dataset) -> None:
         raise BadData(
             f"{name if loss is None else called(loss)} fits values, but the targets of {data.name} are the classes "
             f"{', '.join(map(repr, shown[:4]))}{', …' if many > 4 else ''}; give "
-            f"{'Logistic or Softmax' if loss is None else 'a loss of classes'}, or numbers, "
-            f"y.astype('float64'){f'; {labels[0]!r} {special}' if special else ''}"
+            f"{'Logistic or Softmax' if loss is None else 'a loss of classes'}, or numbers, y.astype('float64') or a "
+            f"reader's regression=True{f'; {labels[0]!r} {special}' if special else ''}"
         )
     classes = isinstance(problem, Logistic | Softmax) or getattr(problem, "loss", None) == "cross_entropy"
     if not classes or data.classes is not None or not y.is_floating_point() or not len(y):

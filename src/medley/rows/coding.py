@@ -201,7 +201,7 @@ def distinct(texts: np.ndarray) -> tuple[list[str], np.ndarray]:
         hashes = hashes * np.uint64(1099511628211) + letters
     _, first, at = np.unique(hashes, return_index=True, return_inverse=True)
     kinds = texts.ravel()[first]
-    if not np.array_equal(words, words[first][at]):
+    if not all(np.array_equal(letters, letters[first][at]) for letters in words.T):
         kinds, at = np.unique(texts, return_inverse=True)
     return kinds.tolist(), at.reshape(texts.shape)
 

@@ -54,11 +54,9 @@ def image_folder(
     root = direct if folder is None and direct.is_dir() else find_folder(call, str(path), "*/", folder) / path
     homes = _folders(root) if clients else [root]
     refuse_parts([folder.name for folder in _folders(root)], f"{call}: the folders of {root} are called {{}}")
-    files = list[tuple[Path, str]]()
-    for home in homes:
-        for kind in _folders(home):
-            files += [(file, home.name) for file in _images(kind)]
-    names = tuple(sorted({file.parent.name for file, _ in files}))
+    files = [(file, home.name.strip()) for home in homes for kind in _folders(home) for file in _images(kind)]
+    kinds = [file.parent.name.strip() for file, _ in files]
+    names = tuple(sorted({*kinds}))
     if len(names) < 2:
         layout = "<client>/<class>/<image>" if clients else "<class>/<image>"
         other = "without clients=True" if clients else "with clients=True, for <client>/<class>/<image>"
@@ -67,11 +65,11 @@ def image_folder(
             f"{call}: {root} has {content} in the layout {layout}; give two classes at least, or try {other}; "
             f"images are files that end in {', '.join(sorted(ENDINGS))}"
         )
-    empty = [kind for kind in _folders(root) if not clients and kind.name not in names]
+    empty = [kind for kind in _folders(root) if not clients and kind.name.strip() not in names]
     if empty:
         raise BadData(f"{call}: {empty[0]} has no images; remove the folder, or put some there.")
     X = decoded([(str(file), file) for file, _ in files], call, channels, size)
-    y = torch.tensor([names.index(file.parent.name) for file, _ in files])
+    y = torch.tensor([*map(names.index, kinds)])
     keys = {"client": np.array([home for _, home in files])} if clients else {}
     return Dataset(X, y, classes=len(names), keys=keys, name=root.name or "images", labels=names)
 

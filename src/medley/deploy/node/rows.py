@@ -117,6 +117,12 @@ def _numbered(d: Dataset, names: tuple[Any, ...], place: Place, fit: str) -> Dat
     it cannot number classes by itself.
     """
     if d.y.ndim == 1 and fit == "values":
+        if d.labels and isinstance(d.labels[0], str):
+            raise BadData(
+                f"the recipe's problem fits values, but the targets are text, such as {d.labels[0]!r}; give numbers, "
+                "y.astype('float64') or a reader's regression=True",
+                place=place,
+            )
         return recoded(d, place, lambda parts: ([*map(values_of, parts)], None, ())) if d.inferred else d
     if d.y.ndim == 1 and fit == "classes" and d.classes is None:
         d = replace(recoded(d, place, _whole), inferred=True)
@@ -129,6 +135,8 @@ def _numbered(d: Dataset, names: tuple[Any, ...], place: Place, fit: str) -> Dat
             f"[clients] labels = [{shown}{', ...' if len(labels) == 1 else ''}], numbers or texts as the data has them",
             place=place,
         )
+    if all(isinstance(v, str) for v in names) and all(type(v) is int for v in labels):
+        labels = tuple(map(str, labels))  # a file that has none of the texts looks like numbers
     if not names or not labels or labels == names:
         return d
     unknown = [k for k, v in enumerate(labels) if v not in names]
