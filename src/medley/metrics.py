@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .contract import Checked, RecipeError, at_least
+from .contract import Checked, RecipeError, at_least, at_most
 from .contract.public import public
 
-__all__ = ["AUROC", "Dice", "Summed", "concordance"]
+__all__ = ["AUROC", "Dice", "Hausdorff", "Summed", "concordance"]
 
 
 @runtime_checkable
@@ -126,17 +126,7 @@ class Dice(Checked):
         Outputs are [n, classes, ...], or with two classes margins [n, 1, ...] or [n, ...]. Raises RecipeError for
         others.
         """
-        z = outputs.detach()
-        if self.classes == 2 and (z.shape == y.shape or z.shape == (len(y), 1, *y.shape[1:])):
-            predicted = (z.reshape(y.shape) > 0).long()
-        elif z.shape == (len(y), self.classes, *y.shape[1:]):
-            predicted = z.argmax(1)
-        else:
-            raise RecipeError(
-                f"Dice(classes={self.classes}): the outputs are {list(z.shape)} for labels {list(y.shape)}, not "
-                f"{[len(y), self.classes, *y.shape[1:]]}; give Dice(classes=...) with the background",
-                "metrics",
-            )
+        predicted = predicted_map(outputs, y, self.classes, "Dice")
         foreground = torch.arange(1, self.classes, device=y.device).view(-1, 1, 1)
         counted = (y >= 0).reshape(1, len(y), -1)
         A = (predicted.to(y.device).reshape(1, len(y), -1) == foreground) & counted
@@ -162,6 +152,54 @@ class Dice(Checked):
         D = np.where(present, total[:k] / size, 0.0)
         slope = np.concatenate([present / size, -D / size]) / present.sum()
         return float(D.sum() / present.sum()), math.sqrt(max(0.0, float(slope @ moments @ slope)))
+
+
+@dataclass(frozen=True)
+class Hausdorff(Checked):
+    """The Hausdorff distance of label maps in pixels: the mean over rows and classes c ≥ 1 that are in both maps.
+
+    Of a row and a class it is the larger of two percentiles: of the distances from pixels predicted as c to the nearest
+    pixel that has it, and of those the other way. Pixels with a negative label count nowhere.
+
+    Attributes:
+        classes: the number of classes with the background; default 2
+        percentile: of the distances; default 95, and 100 for the largest
+    """
+
+    classes: Annotated[int, at_least(2)] = 2
+    percentile: Annotated[float, at_least(0), at_most(100)] = 95.0
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> float:
+        """The distance; nan if no row has a class in both maps. Raises RecipeError as `Dice` does."""
+        from scipy.ndimage import distance_transform_edt  # many modules for one metric
+
+        predicted = predicted_map(outputs, y, self.classes, "Hausdorff").cpu()
+        labels = y.cpu()
+        predicted = torch.where(labels < 0, -1, predicted)
+        distances = []
+        for c in range(1, self.classes):
+            for A, B in zip((predicted == c).numpy(), (labels == c).numpy(), strict=True):
+                if A.any() and B.any():
+                    ways = distance_transform_edt(~B)[A], distance_transform_edt(~A)[B]
+                    distances.append(max(float(np.percentile(way, self.percentile)) for way in ways))
+        return float(np.mean(distances)) if distances else math.nan
+
+
+def predicted_map(outputs: Tensor, y: Tensor, classes: int, metric: str) -> Tensor:
+    """The class of each pixel in the shape of ``y``: of the largest output, or with two classes of a margin above 0.
+
+    Raises RecipeError for outputs that are neither [n, classes, ...] nor margins [n, 1, ...] or [n, ...].
+    """
+    z = outputs.detach()
+    if classes == 2 and (z.shape == y.shape or z.shape == (len(y), 1, *y.shape[1:])):
+        return (z.reshape(y.shape) > 0).long()
+    if z.shape != (len(y), classes, *y.shape[1:]):
+        raise RecipeError(
+            f"{metric}(classes={classes}): the outputs are {list(z.shape)} for labels {list(y.shape)}, not "
+            f"{[len(y), classes, *y.shape[1:]]}; give {metric}(classes=...) with the background",
+            "metrics",
+        )
+    return z.argmax(1)
 
 
 def concordance(outputs: Float[Tensor, "n 1"], y: Float[Tensor, "n 2"]) -> float:

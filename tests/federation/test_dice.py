@@ -1,4 +1,4 @@
-"""The Dice coefficient of label maps, against plain counting."""
+"""The Dice coefficient and the Hausdorff distance of label maps, against plain counting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import medley as md
-from medley.metrics import Dice
+from medley.metrics import Dice, Hausdorff
 
 
 def maps(n: int = 30, classes: int = 3, side: int = 5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,6 +67,23 @@ def test_two_classes_may_have_margins_and_an_absent_class_is_left_out() -> None:
         Dice()(three, labels)
 
 
+@pytest.mark.parametrize("percentile", [95.0, 100.0])
+def test_the_distance_is_that_of_all_pairs_of_pixels(percentile: float) -> None:
+    outputs, y = maps(n=6, side=7)
+    y[0, :2] = -100
+    values = []
+    for mine, true in zip(outputs.argmax(1), y, strict=True):
+        for c in (1, 2):
+            A = torch.nonzero((mine == c) & (true >= 0)).double()
+            B = torch.nonzero(true == c).double()
+            if len(A) and len(B):
+                pairs = torch.cdist(A, B)
+                ways = (np.percentile(pairs.amin(side).numpy(), percentile) for side in (0, 1))
+                values.append(max(ways))
+    assert Hausdorff(classes=3, percentile=percentile)(outputs, y) == pytest.approx(float(np.mean(values)), abs=1e-9)
+    assert math.isnan(Hausdorff()(torch.full(y.shape, -1.0), y))
+
+
 def test_a_federation_learns_to_segment() -> None:
     rng = torch.Generator().manual_seed(0)
     y = (torch.rand(60, 1, 4, 4, generator=rng) > 0.6).float().repeat_interleave(3, 2).repeat_interleave(3, 3)
@@ -74,8 +91,9 @@ def test_a_federation_learns_to_segment() -> None:
     sites = {f"site {k}": (X[k::3][:14], y[k::3][:14, 0].long()) for k in range(3)}
     net = md.problems.Network(nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 2, 1)))
     fed = md.Federation(net, clients=sites, test=(X[42:], y[42:, 0].long()), pace=md.scenarios.Pace(lr=0.5, batch=7))
-    result = md.run(md.FedAvg(), fed, rounds=12, metrics=["dice"], progress=False)
+    result = md.run(md.FedAvg(), fed, rounds=12, metrics=["dice", "hausdorff"], progress=False)
     assert result.summary["dice"] > 0.8 > result.history[0]["dice"]
+    assert result.summary["hausdorff"] < result.history[0]["hausdorff"]
     assert result.model is not None
     assert result.summary["dice"] == pytest.approx(
         Dice()(torch.as_tensor(result.model(X[42:])), y[42:, 0].long()), abs=1e-6

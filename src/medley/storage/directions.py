@@ -25,7 +25,7 @@ WORDS: Mapping[Direction, frozenset[str]] = {
     ),
     "lower": _words(
         "loss losses logloss error errors mae mse rmse mape smape nll perplexity brier ece deviance distance distances "
-        "gap gaps norm norms regret cost wer cer eer fpr fnr bce spread std"
+        "hausdorff gap gaps norm norms regret cost wer cer eer fpr fnr bce spread std"
     ),
 }
 """Whole words in the names of known metrics, by direction."""
