@@ -72,16 +72,7 @@ def scan_folder(
     scans = [*_scans(root, call, spacing)]
     if not scans:
         raise BadData(f"{call}: {root} has no scans in the layout <hospital>/images/<scan> and <hospital>/masks/<scan>")
-    if size is not None:
-        scans = [s._replace(pixels=_about_middle(s.pixels, size), mask=_about_middle(s.mask, size)) for s in scans]
-    first = scans[0]
-    for s in scans:
-        if s.pixels.shape[1:] != first.pixels.shape[1:]:
-            here, there = ("×".join(map(str, of.pixels.shape[1:])) for of in (s, first))
-            raise BadData(
-                f"{call}: {s.patient} of {s.hospital} has slices of {here} pixels, and {first.patient} of "
-                f"{first.hospital} {there}; pass size= to cut or fill all"
-            )
+    scans = _of_one_size(scans, call, size)
     X = torch.from_numpy(np.concatenate([s.pixels for s in scans]))[:, None]
     y = torch.from_numpy(np.concatenate([s.mask for s in scans]))
     counts = [len(s.pixels) for s in scans]
@@ -93,6 +84,21 @@ def scan_folder(
     if classes is not None and most > classes:
         raise BadData(f"{call}: the masks have {most} classes with the background, and classes={classes}")
     return Dataset(X, y, classes=classes or max(2, most), keys=keys, name=root.name or "scans")
+
+
+def _of_one_size(scans: list[Scan], call: str, size: int | None) -> list[Scan]:
+    """The scans, cut or filled to this size. Raises BadData for two that differ without one."""
+    if size is not None:
+        return [s._replace(pixels=_about_middle(s.pixels, size), mask=_about_middle(s.mask, size)) for s in scans]
+    first = scans[0]
+    for s in scans:
+        if s.pixels.shape[1:] != first.pixels.shape[1:]:
+            other, expected = ("×".join(map(str, of.pixels.shape[1:])) for of in (s, first))
+            raise BadData(
+                f"{call}: {s.patient} of {s.hospital} has slices of {other} pixels, and {first.patient} of "
+                f"{first.hospital} {expected}; pass size= to cut or fill all"
+            )
+    return scans
 
 
 def _scans(root: Path, call: str, spacing: float | None) -> Iterator[Scan]:
