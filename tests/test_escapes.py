@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import medley as md
-from medley.cli.console import SIGNS
+from medley.cli.shown import SIGNS
 from medley.logs import TextLines
 from medley.statistics.formulas import latex
 from medley.storage import run_view
