@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -139,7 +140,7 @@ def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(t
         assert "labels: 'dead', 'moved', 'home'" in said
         side = ClientSide(recipe, data_function(data), None)
         context: Any = SimpleNamespace(run_config={}, node_config={"partition-id": 1})
-        assert str(report(side.lots(context), 1).tasks[0].support) == there
+        assert json.loads(json.dumps(report(side.lots(context), 1).tasks[0].support)) == json.loads(there)
 
 
 PREPARED = """
@@ -236,3 +237,39 @@ def test_a_server_that_is_no_address_is_refused_at_once(superlink: str, tmp_path
 def test_an_address_leads_to_the_key(superlink: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="key is not a private key"):
         FleetNode(superlink, tmp_path / "key", tmp_path / "ca")
+
+
+def test_a_check_refuses_what_a_run_would(tmp_path: Path) -> None:
+    """A closed recipe, a method that is not served, settings of a run, a keyring without the key, a wrong file."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    (tmp_path / "mydata.py").write_text(DATA)
+    key = tmp_path / "node0"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True)
+    public = " ".join(key.with_suffix(".pub").read_text().split()[:2])
+    (tmp_path / "keyring").write_text(f"1 {public}\n")
+    (tmp_path / "ca.crt").write_text("none")
+    base = ["node", f"--recipe={recipe}", f"--memory={tmp_path / 'memory'}", f"--key={key}"]
+
+    def check(*more: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, [*base, f"--data={tmp_path / 'mydata.py'}", "--check", *more])
+        return done.exit_code, " ".join(done.output.split())
+
+    code, text = check()
+    assert (code, "not checked: --superlink, --ca; a node needs them" in text) == (0, True), text
+    for more, reason in (
+        (["--serve=SCAFFOLD"], "FedAvg"),
+        ([f"--keyring={tmp_path / 'keyring'}"], "has no key of client 0: add its line"),
+        (["--superlink=server.example:39391", f"--ca={tmp_path / 'ca.crt'}"], "ca.crt holds no certificates"),
+        (["--superlink=https://server.example", f"--ca={tmp_path / 'ca.crt'}"], "is not an address: give HOST:PORT"),
+    ):
+        code, text = check(*more)
+        assert (code, reason in text) == (2, True), text
+    assert not key.with_name("node0.ledgers").exists()
+    recipe.write_text(RECIPE + '[run]\npatience = "no"\n')
+    code, text = check()
+    assert (code, "patience" in text) == (2, True), text
+    recipe.write_text(RECIPE)
+    assert CliRunner().invoke(app, [*base, "--close"]).exit_code == 0
+    code, text = check()
+    assert (code, "its owner closed this study" in text) == (2, True), text

@@ -6,12 +6,14 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -20,9 +22,10 @@ import medley as md
 from medley.cli import app
 from medley.contract.errors import MedleyError, RecipeError
 from medley.deploy import commands
-from medley.deploy.commands import Deployment, _sentence
+from medley.deploy.commands import Deployment
 from medley.deploy.node.cleaning import clean, seconds
 from medley.deploy.node.serve import Shelf
+from medley.storage import events
 from medley.storage.atomic import private
 from medley.storage.result import Status
 
@@ -82,7 +85,7 @@ def _waited_for() -> Iterator[None]:
 def deployment(project: Path, *kills: int) -> tuple[Local, list[str]]:
     commands.init(project)
     said: list[str] = []
-    local = Local(project, said.append)
+    local = Local(project, said.append, "medley")
     local.kills, local.started = [*kills], []
     return local, said
 
@@ -107,6 +110,7 @@ def test_an_app_that_flower_interrupts_goes_on_unless_somebody_stopped_the_run(t
     local.state = '{"status": "finished:stopped"}' if stopped else ""
     status = local.run(tmp_path / "run", {}, restarts=2)
     assert status.outcome == ("interrupted" if stopped else "finished"), said
+    assert any("interrupted the server app" in line for line in said) is not stopped
     assert local.started == [(False, ""), (True, "")][: 1 if stopped else 2]
 
 
@@ -148,7 +152,7 @@ def test_a_resumed_run_has_the_settings_that_it_was_started_with(
     save.mkdir()
     (save / "events.jsonl").write_text("")
     (save / "flower.json").write_text('{"run": "7", "config": {"open": 2, "set": "run.rounds=9", "timeout": 60}}')
-    monkeypatch.setattr(Local, "_start", lambda _, config: started.append(dict(config)) or "7")
+    monkeypatch.setattr(Local, "_start", lambda _, config, patience: started.append(dict(config)) or "7")
     monkeypatch.setattr(Local, "_follow", lambda *_: (Status("finished", ""), False))
     local.run(save, {"timeout": 5}, resume=True)
     assert started == [{"open": 2, "set": "run.rounds=9", "timeout": 5, "resume": str(save)}]
@@ -182,6 +186,37 @@ def test_modules_of_the_users_own_travel_with_the_app(tmp_path: Path) -> None:
     assert not any(b"CODE" in path.read_bytes() for path in (tmp_path / "plain").rglob("*.s*"))
 
 
+def test_files_that_a_recipe_names_travel_or_are_missed_with_their_place(tmp_path: Path) -> None:
+    """Modules with what they import, packages, and a preparation; absent ones are named with where they belong."""
+    (tmp_path / "wardnet.py").write_text("import math, layers\nfrom ward.net import X\nfrom torch import nn\n")
+    (tmp_path / "layers.py").write_text("")
+    (tmp_path / "ward").mkdir()
+    for name in ("__init__.py", "net.py"):
+        (tmp_path / "ward" / name).write_text("X = 1\n")
+    sites = {name: pd.DataFrame({"age": [30.0, 40.0 + k, 50.0] * 8}) for k, name in enumerate(("Bern", "Basel"))}
+    study = md.statistics.Study(sites, rules=md.statistics.Rules(rows=2))
+    study.prepare(["age: standardise"]).save(tmp_path / "prepared.json")
+
+    def init(model: str, prepared: str, to: str) -> set[str]:
+        text = f'[problem]\nkind = "Network"\nmodel = "{model}"\n[clients]\nprepared = "{prepared}"\n'
+        r = md.recipe.Recipe(md.recipe.loads(f'{text}[[methods]]\nkind = "FedAvg"\n').tables, "r.toml", tmp_path)
+        return {str(path.relative_to(tmp_path / to)) for path in commands.init(tmp_path / to, r, clients=2)}
+
+    written = init("wardnet:Net", "prepared.json", "project")
+    for side in ("app", "node"):
+        files = ("wardnet.py", "layers.py", "ward/__init__.py", "ward/net.py", "prepared.json")
+        assert {f"{side}/{name}" for name in files} <= written
+    with pytest.raises(RecipeError, match=r"names the module 'mynet', but there is no mynet.py next to the recipe, in"):
+        init("mynet:Net", "prepared.json", "b")
+    with pytest.raises(md.BadData, match=r"there is no file .*/other.json; a study with an analysis"):
+        init("wardnet:Net", "other.json", "b")
+    with pytest.raises(
+        RecipeError, match=r"not next to the recipe: put the file into .*, and write prepared = 'p.json"
+    ):
+        init("wardnet:Net", "../p.json", "b")
+    assert not (tmp_path / "b").exists()
+
+
 def test_init_writes_a_recipe_that_runs_with_so_many_clients_or_refuses(tmp_path: Path) -> None:
     for n in (1, 2, 5):
         commands.init(tmp_path / str(n), clients=n)
@@ -200,20 +235,62 @@ def test_flowers_refusal_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
         [], 1, '{"success": false, "error-message": "The key \'x\' is unknown\\nat"}', ""
     )
     monkeypatch.setattr(Local, "_flwr", lambda *_: refused)
-    with pytest.raises(MedleyError, match=r"^flwr run did not start the app: The key 'x' is unknown$"):
+    with pytest.raises(MedleyError, match=r"^flwr run did not start the app: The key 'x' is unknown at$"):
         local.run(tmp_path / "run", {})
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        ("Using SuperLink here:9093\nError: The string is\n  in a bad format.\n", "The string is in a bad format."),
-        ("\x1b[31m╭─ Error ────╮\x1b[0m\n│ No such option: --x │\n╰─────────────╯", "No such option: --x"),
-        ("Using SuperLink at 127.0.0.1:9093", "Using SuperLink at 127.0.0.1:9093"),
-    ],
-)  # fmt: skip
-def test_flowers_error_is_found_behind_its_other_lines(said: str, why: str) -> None:
-    assert _sentence(said) == why
+def listening(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[socket.socket, int]:
+    """A listener at the SuperLink's address of a Flower configuration in ``home``."""
+    link = socket.create_server(("127.0.0.1", 0))
+    port = link.getsockname()[1]
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "medley"\n[superlink.medley]\naddress = "127.0.0.1:{port}"\n'
+    )
+    monkeypatch.setenv("FLWR_HOME", str(home))
+    return link, port
+
+
+def test_a_superlink_that_is_down_is_named_and_waited_for_only_if_the_run_may_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, said = deployment(tmp_path / "project")
+    link, port = listening(tmp_path / "flwr", monkeypatch)
+    link.close()
+    with pytest.raises(MedleyError, match=rf"the SuperLink at 127.0.0.1:{port} does not answer: start .*server.sh,"):
+        local.run(tmp_path / "run", {})
+    assert (said, local.started) == ([], [])
+    monkeypatch.setattr(commands, "SUPERLINK", 1.5)
+    with pytest.raises(MedleyError, match=r"does not answer for 1.5 s: start .*server.sh, and repeat the command$"):
+        local.run(tmp_path / "run", {}, restarts=3)
+    assert [line.split(":")[0] for line in said] == ["waiting for the SuperLink at 127.0.0.1"]
+    assert "at most 1.5 s" in said[0]
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "nowhere"))
+    local.superlink = ""
+    with pytest.raises(RecipeError, match=r"the server of .* has not been started: start .*server.sh, or name"):
+        local.run(tmp_path / "run", {})
+
+
+def test_a_superlink_that_dies_in_a_run_is_named_within_ten_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app waits for its SuperLink; the command ends it, and the run's folder says why."""
+    local, said = deployment(tmp_path / "project")
+    link, port = listening(tmp_path / "flwr", monkeypatch)
+    monkeypatch.setattr(commands, "GONE", 0.2)
+    (save := tmp_path / "run").mkdir()
+    waits = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    children.append(waits)
+    events.Events(save, listen=False).add("app", pid=waits.pid)
+    link.close()
+    begun = time.monotonic()
+    status, final = local._follow(save, "7", 0.0)
+    assert (status.outcome, final) == ("failed", False)
+    assert status.message.startswith(f"the SuperLink at 127.0.0.1:{port} has ended: start ")
+    assert said == [f"{status.message}. The run's app ends"]
+    assert waits.wait(5) == -signal.SIGTERM
+    assert time.monotonic() - begun < 10
+    assert events.read(save)[-1]["message"] == status.message
 
 
 def test_settings_with_quotes_reach_flower_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +299,7 @@ def test_settings_with_quotes_reach_flower_as_they_are(tmp_path: Path, monkeypat
     done = subprocess.CompletedProcess([], 0, '{"run-id": "7"}', "")
     monkeypatch.setattr(Local, "_flwr", lambda _, *words: said.append(words[-1]) or done)
     values = {"set": """'pace.optimizer="adam"' 'data.name=it\\'s \\' x.y=ä€😀""", "open": 2, "save": "/tmp/a b\\"}
-    local._start(values)
+    local._start(values, 0.0)
     assert config.parse_config_args(said) == values
 
 

@@ -140,7 +140,7 @@ def test_rows_are_prepared_on_nodes_as_here_and_the_model_keeps_it(tmp_path: Pat
     (found,) = deployed(tmp_path, PREPARE)
     here = Study(frames()).prepare(("age: standardise", "stay: median, standardise", "ward: mode, encode"))
     assert found.scaling.same(here.scaling)
-    (tmp_path / "prepared.json").write_bytes((tmp_path / "study" / "1.json").read_bytes())
+    (tmp_path / "prepared.json").write_bytes((tmp_path / "study" / "prepared.json").read_bytes())
     (tmp_path / "model.toml").write_text(MODEL, encoding="utf-8")
     own, prepared = [*frames().values()], tmp_path / "prepared.json"
 

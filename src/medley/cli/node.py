@@ -93,12 +93,11 @@ def node(
     """
     from ..deploy.node import cleaning
     from ..deploy.node.fleet import FleetNode
-    from ..deploy.node.owner import ledgers
+    from ..deploy.node.owner import ledgers, own_folder
     from ..deploy.node.poll import Resident
 
     os.umask(0o077)  # only this user may read its memories
     age = None if keep is None else cleaning.seconds(keep)
-    code = allow_code.replace(",", " ").split()
     if clean:
         return _clean(memory, age or 0.0)
     if leave:
@@ -109,28 +108,29 @@ def node(
         return _renew(memory, key, renew)
     if approve or close:
         return _approve(memory, key, recipe_file, until=until if approve else None, approve=approve, allow=allow or "")
+    values = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None, "allow": allow, "key": key}
+    texts = {k: str(v) for k, v in values.items() if v is not None}
+    config: dict[str, str | int] = {"memory": str(memory), "allow": ALLOWED, **texts}
     if check:
-        return _report(recipe_file, data, _number(client, key), code)
+        config["partition-id"] = _number(client, key)
+        return _report(recipe_file, data, config, allow_code, superlink, ca)
     if superlink is None or key is None or ca is None:
         raise _missing({"superlink": superlink, "key": key, "ca": ca})
-    client = _begin(recipe_file, keyring, key, verbose, client)
-    app = _app(recipe_file, data, code)
-    settings = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None, "allow": allow}
-    config: dict[str, str | int] = {"partition-id": client, "memory": str(memory), "key": str(key), "allow": ALLOWED}
-    config |= {k: str(v) for k, v in settings.items() if v is not None}
+    config["partition-id"] = _begin(recipe_file, keyring, key, verbose, client)
+    app = _app(recipe_file, data, allow_code)
     ledgers(config)
-    tidy = [] if age is None else [partial(cleaning.clean, memory, age)]
-    Resident(FleetNode(superlink, key, ca), app, config, memory / f"client{client}", *tidy).run()
+    tidy = [partial(cleaning.clean, memory, age)] if age is not None else []
+    Resident(FleetNode(superlink, key, ca), app, config, own_folder(config), *tidy).run()
 
 
-def _app(recipe_file: Path, data: Path | None, code: list[str]) -> Any:
+def _app(recipe_file: Path, data: Path | None, code: str) -> Any:
     """The app of a training, or of a study."""
     from ..deploy.node.poll import data_function
     from ..flower import client_app, study_client_app
 
     read_data = None if data is None else data_function(data)
     if not _is_study(recipe_file):
-        return client_app(recipe_file, read_data, code=code)
+        return client_app(recipe_file, read_data, code=code.replace(",", " ").split())
     if read_data is None:
         raise _missing({"data": None}, "a study uses your rows: a file whose data(context) returns a frame")
     return study_client_app(recipe_file, read_data)
@@ -156,7 +156,59 @@ def _begin(recipe_file: Path, keyring: Path | None, key: Path, verbose: bool, cl
     return _number(client, key)
 
 
-def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) -> None:
+def _report_connection(superlink: str | None, ca: Path | None, config: Mapping[str, str | int]) -> None:
+    """Check what a node needs to connect, as far as it was passed, and say what was not."""
+    from ..contract.errors import RecipeError
+    from ..deploy.node.fleet import FleetNode
+    from ..deploy.node.keys import private_key
+    from ..deploy.node.owner import refuse_elsewhere
+    from ..deploy.node.sums import read_keyring
+
+    client = int(config["partition-id"])
+    key = Path(str(config["key"])) if "key" in config else None
+    if key is not None:
+        private_key(key)
+        refuse_elsewhere(config)
+    if "keyring" in config and client not in read_keyring(Path(str(config["keyring"]))):
+        raise RecipeError(f"--keyring {config['keyring']} has no key of client {client}: add its line", "keyring")
+    values = {"superlink": superlink, "key": key, "ca": ca}
+    absent = [f"--{name}" for name, value in values.items() if value is None]
+    if superlink is not None and key is not None and ca is not None:
+        FleetNode(superlink, key, ca).close()
+        typer.echo("key, certificates and ledgers fit")
+    else:
+        typer.echo(f"not checked: {', '.join(absent)}; a node needs them to connect")
+
+
+def _report(
+    recipe_file: Path,
+    data: Path | None,
+    config: Mapping[str, str | int],
+    code: str,
+    superlink: str | None,
+    ca: Path | None,
+) -> None:
+    """Print what the server will learn of a client's rows. Raises the error with which a run would be refused."""
+    _check(recipe_file, None)
+    _refuse_closed(recipe_file, config)
+    if _is_study(recipe_file):
+        _report_site(recipe_file, data, int(config["partition-id"]))
+    else:
+        _report_rows(recipe_file, data, config, code)
+    _report_connection(superlink, ca, config)
+
+
+def _refuse_closed(recipe_file: Path, config: Mapping[str, str | int]) -> None:
+    """Raise RecipeError for a recipe that the node's owner closed, or has not approved."""
+    from ..deploy.node import record
+    from ..deploy.node.owner import ledgers_to_read
+
+    key = config.get("key")
+    approvals = record.Record(ledgers_to_read(config) / record.APPROVALS, None if key is None else Path(str(key)))
+    record.refuse_unapproved(approvals, record.digest(recipe_file), int(config["partition-id"]), {})
+
+
+def _report_rows(recipe_file: Path, data: Path | None, config: Mapping[str, str | int], code: str) -> None:
     """Build the client's model, then print the description of its rows that the server will get."""
     from ..contract.errors import BadData, MedleyError
     from ..deploy.node.app import ClientSide
@@ -164,11 +216,12 @@ def _report(recipe_file: Path, data: Path | None, client: int, code: list[str]) 
     from ..deploy.node.rows import report
     from ..deploy.protocol.reports import agreed
 
-    _check(recipe_file, None)
-    if _is_study(recipe_file):
-        return _report_site(recipe_file, data, client)
-    side = ClientSide(recipe_file, None if data is None else data_function(data), None, code)
-    context: Any = SimpleNamespace(run_config={}, node_config={"partition-id": client})
+    client = int(config["partition-id"])
+    side = ClientSide(recipe_file, None if data is None else data_function(data), None, code.replace(",", " ").split())
+    context: Any = SimpleNamespace(run_config={}, node_config=config)
+    side.recipe_and_method(context)
+    side.recipe.options()
+    side.claims = False
     try:
         data_sets = side.own_data(client, context)
     except MedleyError:

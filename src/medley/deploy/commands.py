@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.errors import MedleyError, RecipeError
+from ..datasets.ingest.prepared import preparation
 from ..recipe import Recipe, loads
-from ..recipe.user_code import modules, names
+from ..recipe.user_code import modules, names, refuse_absent
 from ..runtime.signals import handled
 from ..storage import events, run_view
 from ..storage.result import Status
 from ..storage.run_folder import holds_run
+from .protocol import flwr_texts
 from .protocol.agreement import own_version
 
 LOOK = 0.5
@@ -38,7 +41,13 @@ ASK = 20.0
 """Seconds between two questions to Flower about a run that has not begun."""
 
 SUPERLINK = 300.0
-"""The most seconds that a SuperLink may take to come back."""
+"""The most seconds that a SuperLink may take to come back, for a run that may restart."""
+
+GONE = 3.0
+"""Seconds without a listener at the SuperLink's address after which a run has lost its SuperLink."""
+
+END = 10.0
+"""The most seconds that a server app may take to end; one that waits for its SuperLink takes 7 s."""
 
 SAVED = 60.0
 """The most seconds that saving the result may take after the run has ended."""
@@ -90,6 +99,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         r.check_clients(n)
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"{folder} is not empty; choose another folder")
+    named = _named_files(r)
     names_used = names(r.tables)
     code = f" --allow-code {','.join(sorted(names_used))}" if names_used else ""
     data = " --data node/mydata.py" if study else ""
@@ -105,8 +115,8 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     files |= {f"{side}/recipe.toml": r.dumps() for side in ("app", "node")}
     files |= {name: text(name) for name in SCRIPTS} | {name: text(source) for name, source in CONTAINERS.items()}
     files |= {OWN: text(f"{mine}/mydata.txt")}
-    for source in modules(r.tables, r.folder):
-        files |= {f"{side}/{source.name}": source.read_text(encoding="utf-8") for side in ("app", "node")}
+    for source, name in named.items():
+        files |= {f"{side}/{name}": source.read_text(encoding="utf-8") for side in ("app", "node")}
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +124,29 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         if path.suffix == ".sh":
             path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return [folder / name for name in files]
+
+
+def _named_files(r: Recipe) -> dict[Path, str]:
+    """The files that a recipe names and that travel with it, by their paths next to it: modules and a preparation.
+
+    Raises RecipeError for one that is missing or lies elsewhere, and BadData for a file that is no preparation.
+    """
+    refuse_absent(r.tables, r.folder, r.source)
+    folder = r.folder or Path()
+    out = {path: str(path.relative_to(folder)) for path in modules(r.tables, r.folder)}
+    for table in ("clients", "data"):
+        name = r.tables.get(table, {}).get("prepared", "")
+        path = folder / name
+        if name and not path.resolve().is_relative_to(folder.resolve()):
+            raise RecipeError(
+                f"{r.source}: {table}.prepared = {name!r} is not next to the recipe: put the file into "
+                f"{folder.resolve()}, and write prepared = {path.name!r}; it is copied to the server and the nodes",
+                f"{table}.prepared",
+            )
+        if name:
+            preparation(path, f"[{table}] prepared")
+            out[path] = name
+    return out
 
 
 @dataclass
@@ -164,26 +197,25 @@ class Deployment:
             before = _last_round(save)
             where = {"resume" if again else "save": str(save)}
             back = {"readmit": ",".join(map(str, readmit))} if readmit and again else {}
-            number = self._start({**config, **where, **back})
+            number = self._start({**config, **where, **back}, SUPERLINK if left else 0.0)
             try:
                 status, final = self._follow(save, number, began)
             except BaseException:
                 self._stop(save, number, began)
                 raise
-            if final or not left or not self._ended_by_fault(status, number):
+            if final or not left or status.outcome != "failed":
                 return status
             left = left - 1
             again = (save / "flower.json").exists()
             if _last_round(save) > before:
                 readmit = ()
             how = "continuing from the last checkpoint" if holds_run(save) else "starting again"  # e.g. a study
-            self.say(f"{status}; {how}, {left} restarts left")
+            self.say(f"{status}; {how}, {left} more {'restart' if left == 1 else 'restarts'} after this one")
             self._stop(save, number, began)
 
     def _flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         env = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", **os.environ}
-        if (self.project / "flwr").is_dir():
-            env.setdefault("FLWR_HOME", str((self.project / "flwr").resolve()))
+        env["FLWR_HOME"] = str(self._home.resolve())
         env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
         name = [self.superlink] if self.superlink else []
         head = words[: 1 + (words[0] == "run")]
@@ -191,30 +223,83 @@ class Deployment:
         command = ["flwr", *head, *name, *tail]
         return subprocess.run(command, cwd=self.project, env=env, capture_output=True, text=True, timeout=300)
 
-    def _start(self, config: Mapping[str, Any]) -> str:
-        """Start the app, once the SuperLink answers. Returns Flower's number of the run."""
+    @property
+    def _server(self) -> str:
+        return f"{self.project}/server.sh"
+
+    @property
+    def _home(self) -> Path:
+        """The folder of Flower's configuration: as set, or else the one that server.sh writes."""
+        own = self.project / "flwr"
+        return Path(os.environ.get("FLWR_HOME") or (own if own.is_dir() else Path.home() / ".flwr"))
+
+    def _address(self) -> tuple[str, int] | None:
+        """Host and port of the SuperLink in Flower's configuration; None if they are not there."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            links = tomllib.loads((self._home / "config.toml").read_text(encoding="utf-8"))["superlink"]
+            host, port = links[self.superlink or links["default"]]["address"].rsplit(":", 1)
+            return host.strip("[]"), int(port)
+        return None
+
+    def _is_listening(self) -> bool:
+        """Whether something listens at the SuperLink's address, as far as one can tell: only a refusal says no."""
+        address = self._address()
+        if address is None:
+            return True
+        try:
+            socket.create_connection(address, timeout=1.0).close()
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _start(self, config: Mapping[str, Any], patience: float) -> str:
+        """Start the app, if need be after the SuperLink has come back within ``patience`` seconds. Returns Flower's
+        number of the run.
+        """
+        if not self.superlink and self._address() is None:
+            raise RecipeError(
+                f"the server of {self.project} has not been started: start {self._server}, or name a "
+                "SuperLink of your Flower configuration with --superlink",
+                "superlink",
+            )
         config_text = " ".join(f"{k}={_toml(v)}" for k, v in config.items())
-        until = time.monotonic() + SUPERLINK
+        until = time.monotonic() + patience
         is_logged = False
         while True:
-            done = self._flwr("run", "app", "--format", "json", "--run-config", config_text)
-            match = re.search(r'"run-id":\s*"(\d+)"', done.stdout)
-            if match:
-                return match[1]
-            why = _sentence(done.stdout + done.stderr)
-            if time.monotonic() > until or not re.search("nreachable|onnect", why):
+            why = flwr_texts.UNAVAILABLE
+            if self._is_listening():
+                done = self._flwr("run", "app", "--format", "json", "--run-config", config_text)
+                number = flwr_texts.run_number(done.stdout)
+                if number:
+                    return number
+                why = flwr_texts.reason(done.stdout + done.stderr)
+            if not flwr_texts.is_unavailable(why):
                 raise MedleyError(f"flwr run did not start the app: {why}")
+            if time.monotonic() >= until:
+                waited = f" for {patience:g} s" if patience else ""
+                raise MedleyError(
+                    f"{self._link} does not answer{waited}: start {self._server}, and repeat the command"
+                    + ("" if patience else f"; with --restarts 1 it waits up to {SUPERLINK:g} s for the SuperLink")
+                )
             if not is_logged:
-                self.say(f"waiting for the SuperLink: {why}")
+                self.say(f"waiting for {self._link}, at most {patience:g} s: start {self._server}")
                 is_logged = True
-            time.sleep(3)
+            time.sleep(1)
+
+    @property
+    def _link(self) -> str:
+        address = self._address()
+        return "the SuperLink" if address is None else "the SuperLink at {}:{}".format(*address)
 
     def _follow(self, save: Path, number: str, began: float) -> tuple[Status, bool]:
         """Print the run's events until it ends. Returns its status, and whether another start would fail in the same
-        way. A server app that has died counts as a failure.
+        way. A server app that has died counts as a failure, and so does one without its SuperLink.
         """
         shown = 0
         last_request = time.monotonic()
+        last_heard = time.monotonic()
         pid = None
         while True:
             gone = pid is not None and not run_view.alive(pid)
@@ -226,36 +311,68 @@ class Deployment:
                     pid = e.get("pid")
                 if e.get("event") == "end":
                     _saved(save, pid, began)
-                    return Status(e["outcome"], str(e.get("message", ""))), bool(e.get("final"))
+                    return self._explained(e, number), bool(e.get("final"))
             shown = len(fresh)
             if gone:
                 return Status("failed", f"the server app, process {pid}, has died"), False
+            if self._is_listening():
+                last_heard = time.monotonic()
+            elif time.monotonic() > last_heard + GONE:
+                return self._without_link(save, number, began), False
             if pid is None and time.monotonic() > last_request + ASK:
                 last_request = time.monotonic()
                 state = self._state(number)
-                if state and "finished" in state:
-                    reason = f"Flower ended the run before its first line ({state}): see Flower's log"
+                if flwr_texts.has_ended(state):
+                    reason = f"Flower ended the run before its first line ({state}): {self._log()}"
                     return Status("failed", reason), False
             time.sleep(LOOK)
 
-    def _ended_by_fault(self, status: Status, number: str) -> bool:
-        """Whether a run failed, or was interrupted though nobody stopped it: Flower does so if the SuperLink ends."""
-        return status.outcome == "failed" or (status.outcome == "interrupted" and "stopped" not in self._state(number))
+    def _explained(self, end: Mapping[str, Any], number: str) -> Status:
+        """A run's status by its last event. Flower interrupts an app if the SuperLink ends, and nobody's Ctrl-C did."""
+        status = Status(end["outcome"], str(end.get("message", "")))
+        if status.outcome != "interrupted":
+            return status
+        if flwr_texts.was_stopped(self._state(number)):
+            return Status("interrupted", "somebody stopped the run at the SuperLink")
+        return Status("failed", f"Flower interrupted the server app, because {self._link} ended or gave it up")
+
+    def _without_link(self, save: Path, number: str, began: float) -> Status:
+        """End the app of a SuperLink that is gone, which would wait for it. Returns the run's status."""
+        message = f"{self._link} has ended: start {self._server} again"
+        self.say(f"{message}. The run's app ends")
+        self._stop(save, number, began)
+        events.Events(save, listen=False).add("end", outcome="failed", message=message)
+        return Status("failed", message)
+
+    def _log(self) -> str:
+        """The last error in the SuperLink's log, or where to look for it."""
+        path = self.project / "logs" / "superlink"
+        with suppress(OSError):
+            text = flwr_texts.last_error("\n".join(events.tail(path, 1 << 16)))
+            return f"{text} ({path})" if text else f"see {path}"
+        return "see the SuperLink's log"
 
     def _state(self, number: str) -> str:
         """Flower's status of the run; empty if the SuperLink does not answer."""
-        done = self._flwr("list", "--run-id", number, "--format", "json")
-        match = re.search(r'"status":\s*"([^"]+)"', done.stdout)
-        return match[1] if match else ""
+        if not self._is_listening():
+            return ""
+        return flwr_texts.run_state(self._flwr("list", "--run-id", number, "--format", "json").stdout)
 
     def _stop(self, save: Path, number: str, began: float) -> None:
-        """Stop a server app that is still running, and remove its messages from the SuperLink."""
-        for e in events.read(save):
-            if e.get("event") == "app" and e["at"] >= began and run_view.alive(pid := e.get("pid", 0)):
+        """End a server app that is still running, and remove its messages from the SuperLink."""
+        pids = [e.get("pid", 0) for e in events.read(save) if e.get("event") == "app" and e["at"] >= began]
+        running = [pid for pid in pids if run_view.alive(pid)]
+        for end in (signal.SIGTERM, signal.SIGKILL) if hasattr(signal, "SIGKILL") else (signal.SIGTERM,):
+            for pid in running:
                 with suppress(OSError):
-                    os.kill(pid, signal.SIGTERM)
+                    os.kill(pid, end)
+            until = time.monotonic() + END
+            while time.monotonic() < until and any(map(run_view.alive, running)):
+                time.sleep(LOOK / 5)
+            running = [pid for pid in running if run_view.alive(pid)]
         with suppress(subprocess.TimeoutExpired):
-            self._flwr("stop", number)
+            if self._is_listening():
+                self._flwr("stop", number)
 
 
 def _settings_before(save: Path) -> dict[str, Any]:
@@ -284,18 +401,6 @@ def _toml(value: Any) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
     return '"' + r"\u0022".join(json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"')) + '"'
-
-
-def _sentence(text: str) -> str:
-    """The error in Flower's output; if there is none, the first line with content."""
-    lines = [re.sub(r"[│╭╮╰╯─]|\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines()]
-    try:
-        return str(json.loads(text)["error-message"]).strip().splitlines()[0][:300]
-    except (ValueError, KeyError, TypeError, IndexError):
-        at = next((k for k, line in enumerate(lines) if re.match(r"Error\b", line)), None)
-        if at is not None and (sentence := " ".join(" ".join(lines[at:]).removeprefix("Error").lstrip(": ").split())):
-            return sentence[:300]
-        return next((line[:300] for line in lines if len(line) > 8), text.strip()[-300:])
 
 
 def _ended_by_signals() -> AbstractContextManager[None]:

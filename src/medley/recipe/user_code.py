@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import logging
 import sys
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,47 @@ def names(value: Any) -> frozenset[str]:
 
 
 def modules(value: Any, folder: Path | None) -> list[Path]:
-    """The files, next to a recipe, of the modules that it names, in alphabetical order."""
+    """The files, next to a recipe, of the modules that it names, and of those that they import; in alphabetical
+    order.
+    """
     if folder is None:
         return []
-    files = {folder / (name.partition(":")[0].partition(".")[0] + ".py") for name in names(value)}
-    return sorted(path for path in files if path.is_file())
+    waiting = {name.partition(":")[0] for name in names(value)}
+    files = set[Path]()
+    while waiting:
+        top = waiting.pop().partition(".")[0]
+        package = folder / top
+        found = {*package.rglob("*.py")} if (package / "__init__.py").is_file() else {folder / f"{top}.py"}
+        fresh = {path for path in found - files if path.is_file()}
+        files |= fresh
+        waiting.update(chain.from_iterable(map(_imported, fresh)))
+    return sorted(files)
+
+
+def _imported(path: Path) -> set[str]:
+    """The modules that a Python file imports by their full names."""
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path)))]
+    plain = chain.from_iterable(n.names for n in nodes if isinstance(n, ast.Import))
+    return {a.name for a in plain} | {
+        n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module is not None and not n.level
+    }
+
+
+def refuse_absent(value: Any, folder: Path | None, source: str) -> None:
+    """Raise RecipeError for a module that is neither next to the recipe nor installed, so that no copy has it."""
+    present = {path.relative_to(folder or ".").parts[0].removesuffix(".py") for path in modules(value, folder)}
+    for name in sorted(names(value)):
+        top = name.partition(":")[0].partition(".")[0]
+        if top in present:
+            continue
+        spec = find_spec(top)
+        if spec is None or Path(spec.origin or top).parent.resolve() == Path.cwd():
+            raise RecipeError(
+                f"{source}: {name!r} names the module {top!r}, but there is no {top}.py next to the recipe"
+                f"{'' if folder is None else f', in {folder}'}, and no such package is installed; put the file there: "
+                "it is copied to the server and the nodes",
+                top,
+            )
 
 
 def load_object(value: str, folder: Path | None, where: str) -> Any:

@@ -6,12 +6,16 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from ..contract import Diverged, PartlyShared, Problem, Stalled
+from ..contract import BadData, Diverged, PartlyShared, Problem, RecipeError, Stalled, Unsupported
+from ..contract.errors import BudgetSpent
 from ..storage.history import Row
 from ..storage.result import Status
 from .options import RunOptions
 
 log = logging.getLogger("medley")
+
+LASTING = (RecipeError, BadData, Unsupported, BudgetSpent)
+"""Errors that a run raises again when it starts again, until somebody changes its recipe, its rows or its budget."""
 
 LAST = 3
 """The number of last rows that must agree that a run diverged, because one bad evaluation does not show it."""

@@ -32,7 +32,7 @@ from ..wire.connection import Connection
 from .bookkeeping import Bookkeeping, joined
 from .clientwise import Clientwise, summary
 from .cohort import LiveCohort
-from .ending import check_loss, exhausted, judged, judged_by, reached
+from .ending import LASTING, check_loss, exhausted, judged, judged_by, reached
 from .members import clients_ever, regrouped
 from .options import RunOptions
 from .protocols import ClientSource, Evaluator
@@ -168,7 +168,7 @@ class Loop:
             result = self._run(state, folder)
         except Exception as e:
             text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
-            self._events.add("end", outcome="failed", message=text[:2000])
+            self._events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, LASTING))
             raise
         self._events.add("end", outcome=result.status.outcome, message=result.status.message)
         return result

@@ -29,6 +29,11 @@ def preparation(source: Any, call: str) -> Scaling:
             numbers = torch.stack([scaling.mean, scaling.deviation])
             if not torch.isfinite(numbers).all() or not (scaling.deviation > 0).all():
                 raise ValueError("means are finite, and deviations above 0")
+        except FileNotFoundError:
+            raise BadData(
+                f'{call}: there is no file {source}; a study with an analysis of kind = "prepare" writes it into its '
+                "folder as prepared.json: put it next to the recipe, and at each node next to its copy of the recipe"
+            ) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
             raise BadData(f"{call}: {source} holds no preparation ({type(e).__name__}: {e})") from None
     if not isinstance(scaling, Scaling) or scaling.coding is None:

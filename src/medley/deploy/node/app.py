@@ -124,7 +124,11 @@ KEPT = 2
 
 
 class ClientSide:
-    """Handlers of one client's messages; the parameters are those of `client_app`."""
+    """Handlers of one client's messages; the parameters are those of `client_app`.
+
+    Attributes:
+        claims: whether the owner's ledgers note whose rows these are; a check of the data notes nothing
+    """
 
     def __init__(
         self,
@@ -136,6 +140,7 @@ class ClientSide:
         self.data = data
         self.method = method
         self.code = code
+        self.claims = True
         self._file = Path(recipe)
         self._own_data: dict[int, Own] = {}
         self._lots: dict[tuple[int, str], list[Lot]] = {}
@@ -170,7 +175,7 @@ class ClientSide:
             if self.data is not None:
                 self._read(i, context)
             lots = share(r, i) if self.data is None else own_lots(r, i, self._own_data[i])
-            if self.data is not None:
+            if self.data is not None and self.claims:
                 claim(context.node_config, (row for lot in lots for row in bytes_of(lot.X, lot.y)))
             _keep(self._lots, key, lots)
         return self._lots[key]

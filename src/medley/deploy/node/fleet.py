@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...contract.errors import MedleyError, RecipeError, WireError
 from ..protocol import flwr_api as flwr
+from ..protocol import flwr_texts
 from .keys import private_key
 
 if TYPE_CHECKING:
@@ -222,15 +223,19 @@ class FleetNode:
             return getattr(self._client, name)(request)
         except httpx.HTTPStatusError as e:
             code = e.response.status_code
-            text = " ".join(re.sub("<[^>]*>", " ", e.response.text).split())[:200]
-            if code == 403:
+            if flwr_texts.is_run_over(code):
                 raise RunOver("the run is over") from None
-            if code == 401 or (name == "ActivateNode" and code in (404, 412)):
+            if flwr_texts.is_key_in_use(name, code):
+                raise NotAdmitted(
+                    f"this node's key is in use: another process with the same key is connected to {self.superlink}. "
+                    "Stop one of the two; after a process was killed, the SuperLink frees its key within a minute"
+                ) from None
+            if flwr_texts.is_unknown_key(name, code):
                 raise NotAdmitted(
                     f"the SuperLink at {self.superlink} does not accept this node's key: have it registered "
-                    f"there (flwr supernode register), check this machine's clock, {_clock(e.response)}, or "
-                    "wait a minute if a process with this key was killed and its memory folder is gone"
+                    f"there (flwr supernode register), or check this machine's clock, {_clock(e.response)}"
                 ) from None
+            text = flwr_texts.body(e.response)
             raise Unreachable(f"the SuperLink at {self.superlink} answers {code} to {name}: {text}") from None
         except httpx.TransportError as e:
             if "certificate verify failed" in str(e).lower():

@@ -72,6 +72,21 @@ def ledgers(config: Mapping[str, Any]) -> Path:
         return _plain(own_folder(config))
     key = Path(str(config["key"]))
     folder = _of_key(config)
+    noted = refuse_elsewhere(config)
+    if not folder.exists():
+        _adopt(config, key, folder)
+    if noted != folder.resolve():
+        try:
+            written(_place(key), f"{folder.resolve()}\n", owner_only=True)
+        except MedleyError as e:  # keys on a medium that cannot be written
+            log.info("the place of the ledgers is not noted: %s", e)
+    return _plain(folder)
+
+
+def refuse_elsewhere(config: Mapping[str, Any]) -> Path | None:
+    """The folder of ledgers that is noted beside the key; None if none is. Raises RecipeError if it is another one."""
+    key = Path(str(config["key"]))
+    folder = _of_key(config)
     place = _place(key)
     noted = _noted(place) if place.is_file() and not place.is_symlink() else None
     if noted is not None and noted != folder.resolve() and (noted.exists() or not folder.exists()):
@@ -82,14 +97,7 @@ def ledgers(config: Mapping[str, Any]) -> Path:
             f"If they are lost, delete {place}: what they counted comes on top of what the new ones count",
             "memory",
         )
-    if not folder.exists():
-        _adopt(config, key, folder)
-    if noted != folder.resolve():
-        try:
-            written(place, f"{folder.resolve()}\n", owner_only=True)
-        except MedleyError as e:  # keys on a medium that cannot be written
-            log.info("the place of the ledgers is not noted: %s", e)
-    return _plain(folder)
+    return noted
 
 
 def ledgers_to_read(config: Mapping[str, Any]) -> Path:

@@ -20,6 +20,7 @@ from ...contract.tuned import split
 from ...federation.run import run
 from ...privacy.private import private_part
 from ...recipe import Recipe
+from ...server.ending import LASTING
 from ...storage.atomic import private, write
 from ...storage.events import Events
 from ...storage.events import read as read_events
@@ -112,7 +113,7 @@ def _run(
     except Exception as e:
         text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
         if (read_events(folder, 8192) or [{}])[-1].get("event") != "end":  # it failed outside the rounds
-            events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, RecipeError))
+            events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, LASTING))
         print(f"failed: {text.splitlines()[0] if text else e!r}", flush=True)
         raise
     print(f"{result.status}\nsaved in {folder}", flush=True)

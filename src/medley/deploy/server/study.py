@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...contract import BadData, MedleyError, RecipeError
+from ...contract import BadData, MedleyError
 from ...contract.place import name_of
+from ...server.ending import LASTING
 from ...statistics.fit import Coefficients
 from ...statistics.prepare import Preparation
 from ...statistics.study import Study
@@ -50,7 +51,7 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
             results = studied(grid, context, folder, lambda line: events.add("log", level="info", message=line[:2000]))
         except Exception as e:
             text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
-            events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, RecipeError))
+            events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, LASTING))
             raise
         events.add("end", outcome="finished", message="")
         done(results)
@@ -77,7 +78,10 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
                 of = {"exp": True} if getattr(analysis, "uses", "") in RATIOS else {}
                 write(folder / f"{k}.tex", results[-1].latex(**of) + "\n", owner_only=True)
             if isinstance(results[-1], Preparation):
-                results[-1].save(folder / f"{k}.json")
+                before = sum(isinstance(result, Preparation) for result in results[:-1])
+                file = f"prepared{before + 1 if before else ''}.json"
+                results[-1].save(folder / file)
+                say(f"{file} is for the next recipe: put it next to it, and send it to the nodes with it")
             say(f"{k} of {len(analyses)}: {analysis!r} is in {k}.txt")
         return results
 
