@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cli.test_cli import medley
+from medley.cli.watch import _ago
 
 
 @pytest.mark.slow
@@ -141,3 +142,19 @@ def test_docs_lists_every_page_with_its_title_and_names_the_nearest():
     wrong = medley("docs", "tutorials/dat")
     assert wrong.exit_code == 2
     assert "Did you mean 'tutorials/data'?" in wrong.stderr
+
+
+def test_a_word_that_is_no_page_is_searched_in_all_pages() -> None:
+    """Headings come first; a word that no page has is an error."""
+    result = medley("docs", "scaffold")
+    assert result.exit_code == 0
+    assert re.search(r"\d+ lines have 'scaffold', headings first", result.output)
+    assert len(result.output.splitlines()) <= 36
+    assert medley("docs", "zygomorphic").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s ago"), (95, "95 s ago"), (720, "12 min ago"), (9000, "2 h ago"), (4e5, "5 d ago")]
+)
+def test_times_are_said_as_people_say_them(seconds: float, text: str) -> None:
+    assert _ago(seconds) == text

@@ -89,6 +89,8 @@ def test_status_prints_what_the_page_shows(run: Path) -> None:
     assert "clients: " in said.output
     text = CliRunner().invoke(app, ["status", str(run), "--prometheus"]).output
     assert re.search(r'^medley_clients\{.*standing="alive"\} \d$', text, re.MULTILINE)
+    plain = json.loads(CliRunner().invoke(app, ["status", str(run), "--json"]).output)
+    assert (plain["state"], plain["method"]) == ("finished", "FedAvg")
     assert CliRunner().invoke(app, ["status", str(run.parent)]).exit_code == 2
 
 

@@ -88,6 +88,7 @@ def show(renderable: Any) -> None:
     Shown(width=None if on_terminal(sys.stdout) else 200, soft_wrap=isinstance(renderable, str)).print(
         renderable, highlight=False, markup=False
     )
+    sys.stdout.flush()  # a file, as under nohup, shows at once what a command prints before it waits
 
 
 def table(

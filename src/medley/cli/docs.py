@@ -14,14 +14,24 @@ PLACES = (Path(__file__).parents[1] / "pages", Path(__file__).parents[3] / "docs
 """Where the pages are: in an installed wheel, and in a clone."""
 
 
+MOST = 30
+"""The most lines that a search prints."""
+
+
+def _lines_with(word: str, name: str, page: Path) -> list[tuple[str, str]]:
+    """The page's name and each of its lines that has the word, in any case."""
+    lines = page.read_text("utf-8").splitlines()
+    return [(name, line.strip()[:120]) for line in lines if word.lower() in line.lower()]
+
+
 def docs(
     page: Annotated[
         str | None,
-        typer.Argument(help="A page such as howto or tutorials/data; by default the list of pages.", metavar="[PAGE]"),
+        typer.Argument(help="A page such as howto or tutorials/data, or a word to search.", metavar="[PAGE|WORD]"),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """List the pages of the documentation, which are installed with Medley, or print one."""
+    """List the pages of the documentation, which are installed with Medley, print one, or search a word in all."""
     from ..contract import RecipeError
 
     folder = next((p for p in PLACES if (p / "howto.md").is_file()), None)
@@ -33,5 +43,9 @@ def docs(
         show(table(("page", ""), [(name, head.lstrip("# ")) for name, head in heads.items() if head.startswith("#")]))
         return show(f"They are Markdown files in {folder}; medley docs howto prints one.")
     if page.removesuffix(".md") not in pages:
+        lines = [] if "/" in page else [line for name, p in pages.items() for line in _lines_with(page, name, p)]
+        if lines:
+            show(table(("page", ""), sorted(lines, key=lambda line: not line[1].startswith("#"))[:MOST]))
+            return show(f"{len(lines)} lines have {page!r}, headings first; medley docs PAGE prints a page.")
         raise RecipeError.unknown(page, pages, "medley docs")
     show(pages[page.removesuffix(".md")].read_text("utf-8"))

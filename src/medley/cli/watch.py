@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import webbrowser
 from pathlib import Path
@@ -44,9 +45,17 @@ def watch(
         server.serve_forever()
 
 
+def _ago(seconds: float) -> str:
+    """How long ago something was, as people say it: 40 s ago, 12 min ago, 3 h ago, 2 d ago."""
+    units = ((172800.0, 86400.0, "d"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
+    size, unit = next((size, unit) for least, size, unit in units if max(seconds, 0.0) >= least)
+    return f"{max(seconds, 0.0) / size:.0f} {unit} ago"
+
+
 def status(
     run: RunDir,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Print Prometheus' text format.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
     debug: Debug = False,
 ) -> None:
     """Print the state of a run once: round, figures, clients, the log's end."""
@@ -56,18 +65,22 @@ def status(
     if prometheus:
         typer.echo(run_view.prometheus(v), nl=False)
         return
+    if as_json:
+        typer.echo(json.dumps(v.plain()))
+        return
     of = "" if v.rounds is None else f" of {v.rounds}"
     show(f"{v.method}, seed {v.seed}: {v.state}, round {v.round}{of}, {v.rate:.3g} exchanges a minute")
     if v.message:
         say(v.message)
     last = v.history[-1] if v.history else {}
-    figures = [f"{k} {last[k]:.6g}" for k in ("loss", "test_loss", "accuracy", "gap", "evaluated") if k in last]
+    figures = [f"{k} {last[k]:.6g}" for k in ("loss", "test_loss", "gap", "evaluated") if k in last]
+    figures += [f"accuracy {last['accuracy']:.1%}"] if "accuracy" in last else []
     if figures:
         show(f"round {int(last['round'])}: {'  '.join(figures)}")
     show("clients: " + ", ".join(f"{n} {k}" for k, n in v.standings.most_common()))
     rows = []
     for c in v.clients[:100]:
-        ago = "" if c.answered is None else f"{max(0.0, time.time() - c.answered):.0f} s ago"
+        ago = "" if c.answered is None else _ago(time.time() - c.answered)
         numbers = ("", "", "") if c.round is None else (c.round, c.down, c.up)
         rows.append((c.name or c.client, c.standing, ago, *numbers, c.why))
     right = ("client", "round", "bytes down", "bytes up")
