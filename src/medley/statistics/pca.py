@@ -22,7 +22,7 @@ from torch import Tensor
 from ..contract import BadData, Client, Cohort, Message, RecipeError, at_least, on_client
 from ..rows.columns import columns_of
 from .analysis import Analysis, Moments, Report, lower, site_of, tensor, upper
-from .cells import needed
+from .extra import needed
 from .fit import Cost
 from .site import APART, SHARE, Site
 
