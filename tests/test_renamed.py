@@ -123,6 +123,15 @@ def test_a_recipe_of_shed_with_a_setting_of_the_fast_form_names_that_form(settin
     assert caught.value.key == key
 
 
+@pytest.mark.parametrize(("name", "new"), renamed.ATTRIBUTES["MetaFit"].items())
+def test_an_earlier_attribute_of_a_fit_says_the_one_of_today(name: str, new: str) -> None:
+    fit = object.__new__(md.statistics.MetaFit)
+    with pytest.raises(AttributeError, match=rf"^MetaFit\.{name} is now {new}$"):
+        getattr(fit, name)
+    with pytest.raises(AttributeError, match="'MetaFit' object has no attribute 'forest_of'"):
+        fit.forest_of  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_dir_of_the_package_shows_public_names_alone() -> None:
     assert dir(md) == sorted(md.__all__)
     assert "renamed" not in dir(md)

@@ -2,8 +2,8 @@
 
     python papers/robust/lying.py RUNS... -o page.html
 
-makes the page of finished runs under several attacks or shares of liars, and prints its tables. RUNS are folders; every
-run below them is taken.
+makes the page of finished runs under several attacks or shares of attackers, and prints its tables. RUNS are folders;
+every run below them is taken.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from medley.storage.atomic import replacing
 from medley.storage.result import Result
 
 BREAKS = 0.1
-"""The loss of accuracy, against the first method without liars, at which a method counts as broken."""
+"""The loss of accuracy, against the first method without attackers, at which a method counts as broken."""
 
 SUCCEEDS = 0.5
 """The success of a backdoor at which a method counts as broken."""
@@ -39,7 +39,7 @@ MANY = 20
 """From so many seeds on a mean has its 95 % confidence interval beside it."""
 
 NOBODY = "none"
-"""The attack of points without liars."""
+"""The attack of points without attackers."""
 
 
 class Point(NamedTuple):
@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
     Attributes:
         method: its method or fold
-        attack: the kind of the attack; "none" for a run without liars, which belongs to every attack
+        attack: the kind of the attack; "none" for a run without attackers, which belongs to every attack
         share: the share of clients that lie
         seed: its seed
         accuracy: the share of test rows that its model labels rightly
@@ -88,12 +88,12 @@ def methods(of: Iterable[Point]) -> list[str]:
 
 
 def shares(of: Iterable[Point]) -> list[float]:
-    """Shares of liars, ascending."""
+    """Shares of attackers, ascending."""
     return sorted({p.share for p in of})
 
 
 def values(of: Sequence[Point], method: str, attack: str, share: float, what: str = "accuracy") -> list[float]:
-    """The figures of one method under one attack, seed by seed; those without liars belong to every attack."""
+    """The figures of one method under one attack, seed by seed; those without attackers belong to every attack."""
     kind = NOBODY if share == 0 else attack
     numbers = [getattr(p, what) for p in of if (p.method, p.attack, p.share) == (method, kind, share)]
     return [float(v) for v in numbers if v is not None and math.isfinite(v)]
@@ -104,7 +104,7 @@ def _measured(of: Sequence[Point], attack: str) -> bool:
 
 
 def _bound(of: Sequence[Point], method: str, attack: str, share: float) -> float:
-    """The accuracy below which a method breaks: from the first method's without liars, on the seeds of this cell."""
+    """The accuracy below which a method breaks: the first method's without attackers on these seeds, less `BREAKS`."""
     kind = NOBODY if share == 0 else attack
     first = methods(of)[0]
     seeds = {p.seed for p in of if (p.method, p.attack, p.share) == (method, kind, share)}
@@ -122,7 +122,7 @@ def seeds_broken(of: Sequence[Point], method: str, attack: str, share: float) ->
 
 
 def broken_at(of: Sequence[Point], method: str, attack: str) -> float | None:
-    """The least share of liars at which a method breaks: by `BREAKS`, or by `SUCCEEDS` of a backdoor; None for none."""
+    """The least share of attackers at which a method breaks: by `BREAKS`, or a backdoor's `SUCCEEDS`; None for none."""
     for share in shares(of):
         accuracies = values(of, method, attack, share)
         success = values(of, method, attack, share, "success")
@@ -149,7 +149,7 @@ def is_open(of: Sequence[Point], method: str, attack: str) -> bool:
 
 
 def figure(of: Sequence[Point], attack: str, what: str = "accuracy", legend: bool = True) -> Markup:
-    """A curve of each method over the share of liars: means over seeds, bands from the least to the most.
+    """A curve of each method over the share of attackers: means over seeds, bands from the least to the most.
 
     Args:
         of: the runs
@@ -170,7 +170,13 @@ def figure(of: Sequence[Point], attack: str, what: str = "accuracy", legend: boo
     label = "test accuracy" if what == "accuracy" else "attack success"
     title = f"{label} under {attack}"
     return lines(
-        series, title=title, xlabel=f"{attack}: share of liars", ylabel=label, x="percent", y="percent", legend=legend
+        series,
+        title=title,
+        xlabel=f"{attack}: share of attackers",
+        ylabel=label,
+        x="percent",
+        y="percent",
+        legend=legend,
     )
 
 
@@ -192,7 +198,7 @@ def _rows(of: Sequence[Point], attack: str, what: str) -> list[list[str]]:
 
 
 def _summary(of: Sequence[Point]) -> list[list[str]]:
-    """A row of each method: its accuracy without liars, and the share at which each attack breaks it."""
+    """A row of each method: its accuracy without attackers, and the share at which each attack breaks it."""
     out = []
     for method in methods(of):
         plain = values(of, method, NOBODY, 0.0)
@@ -202,7 +208,7 @@ def _summary(of: Sequence[Point]) -> list[list[str]]:
 
 
 def _seeds(of: Sequence[Point]) -> list[list[str]]:
-    """A row of each method: the seeds that break by themselves at each share, without liars and under each attack."""
+    """A row of each method: the seeds that break by themselves at each share, under no attack and under each."""
     out = []
     for method in methods(of):
         broken, every = seeds_broken(of, method, NOBODY, 0.0)
@@ -226,8 +232,8 @@ def explained(of: Sequence[Point]) -> str:
     counts = sorted(set(Counter((p.method, p.attack, p.share) for p in of).values()))
     seeds = plural(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     return (
-        f"A method breaks at the least share of liars at which its mean accuracy over {seeds} is more than "
-        f"{100 * BREAKS:.0f} points below {methods(of)[0]}'s without liars on the same seeds, or a backdoor's mean "
+        f"A method breaks at the least share of attackers at which its mean accuracy over {seeds} is more than "
+        f"{100 * BREAKS:.0f} points below {methods(of)[0]}'s without attackers on the same seeds, or a backdoor's mean "
         f"success is above {100 * SUCCEEDS:.0f} %."
     )
 
@@ -235,12 +241,12 @@ def explained(of: Sequence[Point]) -> str:
 def table(of: Sequence[Point]) -> str:
     """All of it as tables in Markdown: the shares at which methods break, then the figures of each attack."""
     at = [f"{100 * s:.0f} %" for s in shares(of)]
-    head = ["", "no liars", *attacks(of)]
-    liars = ", ".join(f"{100 * s:.0f}" for s in shares(of) if s > 0)
+    head = ["", "no attackers", *attacks(of)]
+    attackers = ", ".join(f"{100 * s:.0f}" for s in shares(of) if s > 0)
     many = f"Means over {MANY} seeds and more have their 95 % confidence interval beside them (Student's t). "
     many += "? marks what is open: at the share, or at a smaller one, that interval includes the bound."
     parts = [explained(of), many, _markdown(head, _summary(of))]
-    parts += [f"Seeds that break by themselves without liars, and at {liars} %:", _markdown(head, _seeds(of))]
+    parts += [f"Seeds that break by themselves without attackers, and at {attackers} %:", _markdown(head, _seeds(of))]
     for kind in attacks(of):
         parts += [f"## {kind}: accuracy, %", _markdown(["", *at], _rows(of, kind, "accuracy"))]
         if _measured(of, kind):
@@ -266,7 +272,7 @@ def page(of: Sequence[Point], *, title: str = "Clients that lie", command: str |
     sections: list[tuple[str, Sequence[Markup]]] = [
         (
             "Where each breaks",
-            [document.legend(slots), document.table(["", "no liars", *attacks(of)], _summary(of), explained(of))],
+            [document.legend(slots), document.table(["", "no attackers", *attacks(of)], _summary(of), explained(of))],
         )
     ]
     for kind in attacks(of):
@@ -278,12 +284,12 @@ def page(of: Sequence[Point], *, title: str = "Clients that lie", command: str |
             note = f"Mean {label} over seeds, in per cent."
             blocks += [
                 document.heading(label.capitalize()),
-                document.table(["liars", *at], _rows(of, kind, what), note),
+                document.table(["attackers", *at], _rows(of, kind, what), note),
             ]
         sections.append((kind.capitalize() if kind not in ("alie", "ipm") else kind.upper(), blocks))
     sections.append(("Made with", [document.code(command)] if command else []))
     lede = document.text(
-        f"{len(of)} runs: {len(slots)} methods, {len(attacks(of))} attacks, shares of liars {', '.join(at)}."
+        f"{len(of)} runs: {len(slots)} methods, {len(attacks(of))} attacks, shares of attackers {', '.join(at)}."
     )
     return document.page(title, [lede], sections, tuple(slots.values()))
 

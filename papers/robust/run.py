@@ -1,4 +1,4 @@
-"""Accuracy and attack success over the share of liars: nine folds against six attacks on unequal clients.
+"""Accuracy and attack success over the share of attackers: nine rules against six attacks on unequal clients.
 
     python papers/robust/run.py --out papers/robust/results.jsonl
 
@@ -7,10 +7,10 @@ pictures (.svg) are made from the file. --only gives some attacks.
 
 21 clients hold the 1,438 training rows of the digits: client 0 is the server's root set, 100 rows drawn uniformly, and
 never lies; the others have the rest by Dirichlet's law (α = 0.3), 10 rows at least. A network of one hidden layer of 32
-trains by FedAvg for 60 rounds of one epoch, with weights of 1/21. Each fold counts on the true share of liars.
+trains by FedAvg for 60 rounds of one epoch, with weights of 1/21. Each rule counts on the true share of attackers.
 
 Every cell has ten seeds. It gets thirty if its mean over the ten is within five points of the bound by which the page
-calls a fold broken, or of what the page says of a backdoor; and so does every cell without liars.
+calls a rule broken, or of what the page says of a backdoor; and so does every cell without attackers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KINDS = ("label flip", "sign flip", "gaussian", "alie", "ipm", "backdoor")
 SHARES = (0.1, 0.2, 0.4)
 ROUNDS = 60
 ROOT_ROWS = 100
-FOLDS = (
+RULES = (
     "mean", "TrimmedMean", "Median", "GeometricMedian", "Krum", "MultiKrum", "CentredClipping", "FLTrust",
     "NNM-TrimmedMean",
 )  # fmt: skip
@@ -53,9 +53,9 @@ SUCCESSES = (lying.SUCCEEDS, 0.1)
 
 
 def method(name: str, share: float) -> md.contract.algorithm.Algorithm[Any, Any]:
-    """FedAvg with this fold, which bears this share of liars: of 21 clients, those that `Attack` makes liars of."""
+    """FedAvg with this rule, which bears this share of attackers: of 21 clients, as many as `Attack` takes."""
     share = int(share * 21 + 1e-9) / 21
-    folds = {
+    rules = {
         "TrimmedMean": R.TrimmedMean(share),
         "Median": R.Median(),
         "GeometricMedian": R.GeometricMedian(),
@@ -65,7 +65,7 @@ def method(name: str, share: float) -> md.contract.algorithm.Algorithm[Any, Any]
         "FLTrust": R.FLTrust(0),
         "NNM-TrimmedMean": R.Mixed(R.TrimmedMean(share), share),
     }
-    return md.FedAvg() if name == "mean" else md.Robust(md.FedAvg(), rule=folds[name])
+    return md.FedAvg() if name == "mean" else md.Robust(md.FedAvg(), rule=rules[name])
 
 
 @functools.cache
@@ -79,10 +79,10 @@ def clients(seed: int) -> list[tuple[Any, Any]]:
     return [(data.X[rows], data.y[rows]) for rows in (root, *(rest[p] for p in parts))]
 
 
-def once(fold: str, kind: str, share: float, seed: int) -> dict[str, Any]:
+def once(rule: str, kind: str, share: float, seed: int) -> dict[str, Any]:
     """One run. Accuracy and success are means of the last three evaluations, ten rounds apart."""
     data = md.datasets.digits()
-    # Without liars, the trigger's success is that on a model which has never seen it.
+    # Without attackers, the trigger's success is that on a model which has never seen it.
     attack = Attack("backdoor" if kind == "none" else kind, share, honest=(0,))  # type: ignore[arg-type]
     fed = md.Federation(
         md.problems.Network(md.models.mlp(64, 10, (32,))),
@@ -93,10 +93,10 @@ def once(fold: str, kind: str, share: float, seed: int) -> dict[str, Any]:
         weights="uniform",
         attack=attack,
     )
-    r = md.run(method(fold, share), fed, ROUNDS, seed=seed, eval_every=10, throw=False, progress=False)
+    r = md.run(method(rule, share), fed, ROUNDS, seed=seed, eval_every=10, throw=False, progress=False)
     if r.status.outcome == "interrupted":
         raise KeyboardInterrupt
-    out = {"fold": fold, "attack": kind, "share": share, "seed": seed, "status": r.status.outcome}
+    out = {"fold": rule, "attack": kind, "share": share, "seed": seed, "status": r.status.outcome}
     for column in ("accuracy", "attack_success"):
         values = [row[column] for row in r.history[-3:] if column in row]
         if values:
@@ -105,9 +105,9 @@ def once(fold: str, kind: str, share: float, seed: int) -> dict[str, Any]:
 
 
 def cells(kinds: Sequence[str]) -> list[tuple[str, str, float]]:
-    """Fold, attack and share of each cell."""
+    """Rule, attack and share of each cell."""
     at = [("none", 0.0), *itertools.product(kinds, SHARES)]
-    return [(fold, kind, share) for kind, share in at for fold in FOLDS]
+    return [(rule, kind, share) for kind, share in at for rule in RULES]
 
 
 def near(results: Sequence[dict[str, Any]], cell: tuple[str, str, float]) -> bool:
@@ -115,13 +115,13 @@ def near(results: Sequence[dict[str, Any]], cell: tuple[str, str, float]) -> boo
     mean = lambda of, key: float(
         np.mean([r.get(key, np.nan) for r in results if cell_of(r) == of and r["seed"] < SEEDS])
     )
-    bounds = [("accuracy", mean((FOLDS[0], "none", 0.0), "accuracy") - lying.BREAKS)]
+    bounds = [("accuracy", mean((RULES[0], "none", 0.0), "accuracy") - lying.BREAKS)]
     bounds += [("attack_success", success) for success in SUCCESSES if cell[1] == "backdoor"]
     return cell[1] == "none" or any(abs(mean(cell, key) - bound) <= NEAR for key, bound in bounds)
 
 
 def cell_of(r: dict[str, Any]) -> tuple[str, str, float]:
-    """Fold, attack and share of a run."""
+    """Rule, attack and share of a run."""
     return r["fold"], r["attack"], r["share"]
 
 
@@ -147,7 +147,7 @@ def main() -> int:
     written = {
         ".md": lying.table(points),
         ".html": lying.page(
-            points, title="Folds against liars", command=f"python papers/robust/run.py --out {args.out}"
+            points, title="Rules against attackers", command=f"python papers/robust/run.py --out {args.out}"
         ),
         ".svg": lying.picture(points),
     }

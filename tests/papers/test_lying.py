@@ -1,4 +1,4 @@
-"""Figures, tables and the page over the share of liars."""
+"""Figures, tables and the page over the share of attackers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POINTS = [
 
 
 def test_where_each_breaks() -> None:
-    # Without liars the mean has 0.905: an accuracy below 0.805 is broken.
+    # Without attackers the mean has 0.905: an accuracy below 0.805 is broken.
     assert lying.broken_at(POINTS, "mean", "alie") == 0.4
     assert lying.broken_at(POINTS, "Krum", "alie") is None
     assert lying.broken_at(POINTS, "mean", "backdoor") == 0.1
@@ -37,7 +37,7 @@ def test_where_each_breaks() -> None:
 
 
 def test_seeds_that_break_by_themselves() -> None:
-    # Below 0.805: one of the mean's two seeds with 40 % of liars has 0.5, the other 0.6; and both backdoors succeed.
+    # Below 0.805: one of the mean's two seeds with 40 % of attackers has 0.5, the other 0.6; both backdoors succeed.
     assert lying.seeds_broken(POINTS, "mean", "alie", 0.4) == (2, 2)
     assert lying.seeds_broken(POINTS, "mean", "backdoor", 0.1) == (2, 2)
     one = [*POINTS, Point("Krum", "alie", 0.4, 2, 0.80), Point("Krum", "backdoor", 0.1, 2, 0.85, 0.51)]
@@ -55,7 +55,7 @@ def test_a_method_with_fewer_seeds_is_held_against_the_first_on_the_same_seeds()
 
 def test_table() -> None:
     text = lying.table(POINTS)
-    assert "over 2 seeds is more than 10 points below mean's without liars on the same seeds" in text
+    assert "over 2 seeds is more than 10 points below mean's without attackers on the same seeds" in text
     assert "| mean | 90.5 % | 40 % | 10 % |" in text
     assert "| Krum | 85.0 % | holds | holds |" in text
     alie, backdoor, success = re.split(r"\n## ", text)[1:]
@@ -84,13 +84,13 @@ def test_runs_under_several_shares_make_that_page(
     share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = []
-    for k, liars in enumerate((share, 0.4)):
+    for k, attackers in enumerate((share, 0.4)):
         fed = md.Federation(
             md.problems.Softmax(mu=1e-3),
             data=md.datasets.digits(),
             partition=md.partitions.IID(10),
             weights="uniform",
-            attack=md.scenarios.Attack("backdoor", liars, strength=3.0),
+            attack=md.scenarios.Attack("backdoor", attackers, strength=3.0),
         )
         for method in (md.FedAvg(), md.Robust(md.FedAvg(), rule=md.robust.Median())):
             folder = tmp_path / f"{method.name}{k}"

@@ -16,10 +16,10 @@ from typing_extensions import TypeVar, get_original_bases
 from .client import Client, Nothing
 from .cohort import Cohort
 from .errors import Unsupported
+from .explained import Explained
 from .message import Message
 from .needs import Need, needs_of
 from .personal import Patterns
-from .public import Explained
 from .settings import Checked
 from .types import Vec
 

@@ -1,12 +1,12 @@
-"""What public packages and objects show: the names of a package's ``__all__``, and for other words what they mean."""
+"""What public packages show: the names of ``__all__``, and for other words what they mean."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..runtime import renamed
-from ..runtime.field_words import meant, translated
+from ..runtime.field_words import meant
 
 
 def public(name: str) -> None:
@@ -26,17 +26,3 @@ def public(name: str) -> None:
 
     module.__getattr__ = missing
     module.__dir__ = lambda: sorted(module.__all__)
-
-
-class Explained:
-    """Base of classes whose instances say what Medley has for other libraries' attributes, such as ``fit``."""
-
-    if not TYPE_CHECKING:  # it would accept any attribute
-
-        def __getattr__(self, name):
-            """Raises AttributeError."""
-            if not name.startswith("_") and not hasattr(type(self), name):
-                hint = translated(name, dir(self))
-                if hint:
-                    raise AttributeError(f"{type(self).__name__} has no {name!r}.{hint}", name=name)
-            return object.__getattribute__(self, name)  # again, for the error that it raised

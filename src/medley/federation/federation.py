@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from ..contract import Algorithm, BadData, Family, Place, RecipeError, ReplayPolicy, Settings, Tuned
+from ..contract.explained import Explained
 from ..contract.place import naming
-from ..contract.public import Explained
 from ..contract.surroundings import set_aside
 from ..datasets import Dataset
 from ..datasets.facts import recorded

@@ -101,6 +101,9 @@ NAMES = {
 }
 """Modules and their attributes, by the names that they had. What was inside a module is inside its new place."""
 
+ATTRIBUTES = {"MetaFit": {"own": "by_site", "own_se": "by_site_se"}}
+"""Attributes of the classes that inherit `medley.contract.explained.Explained`, by the names that they had."""
+
 WORDS = {
     "fold": ("rule",),
     "folds": ("rules",),

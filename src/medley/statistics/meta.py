@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract import Client, Cohort, Diverged, Message, RecipeError, Stalled, on_client, positive
+from ..contract.explained import Explained
 from ..contract.text import shown
 from .analysis import Analysis, Report, packed, site_of, tensor, unpacked
 from .cells import in_sequence, printed, texts
@@ -197,7 +198,7 @@ def pool(y: np.ndarray, se: np.ndarray) -> Pool:
     return Pool(k, fixed, w.sum() ** -0.5, random, u.sum() ** -0.5, knapp, tau2, float(w @ (y - fixed) ** 2))
 
 
-class MetaFit:
+class MetaFit(Explained):
     """A meta-analysis' results.
 
     Attributes:

@@ -114,7 +114,7 @@ def make_folder(folder: Path, *, owner_only: bool = False) -> Path:
     Raises MedleyError if it cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700 if owner_only else 0o777, parents=True, exist_ok=True)
         if owner_only:
             folder.chmod(0o700)
     except OSError as e:
@@ -181,9 +181,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def private(folder: Path) -> Path:
-    """Make a folder and its missing parents, readable by their owner only (0700)."""
+    """Make a folder and its missing parents, readable by their owner only (0700); existing ones stay as they are."""
     for place in reversed([folder, *folder.parents]):
         if not place.exists():
-            with writing(place):
-                place.mkdir(mode=0o700, exist_ok=True)
+            make_folder(place, owner_only=True)
     return folder

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..contract import MedleyError, RecipeError, State, WireError
-from ..contract.public import Explained
+from ..contract.explained import Explained
 from ..contract.surroundings import set_aside
 from ..runtime.frames import framed
 from ..runtime.versions import version
