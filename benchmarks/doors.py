@@ -78,6 +78,7 @@ def measured(checkout: Path, code: str, folder: Path) -> tuple[float, float]:
     python = checkout / ".venv" / "bin" / "python"
     command = [str(python if python.exists() else Path(sys.executable)), "-c", code]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout / "src")}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "cache")}  # imports compile once
     out = subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
     seconds, memory = map(float, out.split()[-2:])
     return seconds, memory
@@ -90,16 +91,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=3, help="repeats of the first round")
     parser.add_argument("--other", type=Path)
+    parser.add_argument("--only", help="the one case to measure; the others stay in the file as they are")
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
     checkouts = {**({"before": options.other.resolve()} if options.other else {}), "now": ROOT}
-    cases = {}
+    cases = json.loads(options.to.read_text())["cases"] if options.only and options.to and options.to.exists() else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, options.rows)
         codes = {case: BEFORE.get(case, "") + READ.format(code=code) for case, code in CASES.items()}
         repeats = dict.fromkeys(codes, options.repeats) | {"first round": options.rounds}
         for case, times in repeats.items():
+            if options.only not in (None, case):
+                continue
             figures = {which: {"seconds": list[float](), "MiB": list[float]()} for which in checkouts}
             for _ in range(times):
                 for which, checkout in checkouts.items():
