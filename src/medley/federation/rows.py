@@ -92,7 +92,7 @@ class Layout:
     def place(self, s: int, i: int) -> slice:
         """Rows of client i at step s."""
         at = s * len(self.ids) + self.ids.index(i)
-        return slice(int(self.starts[at]), int(self.starts[at + 1]))
+        return slice(self.starts.item(at), self.starts.item(at + 1))
 
     def step(self, s: int) -> slice:
         """Rows of all clients at step s."""
@@ -102,7 +102,7 @@ class Layout:
     def span(self, s: int, i: int) -> tuple[int, int]:
         """The same rows, numbered within the client: the first, and the one after the last."""
         k = self.ids.index(i)
-        return int(self.firsts[s, k]), int(self.firsts[s + 1, k])
+        return self.firsts.item(s, k), self.firsts.item(s + 1, k)
 
     def find(self, i: int, s: int, rows: Index) -> Index:
         """Positions of client i's rows ``rows``, by its own numbers, of step s or earlier. Raises BadData for later

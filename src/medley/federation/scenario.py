@@ -28,21 +28,23 @@ class Shares(Mapping[int, float]):
 
     Attributes:
         array: the shares [n]
+        count: n
     """
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
+        self.count = len(array)  # asked several times for each client of a round
 
     def __getitem__(self, i: int) -> float:
-        if not 0 <= i < len(self.array):
+        if not 0 <= i < self.count:
             raise KeyError(i)
         return self.array.item(i)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.array)))
+        return iter(range(self.count))
 
     def __len__(self) -> int:
-        return len(self.array)
+        return self.count
 
 
 @dataclass(frozen=True, eq=False)

@@ -169,12 +169,14 @@ def _check_alike(total: Packed, packed: Packed) -> None:
     """Raise WireError for fields whose shape differs from the total's, or that only one of the two has."""
     for name, v in packed.items():
         into = total[name]
+        if isinstance(into, Tensor) and isinstance(v, Tensor):  # nearly all are
+            if into.shape != v.shape:
+                raise WireError(f"{name!r} has shape {tuple(v.shape)} at one client and {tuple(into.shape)} at another")
+            continue
         if (into is None) != (v is None):
             raise WireError(f"{name!r} came from some clients and not from others: read these replies with .each()")
         if isinstance(into, Tensor) != isinstance(v, Tensor):
             raise WireError(f"{name!r} is a tensor at some clients and a number at others: read these with .each()")
-        if isinstance(into, Tensor) and isinstance(v, Tensor) and into.shape != v.shape:
-            raise WireError(f"{name!r} has shape {tuple(v.shape)} at one client and {tuple(into.shape)} at another")
 
 
 def merged(folds: Iterable[Fold]) -> Fold:

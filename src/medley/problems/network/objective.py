@@ -25,8 +25,8 @@ from .adapters import SomeObjective
 from .model import NetworkModel
 from .spec import Transform
 
-EVALUATED_AT_ONCE = 1 << 22
-"""How many input numbers one forward pass of an evaluation takes: 16 MB in float32, so that activations stay small."""
+EVALUATED_AT_ONCE = 1 << 18
+"""How many input numbers one forward pass of an evaluation takes: 1 MB in float32, so that layers stay in a cache."""
 
 ROW_GRADIENTS = 1 << 24
 """How many numbers of row gradients `NetworkObjective.squares` holds at once: 64 MiB in float32."""
@@ -35,7 +35,7 @@ ROW_GRADIENTS = 1 << 24
 def rows_at_once(X: Data, outputs: int = 1) -> int:
     """Rows per forward pass of an evaluation, at least 1, from how many inputs and outputs a row has."""
     inputs = max(1, X.shape[1:].numel())
-    return max(1, min(max(64, EVALUATED_AT_ONCE // inputs), 4 * EVALUATED_AT_ONCE // max(1, outputs)))
+    return max(1, min(max(64, EVALUATED_AT_ONCE // inputs), (1 << 24) // max(1, outputs)))
 
 
 @dataclass
