@@ -49,7 +49,10 @@ def test_ports_and_paths_are_those_of_the_other_files(project: Path, monkeypatch
         assert mounts[f"./memory/node{k}"] == f"{inside}/memory"
         assert f"server:{port[1]}" in command
         monkeypatch.chdir(project)
-        found = CliRunner().invoke(app, [*command[1:], "--check"])
+        at = command.index("--key")  # keys.sh has not made the files of --key and --ca
+        assert command[at + 2] == "--ca"
+        words = [*command[1:at], "--client", command[at + 1][-1], *command[at + 4 :]]
+        found = CliRunner().invoke(app, [*words, "--check"])
         assert found.exit_code == 0, found.output
         assert f"client {k}: rows of shape" in found.output
 
