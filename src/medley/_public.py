@@ -26,6 +26,7 @@ from .algorithms.afedpd import AFedPD as AFedPD
 from .algorithms.agd import AGD as AGD
 from .algorithms.agem import AGEM as AGEM
 from .algorithms.apfl import APFL as APFL
+from .algorithms.boost import Boost as Boost
 from .algorithms.ca2fl import CA2FL as CA2FL
 from .algorithms.cflag import CFLAG as CFLAG
 from .algorithms.ditto import Ditto as Ditto

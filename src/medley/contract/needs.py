@@ -33,6 +33,7 @@ class Need(StrEnum):
         "ones do, or cannot be had of one row alone",
     )
 
+    TREES = "trees", "a forest, problems.Trees"
     NETWORK = "network", "a Network"
     ADAPTERS = (
         "adapters",

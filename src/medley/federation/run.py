@@ -25,6 +25,7 @@ from ..contract.tuned import split
 from ..privacy.private import private_part
 from ..problems import Network
 from ..problems.linear import LinearProblem
+from ..problems.trees import TreesProblem
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..runtime import streams, turns
 from ..secure.connection import ReachesParties, SecureConnection
@@ -303,7 +304,7 @@ def _loaded(problem: Problem, x: Tensor, buffers: State | None, device: str) -> 
     """
     if buffers is not None:
         problem.load_buffers(buffers)
-    if isinstance(problem, LinearProblem):
+    if isinstance(problem, LinearProblem | TreesProblem):
         return problem.module(x)
     x = x.to(device)
     owner = problem
@@ -342,6 +343,13 @@ def _own_models(
 
 def refuse(algorithm: Algorithm[Any, Any], gives: frozenset[Need]) -> None:
     """Raise Unsupported if the method needs more than problem and scenario provide."""
+    if Need.TREES in gives and Need.TREES not in algorithm.requires():
+        raise Unsupported(
+            f"{algorithm.name} trains by gradients in the model's vector, and a forest has none: use Boost, or another "
+            "problem than Trees",
+            method=algorithm.name,
+            need=Need.TREES,
+        )
     for need in sorted(needs_of(algorithm.requires()) - gives):
         other = f"; or use {algorithm.instead[need]}, which does not need it" if need in algorithm.instead else ""
         if need is Need.REPLIES and algorithm.sums_as:

@@ -1,4 +1,5 @@
-"""Objectives f_i on a flat vector: generalised linear models, networks, and synthetic federations.
+"""Objectives f_i on a flat vector: generalised linear models, networks, forests, and synthetic
+federations.
 
 Side: both: the server knows a problem's shapes and classes; an objective holds one client's rows and stays with them.
 """
@@ -9,6 +10,7 @@ from .linear import LeastSquares, Logistic, Softmax
 from .network import Network
 from .survival import cox
 from .synthetic import Synthetic, synthetic_logistic, synthetic_quadratics
+from .trees import Trees
 
 __all__ = [
     "LeastSquares",
@@ -16,6 +18,7 @@ __all__ = [
     "Network",
     "Softmax",
     "Synthetic",
+    "Trees",
     "causal_lm",
     "cox",
     "synthetic_logistic",

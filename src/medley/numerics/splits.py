@@ -1,0 +1,244 @@
+"""Histograms of gradients by node, column and bin, and the best splits that they show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .forest import LOSSES
+
+SMALLEST = 1e-6
+"""A gain that XGBoost does not take for one either."""
+
+FULL = 2.0**-49
+"""A share of the largest sum that float64 holds exactly together with it."""
+
+JUMP = 0.7
+"""Under Poisson's loss a leaf moves the logarithm of a rate by no more than this before shrinkage, as in XGBoost."""
+
+
+def unit_of(loss: str, exponents: np.ndarray, rows: int) -> float:
+    """The step to which gradients are rounded, a power of two, so that the sum over all rows is exact in any order.
+
+    Args:
+        exponents: how many targets have each exponent, from `exponents_of`
+        rows: of all clients
+    """
+    top = int(np.flatnonzero(exponents).max(initial=0)) - OFFSET if loss in ("squared", "poisson") else 0
+    return float(2.0 ** (top + 4) * max(FULL * 2.0 ** int(np.ceil(np.log2(max(rows, 1)))), 2.0**-40))
+
+
+OFFSET = 150
+"""The place of the exponent 0 among those of float32."""
+
+EXPONENTS = 300
+"""Exponents of float32's numbers, those below its normal numbers among them."""
+
+
+def exponents_of(y: np.ndarray) -> np.ndarray:
+    """How many targets have each exponent e, 2ᵉ⁻¹ ≤ |y| < 2ᵉ, int32 [300]."""
+    return np.bincount(np.frexp(y.astype(np.float64))[1] + OFFSET, minlength=EXPONENTS).astype(np.int32)
+
+
+def rounded(v: np.ndarray, unit: float) -> np.ndarray:
+    """Numbers as multiples of ``unit``."""
+    return np.rint(v / unit) * unit
+
+
+def base_of(loss: str, sums: np.ndarray, rows: int) -> np.ndarray:
+    """The outputs before the first tree [outputs]: those of a model without columns; 0 for softmax.
+
+    Args:
+        sums: Σy, or the rows of each class
+    """
+    if loss == "softmax":
+        return np.zeros(len(sums))
+    if loss == "logistic":
+        # Half a row more of either class, so that clients of one class have a finite logarithm.
+        return np.log((sums[1:] + 0.5) / (sums[:1] + 0.5)) if sums.min() == 0 else np.log(sums[1:] / sums[:1])
+    mean = sums[:1] / rows
+    return mean if loss == "squared" else np.log(np.maximum(mean, 0.5 / rows))
+
+
+def gradients(loss: str, F: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """∂l/∂F and ∂²l/∂F² of each row [n, outputs]; None where the second is 1. NumPy's exp gives a row the same bits
+    wherever the row stands.
+    """
+    if loss == "squared":
+        return F - y[:, None], None
+    if loss == "logistic":
+        p = 1 / (1 + np.exp(-np.clip(F, -80, 80)))
+        return p - y[:, None], p * (1 - p)
+    if loss == "softmax":
+        e = np.exp(F - F.max(1, keepdims=True))
+        total = e[:, :1].copy()
+        for k in range(1, e.shape[1]):
+            total += e[:, k : k + 1]
+        p = e / total
+        g = p.copy()
+        g[np.arange(len(y)), y.astype(np.intp)] -= 1
+        return g, 2 * p * (1 - p)  # as XGBoost has it
+    mean = np.exp(np.clip(F, -80, 80))
+    return mean - y[:, None], mean * np.exp(JUMP)
+
+
+def histograms(
+    codes: np.ndarray, widths: Sequence[int], slot: np.ndarray, slots: int, weights: Sequence[np.ndarray | None]
+) -> list[np.ndarray]:
+    """Sums of each weight by slot, column and bin, [slots, Σ widths] each; None counts rows.
+
+    Args:
+        codes: the bin of each value [columns, n]
+        widths: the number of each column's bins
+        slot: the histogram that a row belongs to [n]; −1 for none
+    """
+    rows = np.flatnonzero(slot >= 0)
+    if len(rows) < len(slot):
+        slot = slot[rows]
+        codes = codes[:, rows]
+        weights = [None if w is None else w[rows] for w in weights]
+    out = [np.empty((slots, sum(widths)), np.int64 if w is None else np.float64) for w in weights]
+    index = np.empty(len(slot), np.intp)
+    first = 0
+    for column, width in zip(codes, widths, strict=True):
+        np.add(slot * width, column, out=index, casting="unsafe")
+        for table, w in zip(out, weights, strict=True):
+            table[:, first : first + width] = np.bincount(index, w, slots * width).reshape(slots, width)
+        first += width
+    return out
+
+
+class Sums(NamedTuple):
+    """Σg, Σh and the number of rows, arrays of one shape."""
+
+    g: np.ndarray
+    h: np.ndarray
+    n: np.ndarray
+
+    def at(self, index: object) -> Sums:
+        """Some of them."""
+        return Sums(self.g[index], self.h[index], self.n[index])  # type: ignore[index]
+
+    def less(self, other: Sums) -> Sums:
+        """The differences, which are exact."""
+        return Sums(self.g - other.g, self.h - other.h, self.n - other.n)
+
+    def plus(self, other: Sums) -> Sums:
+        """The sums, which are exact."""
+        return Sums(self.g + other.g, self.h + other.h, self.n + other.n)
+
+    def score(self, ridge: float) -> np.ndarray:
+        """G²/(H + λ), by which a node's best output lowers twice the loss; 0 where nothing bends."""
+        bend = self.h + ridge
+        return np.divide(self.g * self.g, bend, out=np.zeros_like(self.g), where=bend > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The best split of each of some nodes, arrays [nodes].
+
+    Attributes:
+        column: −1 where none is worth it
+        line: the place of its threshold among the column's lines
+        left: sums of the rows that go left
+        missing: whether rows without the value go left
+        order: the bins of its column in the order in which the line divides them [nodes, bins]
+        total: sums of all rows
+    """
+
+    column: np.ndarray
+    line: np.ndarray
+    gain: np.ndarray
+    left: Sums
+    missing: np.ndarray
+    order: np.ndarray
+    total: Sums
+
+    @property
+    def right(self) -> Sums:
+        """Sums of the rows that go right."""
+        return self.total.less(self.left)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a split must reach; see `medley.Boost` for the settings."""
+
+    ridge: float
+    min_gain: float
+    min_child_weight: float
+    min_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Where the bins of each column are in a flat histogram.
+
+    Attributes:
+        sizes: the lines between the bins of each column; for a column of categories the categories, less one
+        missing: which columns have a further bin, of missing values
+        categories: which columns have categories, whose bins have no order
+    """
+
+    sizes: np.ndarray
+    missing: np.ndarray
+    categories: np.ndarray
+
+    @property
+    def widths(self) -> np.ndarray:
+        """The number of bins of each column [columns]."""
+        return self.sizes + 1 + self.missing
+
+    def table(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A histogram [nodes, Σ widths] as [nodes, columns, bins], and the part of missing values [nodes, columns]."""
+        first = np.cumsum(self.widths) - self.widths
+        bins = np.arange(int(self.sizes.max(initial=0)) + 1)
+        inside = bins <= self.sizes[:, None]
+        present = np.where(inside, flat[:, np.where(inside, first[:, None] + bins, 0)], 0)
+        return present, np.where(self.missing, flat[:, np.where(self.missing, first + self.sizes + 1, 0)], 0)
+
+
+def best_splits(flat: Sums, bins: Bins, growth: Growth, allowed: np.ndarray) -> Splits:
+    """The best split of each node; of equal ones that of the first column, then of the first line.
+
+    Args:
+        flat: sums [nodes, Σ widths] over the rows of each node
+        allowed: the columns that may split [columns]
+    """
+    tables = [bins.table(t) for t in flat]
+    present = Sums(*(t for t, _ in tables))
+    missing = Sums(*(t for _, t in tables))
+    total = Sums(*(t.sum(-1) + m for t, m in tables)).at((slice(None), 0))
+    order = np.broadcast_to(np.arange(present.n.shape[2]), present.n.shape)
+    if bins.categories.any():
+        lean = np.divide(present.g, present.h + growth.ridge, out=np.full_like(present.g, np.inf), where=present.n > 0)
+        order = np.where(bins.categories[:, None], np.argsort(lean, axis=2, kind="stable"), order)
+        present = Sums(*(np.take_along_axis(t, order, 2) for t in present))
+    left = Sums(*(np.cumsum(t, 2)[:, :, :-1, None] for t in present))
+    absent = missing.at((..., None, None))
+    both = Sums(*(np.concatenate([a, a + m], 3) for a, m in zip(left, absent, strict=True)))
+    right = total.at((slice(None), None, None, None)).less(both)
+    gain = both.score(growth.ridge) + right.score(growth.ridge) - total.score(growth.ridge)[:, None, None, None]
+    fits = (np.arange(left.n.shape[2]) < bins.sizes[:, None])[None, :, :, None] & allowed[:, None, None]
+    for side in (both, right):
+        fits = fits & (side.h >= growth.min_child_weight) & (side.n >= growth.min_rows)
+    gain = np.where(fits, gain, -np.inf).reshape(len(total.n), -1)
+    best = gain.argmax(1) if gain.shape[1] else np.zeros(len(gain), np.intp)
+    node = np.arange(len(best))
+    top = gain[node, best] if gain.shape[1] else np.full(len(gain), -np.inf)
+    worth = (top > SMALLEST) & (top > growth.min_gain)
+    column, line, side_of_missing = np.unravel_index(best, both.n.shape[1:])
+    chosen = both.at((node, column, line, side_of_missing))
+    none_missing = missing.n[node, column] == 0
+    return Splits(
+        np.where(worth, column, -1),
+        line,
+        np.where(worth, top, 0.0),
+        chosen,
+        np.where(none_missing, 2 * chosen.n > total.n, side_of_missing == 1),
+        order[node, column],
+        total,
+    )

@@ -1,0 +1,94 @@
+"""`Trees`: gradient-boosted trees before they have seen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...contract import BadData, Checked, Data, Place, RecipeError, in_range
+from ...numerics.forest import LOSSES, Layout
+from ...rows.fields import Fields, described
+from ...rows.sparse import Sparse
+from ..labels import refuse_classes
+from ..linear import LeastSquares, Logistic, Softmax
+from .problem import TreesProblem
+
+LIKE = {"squared": LeastSquares(), "logistic": Logistic(), "softmax": Softmax(), "poisson": LeastSquares()}
+"""The linear model with the same targets."""
+
+
+@dataclass(frozen=True)
+class Trees(Checked):
+    """Gradient-boosted trees, which `medley.Boost` grows from sums over clients: one for each output and round.
+
+    Attributes:
+        loss: "squared", ½(F − y)²; "logistic", two classes; "softmax", several; "poisson", exp(F) − yF for counts y,
+            with F the logarithm of the rate
+        trees: rounds for which the vector has room; `Boost` needs as many rounds, or fewer
+        depth: levels of splits in a tree
+    """
+
+    loss: Literal["squared", "logistic", "softmax", "poisson"]
+    trees: Annotated[int, in_range(1, 10_000)] = 100
+    depth: Annotated[int, in_range(1, 12)] = 6
+
+    @property
+    def classification(self) -> bool:
+        """Whether targets are classes."""
+        return self.loss in ("logistic", "softmax")
+
+    def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> TreesProblem:
+        """The problem for X's columns, in float32 by default.
+
+        Raises BadData unless X is [rows, columns], dense, and y is [rows], and RecipeError for another device.
+        """
+        if isinstance(X, Fields | Sparse):
+            what = f"several inputs per row ({described(X)})" if isinstance(X, Fields) else "sparse rows"
+            raise BadData(f"Trees needs X as one dense table [rows, columns], not {what}; join or fill it in first")
+        if X.ndim != 2 or y.ndim != 1:
+            name, t, form = ("X", X, "[rows, columns]") if X.ndim != 2 else ("y", y, "[rows]")
+            raise BadData(f"Trees needs {name} as {form}, but this {name} is {list(t.shape)}; flatten it first")
+        if device != "cpu":
+            raise RecipeError(f"run(device={device!r}): trees grow on the CPU; leave device= out", "device")
+        if self.loss == "logistic" and (classes or 2) != 2:
+            raise BadData(f"Trees('logistic') has two classes, and these rows have {classes}; use Trees('softmax')")
+        outputs = LIKE["softmax"].width(classes) if self.loss == "softmax" else 1
+        layout = Layout(X.shape[1], outputs, self.trees, self.depth, LOSSES.index(self.loss), 0)
+        return TreesProblem(self, layout, classes, dtype or torch.float32)
+
+    def canonical(self, y: Data, classes: int | None) -> Data:
+        """Labels in the form that data sets have: int64 of classes, or floats."""
+        return LIKE[self.loss].canonical(y, classes) if self.classification else self.targets(y, classes)
+
+    def targets(self, y: Data, classes: int | None) -> Data:
+        """Labels as the loss takes them: 0 and 1, 0..C−1, or floats. Raises BadData with the first bad row."""
+        if self.classification:
+            labels = LIKE[self.loss].targets(y, classes)
+            return (labels > 0).float() if self.loss == "logistic" else labels
+        if self.loss == "poisson":
+            if (y < 0).any():
+                row = int((y < 0).nonzero()[0])
+                raise BadData(f"Trees('poisson') needs counts, but this is {y[row].item():g}", place=Place(row=row))
+            return y.float() if not y.is_floating_point() else y
+        refuse_classes(y, "Trees('squared')")
+        return y.float() if not y.is_floating_point() else y
+
+    def row_losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
+        """The loss of each row: ½(z − y)², log(1 + exp(∓z)), cross-entropy, or Poisson's half deviance."""
+        if self.loss == "poisson":
+            return z.exp() - y * z - y + torch.special.xlogy(y, y)
+        return LIKE[self.loss].losses(z, 2 * y - 1 if self.loss == "logistic" else y)
+
+    def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
+        """1 for each row whose class the outputs give, else 0; None without classes."""
+        if not self.classification:
+            return None
+        return LIKE[self.loss].hits(z, 2 * y - 1 if self.loss == "logistic" else y)
+
+    def settings(self) -> dict[str, Any]:
+        """The model's name and shape, for the record."""
+        return {"problem": "Trees", "loss": self.loss, "trees": self.trees, "depth": self.depth}
