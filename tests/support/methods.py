@@ -11,6 +11,7 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.ACE(),
     md.ACED(max_delay=2),
     md.AGEM(),
+    md.Boost(min_child_weight=0.0, bins=8),
     md.CA2FL(),
     md.CFLAG(),
     md.CFLAG.joint(),
@@ -90,7 +91,7 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.SHED.fast(),
 ]
 
-WHOLE = {md.FedAvg, md.SCAFFOLD, md.FedNorton, md.FedECADO, md.SHED, md.Ditto, md.FedBuff, md.EWC, md.TARGET}
+WHOLE = {md.Boost, md.FedAvg, md.SCAFFOLD, md.FedNorton, md.FedECADO, md.SHED, md.Ditto, md.FedBuff, md.EWC, md.TARGET}
 """A method of each kind: without memories, with them, with flows, with pairs, personal, asynchronous, continual, with
 models of its own. They have every check, where others have those that differ from method to method.
 """

@@ -10,10 +10,11 @@ between bins.
 
 **One round sends** (floats per client, K outputs of a row):
 
-- survey (if bins are not agreed yet): 1 down, 2056p + 8m bytes up
-- divide (if bins are not agreed yet): 17c + 8 bytes down, 64c + 8m bytes up
-- begin: k + 16c + 24 bytes down, 4n + 8m bytes up
-- level: k + 4m + 8 bytes down, 4n + 8m bytes up
+- survey (if bins are not agreed yet): 8 bytes down, 2052p bytes + 8m bytes up
+- divide (if bins are not agreed yet): 16(c + 1) bytes down, 64c bytes + 8m bytes up
+- begin (first time): k + 8(p + 1) bytes down, 20n bytes up; without Σh, for squared errors, 12n
+- begin (later): k + 8 bytes down, 20n bytes up
+- level: k + 8m bytes down, 20n bytes up
 
 **Departures** from XGBoost's ``hist``: bins come from counts on a fixed grid, not from sketches of the rows. g and h are
 rounded to multiples of a power of two, so that a sum over clients is exact: any partition of the same rows, in any
@@ -276,7 +277,7 @@ class Boost(Algorithm[Server, Memory]):
         rows = cast(TreeRows, me.problem)
         memory = me.memory
         X = rows.values()
-        if news.lines is not None and news.base is not None:
+        if news.cuts is not None and news.lines is not None and news.base is not None:
             memory.lines = news.lines
             memory.cuts = news.cuts
             memory.F = news.base.double().repeat(len(X), 1)

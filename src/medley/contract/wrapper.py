@@ -56,6 +56,14 @@ class Wrapper(Algorithm[S]):
                 method=self.method.name,
                 need="sums",
             )
+        if Need.TREES in self.method.needs:
+            raise Unsupported(
+                f"{self.method.name} cannot be {self.can}: the thresholds of its trees follow from exact sums of rows by "
+                "bin, which a noisy or a robust sum would upset. Leave the wrapper out, or use a linear model or a "
+                "Network",
+                method=self.method.name,
+                need="sums",
+            )
         # The class has its own; clients run the wrapped method.
         for name in ("memory", "message_types", "waits_as", "every_round", "any_loop"):
             object.__setattr__(self, name, getattr(self.method, name))

@@ -95,7 +95,8 @@ class Cells:
     def coarse(self, bits: int, bins: int) -> np.ndarray:
         """Which cells of so many bits have more than 1/`FINE` of a bin's rows, bool [cells]."""
         total = np.bincount(self.column, self.count)[self.column]
-        return (self.bits == bits) & (self.count > 1) & (self.count * (FINE * bins) > total)
+        coarse: np.ndarray = (self.bits == bits) & (self.count > 1) & (self.count * (FINE * bins) > total)
+        return coarse
 
     def refined(self, coarse: np.ndarray, counts: np.ndarray) -> Cells:
         """The cells after the ``coarse`` ones are divided, with the counts of their parts [coarse, 16]."""

@@ -133,33 +133,27 @@ def read(numbers: np.ndarray, layout: Layout) -> np.ndarray:
     return numbers.reshape(-1, layout.outputs, layout.nodes, layout.record)
 
 
-def goes_right(values: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """Which rows go to the right child, bool [n].
-
-    Args:
-        values: each row's value in the column of its node [n]
-        nodes: the record of each row's node [n, record]
-    """
-    right = ~(values < nodes[:, THRESHOLD])
-    missing = np.isnan(values)
-    if nodes.shape[1] > RECORD:
-        by_code = nodes[:, RECORD:].any(1) & ~missing
-        codes = values[by_code].astype(np.int64)
-        word = np.minimum(codes // CODES, nodes.shape[1] - RECORD - 1)
-        bits = nodes[by_code, RECORD + word].astype(np.int64)
-        right[by_code] = ((bits >> (codes % CODES)) & 1) == 0
-    if missing.any():
-        right[missing] = nodes[missing, MISSING] == 0
-    return right
-
-
 def descend(at: np.ndarray, X: np.ndarray, tree: np.ndarray) -> np.ndarray:
-    """The node of each row one level further down in a tree [nodes, record]; a row at a leaf stays."""
-    nodes = tree[at]
-    feature = nodes[:, FEATURE].astype(np.intp)
-    inner = feature >= 0
+    """The node of each row one level further down in a tree [nodes, record]; a row at a leaf, or at −1, stays."""
+    feature = tree[:, FEATURE].astype(np.intp)[at]
     values = X[np.arange(len(X)), np.maximum(feature, 0)]
-    return np.where(inner, 2 * at + 1 + goes_right(values, nodes), at)
+    left: np.ndarray = np.asarray(values < tree[:, THRESHOLD].astype(np.float32)[at])
+    missing = np.flatnonzero(np.isnan(values))
+    if tree.shape[1] > RECORD:
+        left = in_category(left, values, at, tree)
+    left[missing] = tree[:, MISSING][at[missing]] > 0
+    return np.where((feature >= 0) & (at >= 0), 2 * at + 2 - left, at)
+
+
+def in_category(left: np.ndarray, values: np.ndarray, at: np.ndarray, tree: np.ndarray) -> np.ndarray:
+    """``left``, where nodes that split by categories have the rows whose code is among theirs."""
+    words = tree[:, RECORD:].astype(np.int64)
+    rows = np.flatnonzero(words.any(1)[at] & ~np.isnan(values))
+    codes = values[rows].astype(np.int64)
+    word = np.minimum(codes // CODES, words.shape[1] - 1)
+    out = left.copy()
+    out[rows] = (words[at[rows], word] >> (codes - CODES * word)) & 1 > 0
+    return out
 
 
 def add(F: np.ndarray, X: np.ndarray, trees: np.ndarray) -> np.ndarray:

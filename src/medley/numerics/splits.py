@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ SMALLEST = 1e-6
 """A gain that XGBoost does not take for one either."""
 
 FULL = 2.0**-49
-"""A share of the largest sum that float64 holds exactly together with it."""
+"""The finest step of a sum, as a share of the most that it can be, with room for rows of clients that come later."""
 
 JUMP = 0.7
 """Under Poisson's loss a leaf moves the logarithm of a rate by no more than this before shrinkage, as in XGBoost."""
@@ -118,9 +118,9 @@ class Sums(NamedTuple):
     h: np.ndarray
     n: np.ndarray
 
-    def at(self, index: object) -> Sums:
+    def at(self, index: Any) -> Sums:
         """Some of them."""
-        return Sums(self.g[index], self.h[index], self.n[index])  # type: ignore[index]
+        return Sums(self.g[index], self.h[index], self.n[index])
 
     def less(self, other: Sums) -> Sums:
         """The differences, which are exact."""
@@ -133,7 +133,8 @@ class Sums(NamedTuple):
     def score(self, ridge: float) -> np.ndarray:
         """G²/(H + λ), by which a node's best output lowers twice the loss; 0 where nothing bends."""
         bend = self.h + ridge
-        return np.divide(self.g * self.g, bend, out=np.zeros_like(self.g), where=bend > 0)
+        score: np.ndarray = np.divide(self.g * self.g, bend, out=np.zeros_like(self.g), where=bend > 0)
+        return score
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +191,8 @@ class Bins:
     @property
     def widths(self) -> np.ndarray:
         """The number of bins of each column [columns]."""
-        return self.sizes + 1 + self.missing
+        widths: np.ndarray = self.sizes + 1 + self.missing
+        return widths
 
     def table(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A histogram [nodes, Σ widths] as [nodes, columns, bins], and the part of missing values [nodes, columns]."""

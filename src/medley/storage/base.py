@@ -22,7 +22,7 @@ BASE = "_base_of_medley"
 STILL = "_still_in_medley"
 """The attribute of a run's module with the buffers that training does not change."""
 
-LAYERS = ("torch.nn.modules.", "medley.models.", "medley.problems.linear.layer.")
+LAYERS = ("torch.nn.modules.", "medley.models.", "medley.problems.linear.layer.", "medley.problems.trees.layer.")
 """The modules whose public classes a folder may name."""
 
 

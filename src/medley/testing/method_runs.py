@@ -46,7 +46,8 @@ class Subject:
             if uniform:
                 place = replace(place, weights="uniform")
             requires = self.method.suited(place.gives).requires()
-            if requires <= place.gives and (place.stream is None or requires & {Need.STREAM, Need.REPLAY}):
+            alike = (Need.TREES in requires) == (Need.TREES in place.gives)
+            if alike and requires <= place.gives and (place.stream is None or requires & {Need.STREAM, Need.REPLAY}):
                 suitable.append(place)
         if [p.name for p in suitable][:2] == ["quadratics", "softmax"]:
             del suitable[1]

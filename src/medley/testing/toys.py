@@ -14,7 +14,7 @@ from ..contract import Family, Need
 from ..federation.federation import Federation
 from ..models import mlp
 from ..participation import Participation
-from ..problems import Network, Softmax, synthetic_quadratics
+from ..problems import Network, Softmax, Trees, synthetic_quadratics
 from ..replay import Ring
 from ..runtime import streams
 from ..scenarios import Membership, Pace
@@ -140,6 +140,7 @@ def places() -> tuple[Place, ...]:
         Place("quadratics", q.problem, q.clients),
         Place("softmax", Softmax(mu=0.1), clients, 3),
         Place("network", Network(mlp(4, 3, (5,))), clients, 3),
+        Place("trees", Trees("softmax", trees=ROUNDS, depth=2), clients, 3),
         Place("softmax stream", Softmax(mu=0.1), coming, 4, Split(TASKS, "class")),
         Place("network stream", Network(mlp(4, 4, (5,))), coming, 4, Split(TASKS, "task")),
     )

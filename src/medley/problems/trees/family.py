@@ -62,11 +62,26 @@ class Trees(Checked):
 
     def canonical(self, y: Data, classes: int | None) -> Data:
         """Labels in the form that data sets have: int64 of classes, or floats."""
-        return LIKE[self.loss].canonical(y, classes) if self.classification else self.targets(y, classes)
+        if not self.classification:
+            return self.targets(y, classes)
+        self._refuse_third(y)
+        return LIKE[self.loss].canonical(y, classes)
+
+    def _refuse_third(self, y: Data) -> None:
+        """Raise BadData with the first label that is not one of two, if there are to be two."""
+        bad = ~torch.isin(y, torch.tensor([-1, 0, 1], dtype=y.dtype))
+        if self.loss == "logistic" and bad.any():
+            row = int(bad.nonzero()[0])
+            raise BadData(
+                f"Trees('logistic') has two classes, 0 and 1, but this label is {y[row].item():g}; use "
+                "Trees('softmax') for more of them",
+                place=Place(row=row),
+            )
 
     def targets(self, y: Data, classes: int | None) -> Data:
         """Labels as the loss takes them: 0 and 1, 0..C−1, or floats. Raises BadData with the first bad row."""
         if self.classification:
+            self._refuse_third(y)
             labels = LIKE[self.loss].targets(y, classes)
             return (labels > 0).float() if self.loss == "logistic" else labels
         if self.loss == "poisson":
@@ -80,7 +95,8 @@ class Trees(Checked):
     def row_losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
         """The loss of each row: ½(z − y)², log(1 + exp(∓z)), cross-entropy, or Poisson's half deviance."""
         if self.loss == "poisson":
-            return z.exp() - y * z - y + torch.special.xlogy(y, y)
+            deviances: Tensor = z.exp() - y * z - y + torch.special.xlogy(y, y)
+            return deviances
         return LIKE[self.loss].losses(z, 2 * y - 1 if self.loss == "logistic" else y)
 
     def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:

@@ -104,6 +104,7 @@ class TreesObjective:
         raise Unsupported(
             "a forest has no gradients in its vector: use the method Boost with problems.Trees, or a Network with "
             "this method",
+            method="a method of gradients",
             need="gradients",
         )
 

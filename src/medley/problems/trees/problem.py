@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...contract import Data, Need, RecipeError, State, Vec, Weights
 from ...numerics import bins, forest
 from ...runtime.meter import Meter
+from .layer import Grown
 from .objective import TreesObjective
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class TreesProblem:
     @staticmethod
     def _remember(values: dict[Place, Any], X: Data, value: Any) -> None:
         """Keep a value for rows that stay where they are, as a client's part of all rows does; a copy may not."""
-        if X._is_view():  # type: ignore[no-untyped-call]
+        if X._is_view():
             values.pop(next(iter(values)) if len(values) >= MOST else (-1, -1), None)
             values[X.data_ptr(), len(X)] = value
 
@@ -114,7 +115,7 @@ class TreesProblem:
 
     def module(self, x: Vec) -> nn.Module:
         """The forest as a module, whose outputs are those of `outputs`."""
-        return ForestModule(x).eval()
+        return Grown(x).eval()
 
     def restricted(self, allowed: Bool[Tensor, "c c"] | None) -> TreesProblem:
         """Itself. Raises RecipeError if classes are given: all outputs of a forest grow together."""
@@ -128,23 +129,3 @@ class TreesProblem:
 
     def load_buffers(self, state: State) -> None:
         """Does nothing: there are no buffers."""
-
-
-class ForestModule(nn.Module):
-    """A grown forest. It takes rows [n, columns] and returns outputs [n], or [n, classes] of softmax.
-
-    Attributes:
-        x: the forest's vector [d]
-    """
-
-    def __init__(self, x: Vec) -> None:
-        super().__init__()
-        self.x = nn.Parameter(x.detach().cpu().clone(), requires_grad=False)
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Outputs of these rows."""
-        grown = forest.Forest.of(self.x)
-        if X.ndim != 2 or X.shape[1] != grown.layout.columns:
-            raise ValueError(f"the forest takes rows of {grown.layout.columns} columns, and these are {list(X.shape)}")
-        z = torch.from_numpy(grown.outputs(X.to(torch.float32).numpy())).to(self.x.dtype)
-        return z if grown.layout.outputs > 1 else z[:, 0]
