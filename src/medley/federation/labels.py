@@ -12,7 +12,7 @@ from torch import Tensor
 from ..contract import BadData, Family, Place
 from ..datasets import Dataset
 from ..datasets.ingest.labels import SOME_LABELS, Coded, Label, RawTargets, code, count_kinds, is_plain, placed
-from ..problems import LeastSquares, Logistic, Network, Softmax, Trees
+from ..problems import LeastSquares, Logistic, Network, Softmax
 from ..problems.network.own_loss import fits_values
 from ..rows.fields import Fields
 from ..rows.numbers import refuse_inexact
@@ -21,8 +21,9 @@ from ..rows.tensors import check_finite
 
 def fits(problem: Family, classes: int = 2) -> Literal["values", "classes", "loss"]:
     """What a problem fits; "loss" if its own loss may take either."""
-    if isinstance(problem, Trees):
-        return "classes" if problem.classification else "values"
+    declared: Literal["values", "classes"] | None = getattr(problem, "fits", None)
+    if declared is not None:
+        return declared
     if isinstance(problem, LeastSquares) or (isinstance(problem, Network) and fits_values(problem.loss, classes)):
         return "values"
     if isinstance(problem, Logistic | Softmax) or getattr(problem, "loss", None) == "cross_entropy":

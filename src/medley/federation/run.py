@@ -25,8 +25,8 @@ from ..contract.tuned import split
 from ..privacy.private import private_part
 from ..problems import Network
 from ..problems.linear import LinearProblem
-from ..problems.trees import TreesProblem
 from ..problems.network import NetworkProblem, SharedNetwork
+from ..problems.trees import TreesProblem
 from ..runtime import streams, turns
 from ..secure.connection import ReachesParties, SecureConnection
 from ..server.loop import Loop

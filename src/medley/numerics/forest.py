@@ -26,11 +26,7 @@ GROWN = 6
 
 FEATURE, THRESHOLD, MISSING, VALUE, GAIN, COVER, RECORD = range(7)
 """Places in a node's record, and its length: the column, −1 at a leaf; a row goes left if its value is below the
-threshold; 1 if rows without the value go left; a leaf's output; the gain of the split; Σh of the rows. The codes of a
-split by categories follow."""
-
-CODES = 24
-"""Codes of categories in one number of a record, a bit each, as float32 holds them."""
+threshold; 1 if rows without the value go left; a leaf's output; the gain of the split; Σh of the rows."""
 
 
 class Layout(NamedTuple):
@@ -42,7 +38,6 @@ class Layout(NamedTuple):
         trees: how many rounds of trees there is room for
         depth: levels of splits in a tree
         loss: its place in `LOSSES`
-        words: numbers of a record for the codes of categories
     """
 
     columns: int
@@ -50,17 +45,11 @@ class Layout(NamedTuple):
     trees: int
     depth: int
     loss: int
-    words: int
 
     @property
     def nodes(self) -> int:
         """Nodes of a tree."""
         return int(2 ** (self.depth + 1) - 1)
-
-    @property
-    def record(self) -> int:
-        """Numbers of a node's record."""
-        return RECORD + self.words
 
     @property
     def first(self) -> int:
@@ -70,7 +59,7 @@ class Layout(NamedTuple):
     @property
     def tree(self) -> int:
         """Numbers of the trees of one round."""
-        return self.outputs * self.nodes * self.record
+        return self.outputs * self.nodes * RECORD
 
     @property
     def d(self) -> int:
@@ -130,7 +119,7 @@ class Forest:
 
 def read(numbers: np.ndarray, layout: Layout) -> np.ndarray:
     """Flat numbers as records [trees, outputs, nodes, record]."""
-    return numbers.reshape(-1, layout.outputs, layout.nodes, layout.record)
+    return numbers.reshape(-1, layout.outputs, layout.nodes, RECORD)
 
 
 def descend(at: np.ndarray, X: np.ndarray, tree: np.ndarray) -> np.ndarray:
@@ -139,21 +128,8 @@ def descend(at: np.ndarray, X: np.ndarray, tree: np.ndarray) -> np.ndarray:
     values = X[np.arange(len(X)), np.maximum(feature, 0)]
     left: np.ndarray = np.asarray(values < tree[:, THRESHOLD].astype(np.float32)[at])
     missing = np.flatnonzero(np.isnan(values))
-    if tree.shape[1] > RECORD:
-        left = in_category(left, values, at, tree)
     left[missing] = tree[:, MISSING][at[missing]] > 0
     return np.where((feature >= 0) & (at >= 0), 2 * at + 2 - left, at)
-
-
-def in_category(left: np.ndarray, values: np.ndarray, at: np.ndarray, tree: np.ndarray) -> np.ndarray:
-    """``left``, where nodes that split by categories have the rows whose code is among theirs."""
-    words = tree[:, RECORD:].astype(np.int64)
-    rows = np.flatnonzero(words.any(1)[at] & ~np.isnan(values))
-    codes = values[rows].astype(np.int64)
-    word = np.minimum(codes // CODES, words.shape[1] - 1)
-    out = left.copy()
-    out[rows] = (words[at[rows], word] >> (codes - CODES * word)) & 1 > 0
-    return out
 
 
 def add(F: np.ndarray, X: np.ndarray, trees: np.ndarray) -> np.ndarray:
@@ -171,7 +147,7 @@ def add(F: np.ndarray, X: np.ndarray, trees: np.ndarray) -> np.ndarray:
 def importance(x: Tensor) -> dict[str, np.ndarray]:
     """Sums over all splits by column: "gain", what they took off the loss; "cover", Σh of their rows; "splits"."""
     forest = Forest.of(x)
-    nodes = forest.trees.reshape(-1, forest.layout.record).astype(np.float64)
+    nodes = forest.trees.reshape(-1, RECORD).astype(np.float64)
     inner = (nodes[:, FEATURE] >= 0) & (nodes[:, GAIN] > 0)
     feature = nodes[inner, FEATURE].astype(np.intp)
     weights: dict[str, Sequence[float] | np.ndarray | None] = {

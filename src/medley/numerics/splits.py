@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .forest import LOSSES
-
 SMALLEST = 1e-6
 """A gain that XGBoost does not take for one either."""
 
@@ -146,7 +144,6 @@ class Splits:
         line: the place of its threshold among the column's lines
         left: sums of the rows that go left
         missing: whether rows without the value go left
-        order: the bins of its column in the order in which the line divides them [nodes, bins]
         total: sums of all rows
     """
 
@@ -155,7 +152,6 @@ class Splits:
     gain: np.ndarray
     left: Sums
     missing: np.ndarray
-    order: np.ndarray
     total: Sums
 
     @property
@@ -179,14 +175,12 @@ class Bins:
     """Where the bins of each column are in a flat histogram.
 
     Attributes:
-        sizes: the lines between the bins of each column; for a column of categories the categories, less one
+        sizes: the lines between the bins of each column
         missing: which columns have a further bin, of missing values
-        categories: which columns have categories, whose bins have no order
     """
 
     sizes: np.ndarray
     missing: np.ndarray
-    categories: np.ndarray
 
     @property
     def widths(self) -> np.ndarray:
@@ -214,11 +208,6 @@ def best_splits(flat: Sums, bins: Bins, growth: Growth, allowed: np.ndarray) -> 
     present = Sums(*(t for t, _ in tables))
     missing = Sums(*(t for _, t in tables))
     total = Sums(*(t.sum(-1) + m for t, m in tables)).at((slice(None), 0))
-    order = np.broadcast_to(np.arange(present.n.shape[2]), present.n.shape)
-    if bins.categories.any():
-        lean = np.divide(present.g, present.h + growth.ridge, out=np.full_like(present.g, np.inf), where=present.n > 0)
-        order = np.where(bins.categories[:, None], np.argsort(lean, axis=2, kind="stable"), order)
-        present = Sums(*(np.take_along_axis(t, order, 2) for t in present))
     left = Sums(*(np.cumsum(t, 2)[:, :, :-1, None] for t in present))
     absent = missing.at((..., None, None))
     both = Sums(*(np.concatenate([a, a + m], 3) for a, m in zip(left, absent, strict=True)))
@@ -241,6 +230,5 @@ def best_splits(flat: Sums, bins: Bins, growth: Growth, allowed: np.ndarray) -> 
         np.where(worth, top, 0.0),
         chosen,
         np.where(none_missing, 2 * chosen.n > total.n, side_of_missing == 1),
-        order[node, column],
         total,
     )

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from ...contract import BadData, Checked, Data, Place, RecipeError, in_range
+from ...contract import BadData, Data, Place, RecipeError
 from ...numerics.forest import LOSSES, Layout
 from ...rows.fields import Fields, described
 from ...rows.sparse import Sparse
 from ..labels import refuse_classes
-from ..linear import LeastSquares, Logistic, Softmax
+from .loss import LIKE, TreesLoss
 from .problem import TreesProblem
-
-LIKE = {"squared": LeastSquares(), "logistic": Logistic(), "softmax": Softmax(), "poisson": LeastSquares()}
-"""The linear model with the same targets."""
 
 
 @dataclass(frozen=True)
-class Trees(Checked):
+class Trees(TreesLoss):
     """Gradient-boosted trees, which `medley.Boost` grows from sums over clients: one for each output and round.
 
     Attributes:
@@ -32,14 +27,10 @@ class Trees(Checked):
         depth: levels of splits in a tree
     """
 
-    loss: Literal["squared", "logistic", "softmax", "poisson"]
-    trees: Annotated[int, in_range(1, 10_000)] = 100
-    depth: Annotated[int, in_range(1, 12)] = 6
-
     @property
-    def classification(self) -> bool:
-        """Whether targets are classes."""
-        return self.loss in ("logistic", "softmax")
+    def fits(self) -> Literal["values", "classes"]:
+        """What targets are."""
+        return "classes" if self.classification else "values"
 
     def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> TreesProblem:
         """The problem for X's columns, in float32 by default.
@@ -57,7 +48,7 @@ class Trees(Checked):
         if self.loss == "logistic" and (classes or 2) != 2:
             raise BadData(f"Trees('logistic') has two classes, and these rows have {classes}; use Trees('softmax')")
         outputs = LIKE["softmax"].width(classes) if self.loss == "softmax" else 1
-        layout = Layout(X.shape[1], outputs, self.trees, self.depth, LOSSES.index(self.loss), 0)
+        layout = Layout(X.shape[1], outputs, self.trees, self.depth, LOSSES.index(self.loss))
         return TreesProblem(self, layout, classes, dtype or torch.float32)
 
     def canonical(self, y: Data, classes: int | None) -> Data:
@@ -91,19 +82,6 @@ class Trees(Checked):
             return y.float() if not y.is_floating_point() else y
         refuse_classes(y, "Trees('squared')")
         return y.float() if not y.is_floating_point() else y
-
-    def row_losses(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"]:
-        """The loss of each row: ½(z − y)², log(1 + exp(∓z)), cross-entropy, or Poisson's half deviance."""
-        if self.loss == "poisson":
-            deviances: Tensor = z.exp() - y * z - y + torch.special.xlogy(y, y)
-            return deviances
-        return LIKE[self.loss].losses(z, 2 * y - 1 if self.loss == "logistic" else y)
-
-    def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
-        """1 for each row whose class the outputs give, else 0; None without classes."""
-        if not self.classification:
-            return None
-        return LIKE[self.loss].hits(z, 2 * y - 1 if self.loss == "logistic" else y)
 
     def settings(self) -> dict[str, Any]:
         """The model's name and shape, for the record."""

@@ -27,7 +27,7 @@ def model_of(forest: Forest) -> dict[str, Any]:
     several = layout.outputs if forest.loss == "softmax" else 0
     if several:
         parameters = {"softmax_multiclass_param": {"num_class": str(several)}}
-    trees = []
+    trees: list[dict[str, Any]] = []
     for t, outputs in enumerate(forest.trees):
         for k, nodes in enumerate(outputs):
             trees.append(tree_of(nodes, len(trees), layout.columns, forest.base[k] if t == 0 else 0.0))
