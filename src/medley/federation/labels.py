@@ -21,9 +21,8 @@ from ..rows.tensors import check_finite
 
 def fits(problem: Family, classes: int = 2) -> Literal["values", "classes", "loss"]:
     """What a problem fits; "loss" if its own loss may take either."""
-    declared: Literal["values", "classes"] | None = getattr(problem, "fits", None)
-    if declared is not None:
-        return declared
+    if (kind := getattr(problem, "fits", None)) is not None:
+        return kind  # type: ignore[no-any-return]
     if isinstance(problem, LeastSquares) or (isinstance(problem, Network) and fits_values(problem.loss, classes)):
         return "values"
     if isinstance(problem, Logistic | Softmax) or getattr(problem, "loss", None) == "cross_entropy":

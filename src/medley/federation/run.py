@@ -343,13 +343,11 @@ def _own_models(
 
 def refuse(algorithm: Algorithm[Any, Any], gives: frozenset[Need]) -> None:
     """Raise Unsupported if the method needs more than problem and scenario provide."""
-    if Need.TREES in gives and Need.TREES not in algorithm.requires():
-        raise Unsupported(
-            f"{algorithm.name} trains by gradients in the model's vector, and a forest has none: use Boost, or another "
-            "problem than Trees",
-            method=algorithm.name,
-            need=Need.TREES,
+    if Need.TREES in gives - algorithm.requires():
+        why = (
+            "trains by gradients in the model's vector, and a forest has none: use Boost, or another problem than Trees"
         )
+        raise Unsupported(f"{algorithm.name} {why}", method=algorithm.name, need=Need.TREES)
     for need in sorted(needs_of(algorithm.requires()) - gives):
         other = f"; or use {algorithm.instead[need]}, which does not need it" if need in algorithm.instead else ""
         if need is Need.REPLIES and algorithm.sums_as:
