@@ -23,7 +23,7 @@ is the difference, which is exact too. A threshold lies in the middle between tw
 no row of a node lacks a value, rows that lack it go later where most of its rows go. Trees are not pruned after they
 are grown.
 
-**Checked against**: xgboost-cpu 3.2 on eight tables; see docs/trees.md.
+**Checked against**: xgboost-cpu 3.2 on seven tables; see docs/trees.md.
 
 **Missing replies**: a client whose reply is lost takes no further part in the tree. Its rows leave the sums from that
 level on, for which the others send the histograms of both children.

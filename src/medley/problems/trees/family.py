@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from ...contract import BadData, Data, Place, RecipeError
+from ...contract import BadData, Data, Place, Problem, RecipeError
 from ...numerics.forest import LOSSES, Layout
 from ...rows.fields import Fields, described
 from ...rows.sparse import Sparse
@@ -32,7 +32,7 @@ class Trees(TreesLoss):
         """What targets are."""
         return "classes" if self.classification else "values"
 
-    def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> TreesProblem:
+    def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> Problem:
         """The problem for X's columns, in float32 by default.
 
         Raises BadData unless X is [rows, columns], dense, and y is [rows], and RecipeError for another device.

@@ -223,5 +223,14 @@ class TreesObjective:
             need="gradients",
         )
 
-    losses_along = grad = hvp = hessian = factor = features = squares = clipped = no_gradient
-    last = beside = slopes = no_gradient
+    losses_along: Any = no_gradient
+    grad: Any = no_gradient
+    hvp: Any = no_gradient
+    hessian: Any = no_gradient
+    factor: Any = no_gradient
+    features: Any = no_gradient
+    squares: Any = no_gradient
+    clipped: Any = no_gradient
+    last: Any = no_gradient
+    beside: Any = no_gradient
+    slopes: Any = no_gradient
