@@ -149,7 +149,7 @@ def on_gpu(method: Algorithm[Any, Any], place: Place, engine: str, rounds: int =
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [m for m in METHODS if "trees" not in m.needs], ids=lambda m: m.name)
 def test_every_method_and_engine(method: Algorithm[Any, Any], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     *others, last = Subject(method).places
