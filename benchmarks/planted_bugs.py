@@ -230,9 +230,33 @@ STUDIES = [
           "        self.sets.setdefault(key, {}).update(new)\n"
           "        self._write([[key, packed.hex()] for packed in new])\n",
           [f"{REGISTER}::test_a_sum_that_cannot_be_recorded_does_not_leave"]),
+    Plant("bits that are remembered before they are written", "statistics/register.py",
+          '            self._write([{"note": key, "value": v} for key, v in new.items()])\n'
+          "            self.notes |= new\n",
+          "            self.notes |= new\n"
+          '            self._write([{"note": key, "value": v} for key, v in new.items()])\n',
+          [f"{REGISTER}::test_bits_that_cannot_be_recorded_are_not_in_the_account"]),
+    Plant("a condition's rows that its columns do not count", "statistics/site.py",
+          "for column in selecting:", "for column in ():",
+          [f"{STUDY_ATTACKS}::test_counts_of_one_column_in_two_tables_do_not_tell_how_many_have_both"]),
+    Plant("groups that their column does not count", "statistics/describe.py",
+          "[(rows, site.may(self.by, rows)) for rows in groups]", "[(rows, True) for rows in groups]",
+          [f"{STUDY_ATTACKS}::test_counts_of_one_column_in_two_tables_do_not_tell_how_many_have_both"]),
+    Plant("histograms of single rows", "statistics/describe.py",
+          "ends(x[present], grid, site.rules.rows)", "ends(x[present], grid, 1)",
+          [f"{STUDY_ATTACKS}::test_each_bar_of_a_histogram_has_as_many_rows_as_the_rules_want"]),
+    Plant("events that their column does not count", "statistics/site.py",
+          "if self.rules.events >= self.rules.rows:", "if False:",
+          [f"{STUDY_ATTACKS}::test_counts_of_one_column_in_two_tables_do_not_tell_how_many_have_both"]),
+    Plant("an outcome in another code that is not counted", "statistics/rounding.py",
+          "integers = in_steps(r.y)", "integers = bool((r.y == np.rint(r.y)).all())",
+          [f"{STUDY_ATTACKS}::test_bits_of_a_column_with_two_values_are_counted_in_any_code"]),
 ]  # fmt: skip
 
 RECORDS = [
+    Plant("digests of rows without the secret", "deploy/node/owner.py",
+          "digests = {blake2b(row, key=key, digest_size=8)", "digests = {blake2b(row, digest_size=8)",
+          ["tests/deploy/test_owner.py::test_who_reads_the_file_of_rows_without_the_secret_finds_no_patient"], True),
     Plant("a record whose lines may be changed", "deploy/node/record.py",
           'or line["before"] != before:', "or False:", [CHAIN], True),
     Plant("a line of the record without a signature", "deploy/node/record.py",

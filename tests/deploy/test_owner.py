@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,16 @@ def test_a_line_that_nests_too_deep_is_a_changed_line_or_an_incomplete_one(
     else:
         with pytest.raises(md.WireError, match="line 2: this line was changed"):
             [*record.lines()]
+
+
+def test_who_reads_the_file_of_rows_without_the_secret_finds_no_patient(config: dict[str, Any], tmp_path: Path) -> None:
+    """Digests are keyed: two folders of the same rows have none in common, nor with those of an empty key."""
+    other = {**config, "memory": str(tmp_path / "another"), "key": str(key(tmp_path / "other"))}
+    claim(other, PATIENTS)
+    one, two = ({*json.loads((ledgers(c) / ROWS).read_text())[1:]} for c in (config, other))
+    assert len(one) == len(two) == len(PATIENTS)
+    assert not one & two
+    assert not one & {blake2b(row, digest_size=8).hexdigest() for row in PATIENTS}
 
 
 def test_a_restored_file_of_rows_with_another_secret_is_refused(config: dict[str, Any], tmp_path: Path) -> None:

@@ -182,6 +182,14 @@ def test_a_second_grid_over_the_same_rows_is_withheld() -> None:
     assert (first, second) == (160, 0)
 
 
+def test_each_bar_of_a_histogram_has_as_many_rows_as_the_rules_want() -> None:
+    me, asked = Sites(study(Rules(rows=7)).sites)(0, 1), Describe(("pay",))
+    values: dict[str, Any] = {"levels": {}, "numeric": ["pay"], "categorical": [], "means": [["pay", "", 0.0]]}
+    bins = asked.spread(me, Question(packed({**values, "grids": {"pay": [0, 0, 900]}}))).bins
+    assert bins.sum() == 160
+    assert bins[bins > 0].min() >= 7
+
+
 def test_risks_of_few_rows_are_refused() -> None:
     """At a steep hazard each risk set is its oldest patient alone."""
     me = Sites(study(Rules()).sites)(0, 1)
@@ -312,6 +320,106 @@ def test_the_column_that_is_not_above_0_is_named() -> None:
         Study({"Bern": rows}, rules=OPEN).glm("hiv ~ age", "poisson", weights="months", exposure="zero")
     with pytest.raises(md.BadData, match="Bern: less must be 0 or more"):
         Study({"Bern": rows.assign(less=rows["id"] - 1.0)}, rules=OPEN).glm("hiv ~ age", "poisson", weights="less")
+
+
+def nested(few: int, n: int = 100) -> Any:
+    """20 patients have one thing, 40 another, and ``few`` have both."""
+    import pandas as pd
+
+    id = np.arange(n)
+    one = id < 20
+    ill = (id < few) | (~one & (id % 2 == 0))
+    g = np.random.default_rng(0)
+    columns = {"age": g.normal(60, 9, n).round(1), "pay": g.normal(500, 50, n).round(2), "months": id % 17 + 1.0}
+    return pd.DataFrame({**columns, "one": np.where(one, "a", "b"), "ill": ill * 1, "state": np.where(ill, "p", "q")})
+
+
+def category(s: Study) -> float:
+    """The rows of a category, from the matrix of a fit."""
+    fit = s.glm("age ~ 0 + C(state)", where="one == 'b'")
+    return float(fit.scale / fit.cov_params().iloc[0, 0])
+
+
+def events(s: Study) -> float:
+    """The events of a fit."""
+    fit = s.glm("ill ~ 1", "binomial", where="one == 'b'")
+    return float(fit.nobs / (1 + np.exp(-fit.params.iloc[0])))
+
+
+def level(s: Study) -> float:
+    """The events of a table."""
+    count = s.describe(["C(ill)"]).cells["ill"][""].counts["1"]
+    if count is None:
+        raise Withheld("withheld")
+    return float(count)
+
+
+SUBTRACTIONS: dict[str, tuple[Callable[[Study], float], Callable[[Study], float]]] = {
+    "picked, less a group": (
+        lambda s: table(s, "state == 'p'"),
+        lambda s: table(s, "one == 'b'", by="state", column="age", group="p"),
+    ),
+    "picked, less a category of a fit": (lambda s: table(s, "state == 'p'"), category),
+    "a group, less a category of a fit": (lambda s: table(s, by="state", group="p"), category),
+    "events, less those of a fit": (level, events),
+    "events, less those of curves": (
+        level,
+        lambda s: float(s.kaplan_meier("months", "ill", 1.0, 20.0, where="one == 'b'").deaths.sum()),
+    ),
+    "events, less those of Cox's fit": (
+        level,
+        lambda s: float(s.cox("months ~ age", "ill", where="one == 'b'", cuts=(9.0, 20.0)).steps.d.sum()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUBTRACTIONS)
+def test_counts_of_one_column_in_two_tables_do_not_tell_how_many_have_both(name: str) -> None:
+    """Each count alone may leave; that of the few who have both follows by subtraction, whatever else is summed."""
+    few = 3
+    for order in (1, -1):
+        both = SUBTRACTIONS[name][::order]
+        one, other = (count(Study({"Bern": nested(few)}, rules=OPEN)) for count in both)
+        assert order * (one - other) == pytest.approx(few, abs=0.01)
+        s = Study({"Bern": nested(few)})
+        both[0](s)
+        with pytest.raises(Withheld, match="withh"):
+            both[1](s)
+
+
+@pytest.mark.rounded
+@pytest.mark.parametrize("code", [(0, 1), (1, 2), (0, 0.5), (-1, 1), (0.25, 100.25)])
+def test_bits_of_a_column_with_two_values_are_counted_in_any_code(code: tuple[float, float]) -> None:
+    """Another code of the same outcome hides it as well: no more bits than rows, and the same refusal."""
+    rows = nested(10)
+    rows["ill"] = np.array(code)[rows["ill"]]
+    s = Study({"Bern": rows})
+    table(s, column="ill")
+    assert s.disclosure().loc[("Bern", "ill"), "bits"] == pytest.approx(4.9, abs=0.2)
+    s.sites[0].register.spend("ill", {"what left before": 50.0}, np.inf)
+    with pytest.raises(Withheld, match="sums of ill would tell more bits than it has rows"):
+        s.glm("ill ~ age + log(age) + months + sqrt(pay)")
+    assert s.disclosure().loc[("Bern", "ill"), "bits"] <= 100
+
+
+@pytest.mark.rounded
+def test_bits_of_categories_are_at_most_what_their_rows_hide() -> None:
+    """A table of a column of which nearly all bits have left is refused, as a mean of its numbers is."""
+    s = Study({"Bern": nested(10)})
+    s.sites[0].register.spend("state", {"what left before": 97.0}, np.inf)
+    with pytest.raises(Withheld, match="sums of state would tell more bits than it has rows"):
+        s.describe(["state"], by="one")
+
+
+@pytest.mark.rounded
+def test_a_column_on_the_right_has_exact_sums_as_the_page_says() -> None:
+    """Which docs/study.md and its text for an ethics board concede."""
+    rows = nested(10)
+    fit = Study({"Bern": rows}).glm("pay ~ ill + age")
+    X = np.linalg.inv(fit.cov_params().to_numpy() / fit.scale)
+    assert X[1, 2] == pytest.approx(float(rows["ill"] @ rows["age"]), rel=1e-9)
+    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    assert "A column on the right of a formula, or that makes groups, has exact sums" in page
 
 
 def test_events_are_counted_for_outcomes_with_events_alone() -> None:

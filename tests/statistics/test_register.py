@@ -203,6 +203,28 @@ def test_a_sum_that_cannot_be_recorded_does_not_leave(tmp_path: Path, monkeypatc
         study.describe(["income"], where=below)
 
 
+def test_bits_that_cannot_be_recorded_are_not_in_the_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the figure leaves when it is asked for again, and another process does not know its bits."""
+    import medley.storage.atomic as module
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    register = Register(patients(), tmp_path / "Bern.jsonl")
+    with register.reading():
+        pass
+    with monkeypatch.context() as m:
+        m.setattr(module, "flush", full)
+        for write in (lambda: register.spend("income", {"a": 7.0}, 100), lambda: register.note("grid", lambda: 3)):
+            with pytest.raises(MedleyError, match="No space left on device"):
+                write()
+    assert not register.notes
+    assert register.spend("income", {"a": 7.0}, 100)
+    other = Register(patients(), tmp_path / "Bern.jsonl")
+    with other.reading():
+        assert other.spent("income") == 7
+
+
 def test_a_torn_last_line_is_repaired_and_any_other_damage_refused(tmp_path: Path) -> None:
     rows, (below, up_to) = patients(), victim(patients())
     total(rows, tmp_path, below)

@@ -76,15 +76,18 @@ class KaplanMeier(Analysis):
         event = site.column(used, self.event, 0.0)
         check_times(site, self.time, time, self.event, event)
         place = np.minimum(np.ceil(time / self.unit - 1e-9), len(times) - 1).astype(int)
-        event = (event > 0) & (time <= self.until * (1 + 1e-9))
+        dead = event > 0
+        event = dead & (time <= self.until * (1 + 1e-9))
         out = list[float]()
         at = np.flatnonzero(used)
         categories = texts(site.frame[used], self.by, site.name) if self.by else np.full(len(time), "")
         for group in unpacked(request.values):
             mine = categories == group
             rows = np.isin(np.arange(site.n), at[mine])
-            for c in (self.time, self.event):
+            for c in filter(None, (self.time, self.event, self.by)):
                 site.admit(c, [rows], f"the group {group!r}")
+            happened = np.isin(np.arange(site.n), at[mine & dead])
+            site.admit_events(self.event, [happened, rows & ~happened], f"events of the group {group!r}")
             grid = f"{self.unit} until {self.until} of {self.event}"  # other grids have other steps and totals
             curve_may(site, self.time, rows, grid, f"the group {group!r}")
             both = [np.bincount(place[mine & e], minlength=len(times)) for e in (event, ~event)]

@@ -232,11 +232,11 @@ class Describe(Analysis):
         units = iter(message.get("units") or repeat(0))
         for c in message["numeric"]:
             x = numbers(site.frame, c, site.name)
-            for k, rows in enumerate(groups):
+            for k, (rows, has_count) in enumerate(groups):
                 present = rows & ~np.isnan(x)
-                may = self._may(site, c, x, present)
+                may = has_count and self._may(site, c, x, present)
                 by = self.by if 0 < k < len(groups) - 1 else ""
-                gone = self._missing(site, c, rows)
+                gone = self._missing(site, c, rows, has_count)
                 scale = 2.0 ** -next(units)
                 sums = [0, 0, 0, 1]
                 if may:
@@ -245,16 +245,17 @@ class Describe(Analysis):
         for c in message["categorical"]:
             values = texts(site.frame, c, site.name)
             filled = ~site.frame[c].isna().to_numpy()
-            for rows in groups:
+            most = filled.sum() * float(np.log2(max(site.frame[c].nunique(), 2)))  # bits that its rows can hide
+            for rows, has_count in groups:
                 in_group = rows & filled
                 cells = [in_group, *(in_group & (values == v) for v in message["levels"][c])]
-                allowed = [site.may(c, cell) for cell in cells]
+                allowed = [has_count and site.may(c, cell) for cell in cells]
                 for cell in [cell for cell, may in zip(cells[1:-1], allowed[1:-1], strict=True) if may and cell.any()]:
-                    if site.rules.rounded and (not self.by or rows is not groups[0]):  # the others follow from these
+                    if site.rules.rounded and (not self.by or rows is not groups[0][0]):  # the others follow from these
                         of = site.digest(cell, np.ones(int(cell.sum())))
-                        site.spend(c, {f"count {of}": float(np.log2(1 + 3 * np.sqrt(in_group.sum())))})
+                        site.spend(c, {f"count {of}": float(np.log2(1 + 3 * np.sqrt(in_group.sum())))}, most)
                 for k, (cell, may) in enumerate(zip(cells, allowed, strict=True)):
-                    missing = self._missing(site, c, rows) if k == 0 else (0, 0)
+                    missing = self._missing(site, c, rows, has_count) if k == 0 else (0, 0)
                     out.append([cell.sum() if may else 0, 0, 0, 0 if may else 1, *missing])
         return Moments(tensor(np.array(out, dtype=float).reshape(-1)))
 
@@ -271,19 +272,22 @@ class Describe(Analysis):
         sets = [present, *(present & (x == v) for v in values if len(values) <= 3)]
         return all([site.may(c, rows) for rows in sets])
 
-    def _missing(self, site: Site, c: str, rows: np.ndarray) -> tuple[int, int]:
+    def _missing(self, site: Site, c: str, rows: np.ndarray, has_count: bool) -> tuple[int, int]:
         """Rows without a value, and whether their number is withheld."""
         absent = rows & site.frame[c].isna().to_numpy()
-        return (int(absent.sum()), 0) if site.may(f"{c} missing", absent) else (0, 1)
+        return (int(absent.sum()), 0) if has_count and site.may(f"{c} missing", absent) else (0, 1)
 
-    def _groups(self, site: Site, levels: dict[str, list[str]]) -> list[np.ndarray]:
-        """Masks [n]: of the rows used, then of each group's. With ``by``, rows without a group are left out."""
+    def _groups(self, site: Site, levels: dict[str, list[str]]) -> list[tuple[np.ndarray, bool]]:
+        """Masks [n]: of the rows used, then of each group's; and whether the number of these rows, a figure of ``by``,
+        may leave. With ``by``, rows without a group are left out.
+        """
         used, _ = site.rows((), self.where)
         if not self.by:
-            return [used]
+            return [(used, True)]
         values = texts(site.frame, self.by, site.name)
         used = used & ~site.frame[self.by].isna().to_numpy()
-        return [used, *(used & (values == v) for v in levels[self.by])]
+        groups = [used, *(used & (values == v) for v in levels[self.by])]
+        return [(rows, site.may(self.by, rows)) for rows in groups]
 
     @on_client
     def magnitudes(self, me: Client[Any], request: Question) -> Moments:
@@ -297,8 +301,9 @@ class Describe(Analysis):
         out = []
         for c, g, mean in message["means"]:
             x = numbers(site.frame, c, site.name)
-            present = groups[g] & ~np.isnan(x)
-            may = self._may(site, c, x, present)
+            rows, has_count = groups[g]
+            present = rows & ~np.isnan(x)
+            may = has_count and self._may(site, c, x, present)
             if may and site.rules.rounded:
                 site.spend(c, {"magnitude " + site.digest(present, np.ones(int(present.sum()))): 1.0})
             out.append(banded(x[present & may, None] - mean))
@@ -320,8 +325,9 @@ class Describe(Analysis):
         for k, ((c, g, mean), unit) in enumerate(zip(message["means"], units, strict=False)):
             x = numbers(site.frame, c, site.name)
             grid = Grid(*message["grids"][c])
-            present = groups[g] & ~np.isnan(x)
-            may = self._may(site, c, x, present)
+            rows, has_count = groups[g]
+            present = rows & ~np.isnan(x)
+            may = has_count and self._may(site, c, x, present)
             has_curve = may and site.rules.quantiles and self.curved(c) and (bool(g) or not self.by)
             shown = has_curve and curve_may(site, c, present, str(tuple(grid)))
             if shown:

@@ -219,8 +219,9 @@ def within(
     return {f"the category in {name}": 1.0 * (x != 0) for name, x in categories.items()}
 
 
-def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n], and those of each of its comparisons.
+def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
+    """The rows of a condition such as "age >= 18 and sex == 'F'", bool [n], those of each of its comparisons, and the
+    columns that it compares.
 
     Medley parses the condition and never runs it as code. A missing value fulfils no comparison.
     """
@@ -264,7 +265,7 @@ def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarr
         used = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
         names = [columns.get(name, name) for name in used]
         check_columns(frame, names, site)
-        return rows(tree.body) & complete(frame, names), parts
+        return rows(tree.body) & complete(frame, names), parts, names
     except BadData:
         raise
     except Exception as e:  # of many kinds: of Python's parser, of comparisons of pandas

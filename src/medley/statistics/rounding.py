@@ -26,6 +26,9 @@ COARSE = 0.1
 WIDEST = 0.25
 """The widest grid of a sum of an outcome, as a share of its standard deviation."""
 
+MOST_STEPS = 12
+"""The most values of an outcome in equal steps that counts as whole numbers in another code."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -54,7 +57,7 @@ class Outcome:
         y = r.y - r.offset * shifted
         n = len(r.y)
         Q, R = directions(root[:, None] * np.column_stack([np.ones(n), r.X, r.offset]))
-        integers = bool((r.y == np.rint(r.y)).all())
+        integers = in_steps(r.y)
         z = root * y
         a = Q.T @ z
         rest = z - Q @ a
@@ -147,6 +150,15 @@ class Outcome:
         of = self.site.digest(self.used, mu)
         spread = np.sqrt(len(terms)) * terms.std(0)
         return self.rounded(terms.sum(0), spread, [f"{share} {of} {k}" for k in range(terms.shape[1])], share)
+
+
+def in_steps(y: np.ndarray) -> bool:
+    """Whether an outcome is whole numbers, or such in another code, as 0 and 0.5 or 1.5, 2.5 and 3.5 are."""
+    values = np.unique(y)
+    if len(values) == 1 or (values == np.rint(values)).all():
+        return True
+    places = (values - values[0]) / np.diff(values).min()
+    return len(values) <= MOST_STEPS and bool(np.abs(places - np.rint(places)).max() < 1e-6)
 
 
 def directions(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -74,12 +74,15 @@ class Site:
         """
         check_columns(self.frame, columns, self.name)
         every_row = np.ones(self.n, bool)
-        picked, parts = chosen(self.frame, where, self.name) if where else (every_row, [every_row])
+        picked, parts, selecting = chosen(self.frame, where, self.name) if where else (every_row, [every_row], [])
         # Rows that are alike in each comparison: so a refusal does not depend on what one known row has in another.
         _, kinds = np.unique(np.array(parts), axis=1, return_inverse=True)
         cells = [kinds.ravel() == k for k in np.unique(kinds)]
         admitted = picked if picked.any() else np.arange(self.n) == 0  # none is refused as one is
-        self.admit("", [every_row, *cells, admitted], f"where={where!r}" if where else "its rows")
+        what = f"where={where!r}" if where else "its rows"
+        self.admit("", [every_row, *cells, admitted], what)
+        for column in selecting:  # how many rows it picks is a figure of these columns
+            self.admit(column, [picked], what)
         used = picked & complete(self.frame, columns) if columns else picked
         self.least(int(used.sum()), f"{', '.join(columns)} without missing values")
         return used, int(picked.sum() - used.sum())
@@ -138,11 +141,12 @@ class Site:
         terms = x[rows][:, None] ** np.array(powers)
         n = int(rows.sum())
         of = self.digest(rows, np.ones(int(rows.sum())))
-        binary = np.isin(x[rows], (0, 1)).all()
+        binary = len(np.unique(x[rows])) <= 2  # in whatever code
         if not self.rules.rounded or not n:
             return np.asarray(terms.sum(0))
         if binary:  # a count
-            self.spend(column, {f"count {of}": float(np.log2(1 + APART * np.sqrt(n) * x[rows].std()))}, n)
+            spread = x[rows].std() / (np.ptp(x[rows]) or 1.0)
+            self.spend(column, {f"count {of}": float(np.log2(1 + APART * np.sqrt(n) * spread))}, n)
             return np.asarray(terms.sum(0))
         keys = [f"{column} {k} {of}" for k in powers]
         if by:
@@ -182,7 +186,7 @@ class Site:
 
     def admit_fit(
         self, used: np.ndarray, X: np.ndarray, names: Sequence[str], keys: Sequence[str], event: np.ndarray | None,
-        squares: bool = False, beside: Mapping[str, np.ndarray] | None = None,
+        squares: bool = False, beside: Mapping[str, np.ndarray] | None = None, outcome_column: str = "",
     ) -> None:  # fmt: skip
         """Record that sums over the rows of a fit leave; raise Withheld, naming the column, if they may not.
 
@@ -192,6 +196,7 @@ class Site:
             event: whether a row has the event; None for an outcome without events
             squares: whether squared residuals are summed over pairs of categories
             beside: weights, offsets and exposures, by name
+            outcome_column: the column that has the event; by default the first of ``keys``
         """
         self._refuse_single_row(X)
         columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
@@ -222,10 +227,19 @@ class Site:
             self.register.add(key, [used, *cells, *pairs])
         if event is None:
             return
+        happened = list[np.ndarray]()
         for outcome, kind in ((event, "with"), (~event, "without")):
             rows = [s & _within(used, outcome) for s in [used, *cells, *(pairs if squares else ())]]
-            key = f"{next(iter(keys))} {kind}"
-            self.admit(key, rows, f"rows {kind} the event by {_short(names)}", "events")
+            self.admit(f"{keys[0]} {kind}", rows, f"rows {kind} the event by {_short(names)}", "events")
+            happened += rows
+        self.admit_events(outcome_column or keys[0], happened, f"rows by event and {_short(names)}")
+
+    def admit_events(self, column: str, sets: Sequence[np.ndarray], what: str) -> None:
+        """The same for rows with or without an event, as figures of the column that has it: a table of the column
+        tells how many all of them are. Not if the site allows fewer events than rows.
+        """
+        if self.rules.events >= self.rules.rows:
+            self.admit(column, sets, what)
 
     def cell(self, cell: np.ndarray, name: str) -> None:
         """Raise Withheld for a value of a column with few rows."""

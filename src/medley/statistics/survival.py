@@ -294,7 +294,7 @@ class Cox(Analysis):
         check_times(site, f.response, time, self.event, event)
         site.check_size(X.shape[1], len(X), everywhere)
         others = within(f, site.frame[used], levels, site.name, names, X)
-        site.admit_fit(used, X, names, columns, event > 0, beside=others)
+        site.admit_fit(used, X, names, columns, event > 0, beside=others, outcome_column=self.event)
         if self.cuts and site.rules.rows > 1:  # each time's rows must meet the rules for a fit
             curve_may(site, f.response, used, f"{self.cuts} of {self.event}", "the times")
             place, dead = self._places(time, event > 0)
@@ -305,7 +305,7 @@ class Cox(Analysis):
                 try:
                     site.check_size(X.shape[1], int(at.sum()), int(at.sum()))
                     of = {name: v[at] for name, v in others.items()}
-                    site.admit_fit(rows, X[at], names, columns, dead[at], self.ties == "efron", of)
+                    site.admit_fit(rows, X[at], names, columns, dead[at], self.ties == "efron", of, self.event)
                     for part in (at, at & dead, at & ~dead) if self.ties == "efron" else (at,):
                         site.combinations(X[part])
                 except Withheld as e:
