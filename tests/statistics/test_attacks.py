@@ -348,7 +348,8 @@ def events(s: Study) -> float:
 
 def level(s: Study) -> float:
     """The events of a table."""
-    count = s.describe(["C(ill)"]).cells["ill"][""].counts["1"]
+    counts = s.describe(["C(ill)"]).cells["ill"][""].counts or {}
+    count = counts["1"]
     if count is None:
         raise Withheld("withheld")
     return float(count)
