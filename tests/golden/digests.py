@@ -73,7 +73,17 @@ def methods() -> dict[str, Any]:
     mlp, generator = md.models.mlp, md.models.generator
     made = [
         *(md.AGEM(), md.CFLAG.joint(), md.CFLAG(), md.AGD(momentum=0.5), md.DONE(), md.ECADO(), md.ERring()),
-        *(md.ACE(), md.ACED(max_delay=2), md.AFedPD(), md.CA2FL(), md.FedADMM(), md.FedAGEM(), md.FedCM(), md.FedDC()),
+        *(
+            md.ACE(),
+            md.ACED(max_delay=2),
+            md.AFedPD(),
+            md.Boost(),
+            md.CA2FL(),
+            md.FedADMM(),
+            md.FedAGEM(),
+            md.FedCM(),
+            md.FedDC(),
+        ),
         *(
             md.FedAdamW(),
             md.FedExLoRA(),
@@ -208,6 +218,9 @@ def runs(only: str = "", quick: bool = False) -> Iterator[tuple[str, Callable[[]
                 if name == "FedExLoRA" and "network" in where:
                     layers = toys.Adapted(4, 5, 2), torch.nn.ReLU(), toys.Adapted(5, 4, 2)
                     place = {**place, "problem": md.problems.Network(torch.nn.Sequential(*layers))}
+                if name == "Boost":
+                    loss = "squared" if where == "quadratics" else "softmax"
+                    place = {**place, "problem": md.problems.Trees(loss, trees=10, depth=2)}
                 for how, run in variants(method, place).items():
                     yield f"{name} / {where} / {how}", run
     if not quick:

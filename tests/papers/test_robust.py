@@ -18,7 +18,7 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, value in {
         "SEEDS": 1,
         "MORE": 1,
-        "FOLDS": ("mean", "Krum"),
+        "RULES": ("mean", "Krum"),
         "SHARES": (0.4,),
         "ROUNDS": 5,
     }.items():

@@ -232,7 +232,7 @@ def _photos(X: np.ndarray) -> Tensor:
 
 
 def _pixels(X: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(X)).float().div_(255)
+    return torch.from_numpy(X.astype(np.float32)).div_(255)
 
 
 def _labels(y: np.ndarray) -> Tensor:
