@@ -272,6 +272,7 @@ def test_a_reply_that_is_none_names_its_client(content: Any, text: str, host: Cl
         ("masked", pytree.to_bytes(["abc"]), "client 1's masked answer to train, round 1: it is ['abc'], not a table"),
         ("masked", pytree.to_bytes("x"), "client 1's masked answer to train, round 1: it is str 'x', not a table"),
     ],
+    ids=["keys of zeros", "half a key", "a list", "a text"],  # keys are drawn, and workers must collect the same names
 )
 def test_a_step_of_a_secure_sum_names_its_client(step: str, answer: bytes, text: str, host: ClientHost) -> None:
     """Keys with which nobody can agree on a secret failed all other clients."""
