@@ -140,6 +140,7 @@ LINEAR = '[problem]\nkind = "Softmax"\nmu = 0.01\n' + WHOLE.format(batch='"full"
 NETWORK = '[problem]\nkind = "Network"\nmodel = "mlp"\nhidden = [5]\n' + WHOLE.format(batch=8)
 NORMED = '[problem]\nkind = "Network"\nmodel = "nodes_code:normed"\n' + WHOLE.format(batch=8)
 TASKS = '[stream]\nkind = "Split"\ntasks = 2\nmode = "task"\n[replay]\nkind = "Ring"\ncapacity = 12\nsample = 6\n'
+TREES = '[problem]\nkind = "Trees"\nloss = "softmax"\ntrees = 4\ndepth = 2\n' + WHOLE.format(batch='"full"')
 RECIPES = {
     "softmax regression": LINEAR,
     "MLP": NETWORK,
@@ -147,6 +148,7 @@ RECIPES = {
     "MLP with LoRA adapters": NORMED.replace("normed", "lora"),
     "softmax regression, 2 tasks": LINEAR + TASKS,
     "MLP, 2 tasks": NETWORK + TASKS,
+    "trees": TREES,
 }
 """Federations of three clients, the simplest first."""
 

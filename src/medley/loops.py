@@ -43,30 +43,35 @@ QUIET = {"save_strategy": "no", "logging_strategy": "no", "report_to": [], "disa
 """A round saves and prints nothing by itself: the run does."""
 
 
-def restore(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Give an optimizer the state that `save` kept in an earlier round; an empty state changes nothing.
+def restore(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], name: str = "optimizer") -> None:
+    """Give an optimizer the state that `save` kept in an earlier round; without one, nothing changes.
 
     Args:
         optimizer: a new one, on the same parameters in the same order
         state: the last argument of a loop ``(module, rows, pace, seed, state)``
+        name: the optimizer's name in the state, if there are several; default "optimizer"
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for place, value in state.items():
-        index, _, name = place.partition(".")
-        optimizer.state[parameters[int(index)]][name] = value.clone() if isinstance(value, Tensor) else value
+        of, _, key = place.partition("/")
+        if of == name and key:
+            index, _, entry = key.partition(".")
+            optimizer.state[parameters[int(index)]][entry] = value.clone() if isinstance(value, Tensor) else value
 
 
-def save(optimizer: torch.optim.Optimizer, state: MutableMapping[str, Any]) -> None:
+def save(optimizer: torch.optim.Optimizer, state: MutableMapping[str, Any], name: str = "optimizer") -> None:
     """Keep an optimizer's state, its tensors and numbers by parameter, until the client's next round.
 
     Args:
         optimizer: any of torch.optim
-        state: the last argument of a loop ``(module, rows, pace, seed, state)``; its earlier values go
+        state: the last argument of a loop ``(module, rows, pace, seed, state)``; what it has under other names stays
+        name: the optimizer's name in the state, if there are several; default "optimizer"
     """
-    state.clear()
+    for place in [place for place in state if place.startswith(f"{name}/")]:
+        del state[place]
     for index, p in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        for name, value in optimizer.state.get(p, {}).items():
-            state[f"{index}.{name}"] = value
+        for entry, value in optimizer.state.get(p, {}).items():
+            state[f"{name}/{index}.{entry}"] = value
 
 
 class ItemsByName(torch.utils.data.Dataset[dict[str, Tensor]]):

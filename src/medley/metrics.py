@@ -137,8 +137,12 @@ class Dice(Checked):
     def fits(self, sums: Tensor, rows: int) -> bool:
         """Whether rows can have these sums: whole numbers from 0, with no intersection above its union."""
         k = self.classes - 1
-        whole = bool((sums >= 0).all() and (sums == sums.round()).all())
-        return whole and bool((sums[:k] <= sums[k : 2 * k]).all()) and (rows > 0 or not sums.any())
+        whole = bool(sums.isfinite().all() and (sums >= 0).all() and (sums == sums.round()).all())
+        total = sums[: 2 * k]
+        squares = sums[2 * k :].reshape(2 * k, 2 * k).diagonal()
+        # Σv² of rows lies between (Σv)²/rows, where all are alike, and (Σv)², where one row has all.
+        of_rows = bool((squares * rows >= total**2).all() and (squares <= total**2).all())
+        return whole and bool((total[:k] <= total[k:]).all()) and of_rows and (rows > 0 or not sums.any())
 
     def figure(self, sums: Tensor) -> tuple[float, float]:
         """The coefficient and its standard error."""
@@ -156,10 +160,12 @@ class Dice(Checked):
 
 @dataclass(frozen=True)
 class Hausdorff(Checked):
-    """The Hausdorff distance of label maps in pixels: the mean over rows and classes c ≥ 1 that are in both maps.
+    """The Hausdorff distance of borders in label maps, in pixels: the mean over rows and classes c ≥ 1.
 
-    Of a row and a class it is the larger of two percentiles: of the distances from pixels predicted as c to the nearest
-    pixel that has it, and of those the other way. Pixels with a negative label count nowhere.
+    Of a row and a class it is the larger of two percentiles: of the distances from each pixel of the predicted border
+    to the nearest one of the true border, and of those the other way. A border has the pixels of a class that touch
+    another class, or the edge of the map. Pixels with a negative label count nowhere. A row and a class that is in only
+    one of the two maps has no distance and is left out, so look at `Dice` beside it.
 
     Attributes:
         classes: the number of classes with the background; default 2
@@ -171,7 +177,7 @@ class Hausdorff(Checked):
 
     def __call__(self, outputs: Tensor, y: Tensor) -> float:
         """The distance; nan if no row has a class in both maps. Raises RecipeError as `Dice` does."""
-        from scipy.ndimage import distance_transform_edt  # many modules for one metric
+        from scipy.ndimage import binary_erosion, distance_transform_edt  # many modules for one metric
 
         predicted = predicted_map(outputs, y, self.classes, "Hausdorff").cpu()
         labels = y.cpu()
@@ -180,6 +186,8 @@ class Hausdorff(Checked):
         for c in range(1, self.classes):
             for A, B in zip((predicted == c).numpy(), (labels == c).numpy(), strict=True):
                 if A.any() and B.any():
+                    A &= ~binary_erosion(A)
+                    B &= ~binary_erosion(B)
                     ways = distance_transform_edt(~B)[A], distance_transform_edt(~A)[B]
                     distances.append(max(float(np.percentile(way, self.percentile)) for way in ways))
         return float(np.mean(distances)) if distances else math.nan

@@ -193,8 +193,12 @@ def test_trees_are_those_of_xgboost_where_bins_are_the_same() -> None:
 def test_what_a_forest_cannot_do_is_a_sentence() -> None:
     parts = partitions()[1]
     fed = federation("squared", parts, trees=1)
-    with pytest.raises(md.Unsupported, match="full after 1 rounds: give rounds=1"):
+    with pytest.raises(md.RecipeError, match=r"room for 1 rounds of trees; give problems.Trees\(trees=2\)"):
         grown(fed, 2)
+    other = grown(federation("poisson", parts, trees=1), 1)
+    for init in (other, torch.zeros(len(other.x)), torch.ones(len(other.x))):
+        with pytest.raises(md.RecipeError, match=r"run\(init=...\): these numbers are no forest of this problem"):
+            md.run(md.Boost(), fed, 1, init=init, progress=False)
     with pytest.raises(md.Unsupported, match=r"FedAvg trains by gradients .* use Boost"):
         md.run(md.FedAvg(), fed, 1, progress=False)
     softmax = md.Federation(md.problems.Softmax(), clients=[table("softmax")], classes=3)

@@ -96,7 +96,10 @@ def test_spacings_are_made_alike_or_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mask", r"images/1.png has no mask .*masks/1.png; masks have the names of their images"),
+        ("mask", r"images/1.png has no mask in .*masks; masks have the names of their images"),
+        ("alone", r"masks/1.png is the mask of no image in .*images; add the image or remove it"),
+        ("lossy", r"masks/1.jpg is compressed with loss, which changes classes; save masks as PNG"),
+        ("codes", r"the masks of Bern have the greys \[0, 255\], and those of Chur \[0, 1\]; give each class the same"),
         ("size", r"1.png is 6×5 and its mask 4×5; give both in one size"),
         ("greys", "the masks have 65 different greys or more|the masks have [0-9]+ different greys"),
         ("shapes", r"has slices of 4×4 pixels, and .* 6×5; pass size="),
@@ -118,10 +121,16 @@ def test_what_does_not_fit_is_named_with_its_file(tmp_path: Path, name: str, mes
         nibabel.save(nibabel.Nifti1Image(body()[1].astype(np.uint8), np.eye(4)), home / "masks" / "p.nii")
     if name == "broken":
         (home / "images" / "p.nii").write_bytes(b"no volume")
-    if name in ("mask", "size", "shapes", "mixed", "classes"):
+    if name in ("mask", "size", "shapes", "mixed", "classes", "alone", "codes"):
         image(home, "1.png", pixels, mask)
     if name == "mask":
         (home / "masks" / "1.png").unlink()
+    if name == "alone":
+        (home / "images" / "1.png").unlink()
+    if name == "lossy":
+        image(home, "1.jpg", pixels, mask)
+    if name == "codes":
+        image(tmp_path / "Chur", "2.png", pixels, mask // 255)
     if name == "size":
         image(home, "1.png", pixels, mask)
         Image.fromarray(mask[:4].astype(np.uint8)).save(home / "masks" / "1.png")

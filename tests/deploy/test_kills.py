@@ -36,5 +36,7 @@ def test_a_run_that_is_hit_has_the_digest_of_one_that_is_not(tmp_path: Path) -> 
                 assert end.restarts == 0, end.log
             else:
                 early = "" if done else "|starting again"  # without a whole round there may be no checkpoint yet
-                said = rf"(continuing from the last checkpoint{early}), {3 - end.restarts} restarts left"
+                said = (
+                    rf"(continuing from the last checkpoint{early}), {3 - end.restarts} more restarts? after this one"
+                )
                 assert re.search(said, end.log), f"after round {done}\n{end.log}"

@@ -212,9 +212,11 @@ def test_secure_sums_count_figures_of_own_models_by_themselves(app: Path) -> Non
     asked = {"buffers": None, "round": 1, "tests": [0], "loss": False, "grad": False, "run": "r"}
     asked |= {"known": {"classes": 10, "labels": [list(range(10))]}}
 
+    def model(k: int) -> torch.Tensor:
+        return torch.full((64 * 8 + 8 + 8 * 10 + 10,), 0.01 * k, dtype=torch.float64)
+
     def ask(k: int, **more: object) -> bytes:
-        x = torch.full((64 * 8 + 8 + 8 * 10 + 10,), 0.01 * k, dtype=torch.float64)
-        return side.evaluate({"common": pytree.to_bytes({"x": x, **asked, **more}), "own": b"{}"}, context)
+        return side.evaluate({"common": pytree.to_bytes({"x": model(k), **asked, **more}), "own": b"{}"}, context)
 
     for k in range(5):
         assert "own" in json.loads(ask(k))
@@ -223,7 +225,9 @@ def test_secure_sums_count_figures_of_own_models_by_themselves(app: Path) -> Non
         ask(5)
     own = json.dumps({"sample": [0, 200, 2]}).encode()
     with pytest.raises(md.WireError, match=r"its recipe has \[secure\], but the server asks for the loss of some"):
-        side.evaluate({"common": pytree.to_bytes({"x": 0, **asked, "loss": True, "run": ""}), "own": own}, context)
+        side.evaluate(
+            {"common": pytree.to_bytes({"x": model(6), **asked, "loss": True, "run": ""}), "own": own}, context
+        )
 
 
 def frozen(app: Path, name: str, more: str = "") -> recipe.Recipe:

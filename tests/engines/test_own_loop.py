@@ -112,6 +112,29 @@ def test_an_optimizers_state_is_kept_and_resumed_to_the_bit(tmp_path: Path) -> N
     assert torch.equal(resumed.x, result.x)
 
 
+def test_two_optimizers_and_values_of_ones_own_share_a_state() -> None:
+    counts = []
+
+    def two(module: Any, rows: loops.LoopRows, pace: Any, seed: int, state: dict[str, Any]) -> None:
+        del pace, seed
+        optimizers = {
+            "body": torch.optim.Adam(module[0].parameters()),
+            "head": torch.optim.Adam(module[3].parameters()),
+        }
+        for name, optimizer in optimizers.items():
+            loops.restore(optimizer, state, name)
+        F.cross_entropy(module(rows.X), rows.y).backward()  # type: ignore[no-untyped-call]
+        for name, optimizer in optimizers.items():
+            optimizer.step()
+            loops.save(optimizer, state, name)
+        state["rounds"] = state.get("rounds", 0) + 1
+        moments = optimizers["head"].state[module[3].weight]
+        counts.append((state["rounds"], int(moments["step"]), moments["exp_avg"].shape))
+
+    run(two)
+    assert counts == [(1, 1, (10, 6))] * 4 + [(2, 2, (10, 6))] * 4
+
+
 def test_what_a_loop_draws_depends_on_seed_client_and_round() -> None:
     seeds = []
 
@@ -147,6 +170,21 @@ def test_rows_are_those_of_the_client() -> None:
     assert all(shape == (n, 64) and n == seen for shape, seen, n in shown.values())
 
 
+def test_a_loop_writes_into_its_own_copy_of_rows_and_state() -> None:
+    sums = []
+
+    def writes(module: nn.Module, rows: loops.LoopRows, pace: Any, seed: int, state: dict[str, Any]) -> None:
+        sums.append((rows.client, float(rows.X.sum()), int(rows.y.sum())))  # type: ignore[union-attr]
+        sgd(module, rows, pace, seed)
+        rows.X.numpy()[:] *= 2  # type: ignore[union-attr]
+        rows.y.data.zero_()
+        state.setdefault("count", torch.zeros(1)).add_(1)
+
+    result = run(writes)
+    assert sums[:4] == sums[4:]
+    assert torch.equal(result.x, run(sgd).x)
+
+
 def hooked(module: nn.Module, *_: object) -> None:
     module[0].register_forward_hook(lambda *_: None)  # type: ignore[index]
 
@@ -179,10 +217,6 @@ def global_hook(*_: object) -> None:
     handles.append(nn.modules.module.register_module_forward_hook(lambda *_: None))
 
 
-def writes_rows(module: nn.Module, rows: loops.LoopRows, *_: object) -> None:
-    rows.X.zero_()  # type: ignore[union-attr]
-
-
 def listed(module: nn.Module, rows: object, pace: object, seed: int, state: dict[str, Any]) -> None:
     state["moments"] = [1.0]
 
@@ -197,15 +231,13 @@ ERRORS = {
     without_gradients: r"left gradients off",
     other_dtype: r"left torch's default dtype at torch.float64",
     global_hook: r"left torch in a mode that other clients would meet: a global hook",
-    writes_rows: r"changed X of its rows in place",
     listed: r"put 'moments', a list, into its state",
 }
 
 
 @pytest.mark.parametrize("loop", ERRORS, ids=lambda f: f.__name__)
 def test_what_a_loop_may_not_leave_behind_is_named(loop: Callable[..., object]) -> None:
-    data = DATA.take(240, 60)  # one of these functions would write into it
-    fed = md.Federation(md.problems.Network(net(), train=loop), clients=[(data.X[:120].clone(), data.y[:120])] * 2)
+    fed = md.Federation(md.problems.Network(net(), train=loop), data=DATA, partition=md.partitions.IID(2))
     try:
         with pytest.raises(md.RecipeError, match=ERRORS[loop]):
             md.run(md.FedAvg(), fed, rounds=1, progress=False)
@@ -297,6 +329,7 @@ def test_a_method_that_claims_to_take_any_loop_is_refused_as_it_shifts() -> None
         ({"train": "loop"}, r"give a function \(module, rows, pace, seed\)"),
         ({"train": net()}, r"give a function \(module, rows, pace, seed\)"),
         ({"train": lambda module: None}, r"is called with \(module, rows, pace, seed\): too many positional"),
+        ({"train": sgd, "class_weights": [1.0] * 10}, "a loop of your own has its own loss; weigh classes there"),
         ({"train": sgd, "transform": lambda rows, rng: rows}, "a loop of your own makes its batches"),
     ],
 )

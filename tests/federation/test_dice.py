@@ -67,6 +67,19 @@ def test_two_classes_may_have_margins_and_an_absent_class_is_left_out() -> None:
         Dice()(three, labels)
 
 
+def border(mask: torch.Tensor) -> torch.Tensor:
+    """The places of a mask's pixels that have a neighbour outside, in two loops."""
+    padded = nn.functional.pad(mask, (1, 1, 1, 1))
+    inside = mask & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return torch.nonzero(mask & ~inside).double()
+
+
+def test_two_discs_three_pixels_apart_are_three_pixels_apart() -> None:
+    g = torch.meshgrid(torch.arange(64), torch.arange(64), indexing="ij")
+    disc = lambda centre: ((g[0] - 32) ** 2 + (g[1] - centre) ** 2 <= 400)[None]
+    assert Hausdorff()(disc(33).float() - 0.5, disc(30).long()) == pytest.approx(3.0)
+
+
 @pytest.mark.parametrize("percentile", [95.0, 100.0])
 def test_the_distance_is_that_of_all_pairs_of_pixels(percentile: float) -> None:
     outputs, y = maps(n=6, side=7)
@@ -74,8 +87,8 @@ def test_the_distance_is_that_of_all_pairs_of_pixels(percentile: float) -> None:
     values = []
     for mine, true in zip(outputs.argmax(1), y, strict=True):
         for c in (1, 2):
-            A = torch.nonzero((mine == c) & (true >= 0)).double()
-            B = torch.nonzero(true == c).double()
+            A = border((mine == c) & (true >= 0))
+            B = border(true == c)
             if len(A) and len(B):
                 pairs = torch.cdist(A, B)
                 ways = (np.percentile(pairs.amin(side).numpy(), percentile) for side in (0, 1))

@@ -11,7 +11,7 @@ between bins.
 **One round sends** (floats per client, K outputs of a row):
 
 - survey (if bins are not agreed yet): 8 bytes down, 2052p bytes + 8m bytes up
-- divide (if bins are not agreed yet): 16(c + 1) bytes down, 64c bytes + 8m bytes up
+- divide (if bins are not agreed yet): 16(c + 1) bytes down, 64c bytes + 8m + 8 bytes up
 - begin (first time): k + 8(p + 1) bytes down, 20n bytes up; without Σh, for squared errors, 12n
 - begin (later): k + 8 bytes down, 20n bytes up
 - level: k + 8m bytes down, 20n bytes up
@@ -91,11 +91,12 @@ class Cells(Message):
 
 
 class Parts(Message):
-    """Up: the rows in the sixteen parts of each cell, and Σy or the rows of each class."""
+    """Up: the rows in the sixteen parts of each cell, Σy or the rows of each class, and the rows."""
 
     exact: ClassVar[frozenset[str]] = frozenset({"counts", "sums"})
     counts: Int[Tensor, " c"]
     sums: Float[Tensor, " m"]
+    rows: float
 
 
 class Begin(Message):
@@ -107,6 +108,7 @@ class Begin(Message):
 class News(Message):
     """Down: what the client has not got yet: trees, and at first the outputs before them and the lines of columns."""
 
+    exact: ClassVar[frozenset[str]] = frozenset({"trees", "base", "cuts", "lines"})
     trees: Float[Tensor, " k"]
     base: Float[Tensor, " o"] | None
     cuts: Float[Tensor, " c"] | None
@@ -116,6 +118,7 @@ class News(Message):
 class Level(Message):
     """Down: the records of all nodes so far, empty if the client has them; the nodes whose sums are wanted."""
 
+    exact: ClassVar[frozenset[str]] = frozenset({"nodes", "wanted"})
     nodes: Float[Tensor, " k"]
     wanted: Int[Tensor, " m"]
 
@@ -226,15 +229,14 @@ class Boost(Algorithm[Server, Memory]):
         unit = splits.unit_of(loss, up.targets.numpy(), rows)
         cells = bins.Cells.first(counts[:, : bins.OCTAVES])
         ids = replies.ids
-        sums = None
+        parts = None
         for bits in range(bins.FIRST, bins.FINEST, bins.STEP):
             coarse = cells.coarse(bits, self.bins)
-            if not coarse.any() and sums is not None:
+            if not coarse.any() and parts is not None:
                 break
             cell = cells.start[coarse] >> (32 - bits)
             request = Cells(torch.from_numpy(cells.column[coarse]), torch.from_numpy(cell), bits, unit)
             parts = clients.ask(self.divide, request, ids=ids).sum(dict.fromkeys(ids, 1.0))
-            sums = parts.sums.numpy()
             cells = cells.refined(coarse, parts.counts.numpy().reshape(-1, 1 << bins.STEP))
         cuts = cells.cuts(layout.columns, self.bins)
         if not sum(map(len, cuts)):
@@ -245,9 +247,9 @@ class Boost(Algorithm[Server, Memory]):
         s.cuts = torch.from_numpy(np.concatenate(cuts))
         s.lines = torch.from_numpy(np.stack([[*map(len, cuts)], counts[:, bins.OCTAVES] > 0])).long()
         s.unit = unit
-        if int(s.x[forest.GROWN]) == 0 and sums is not None:
+        if int(s.x[forest.GROWN]) == 0 and parts is not None:
             x = s.x.clone()
-            x[forest.FIXED : layout.first] = flat(splits.base_of(loss, sums, rows), x.dtype)
+            x[forest.FIXED : layout.first] = flat(splits.base_of(loss, parts.sums.numpy(), round(parts.rows)), x.dtype)
             s.x = x
 
     def news(self, s: Server, layout: Layout, i: int) -> News:
@@ -270,7 +272,7 @@ class Boost(Algorithm[Server, Memory]):
         """Rows in the parts of each cell."""
         rows = cast(TreeRows, me.problem)
         counts = bins.divided(rows.values(), request.column.numpy(), request.cell.numpy(), request.bits)
-        return Parts(flat(counts, torch.int32), flat(rows.sums(request.unit), torch.float64))
+        return Parts(flat(counts, torch.int32), flat(rows.sums(request.unit), torch.float64), float(rows.n))
 
     @on_client
     def begin(self, me: Client[Memory], request: Begin, news: News) -> Histograms:

@@ -13,7 +13,7 @@ from ..contract.annotation import in_words
 from ..contract.errors import ClientFailed, Diverged, MedleyError, WireError
 from ..contract.place import ClientNames, name_of, naming
 from ..runtime import deferred, stopwatch, streams
-from ..wire.codec import Codec, CodecState, Plain, downlink
+from ..wire.codec import Codec, CodecState, Plain, downlink, request_of
 from ..wire.exchange import Exchange
 from ..wire.fold import Fold, Receipt
 from .answer import Answer, answer_one, answer_stack
@@ -139,13 +139,14 @@ class ClientHost:
         d = self.problem.d
         # Do not wait for an accelerator: the reply to numbers that are not finite will raise an error.
         finite = self.device == "cpu"
-        common = types.common.unpack(codec.decode(exchange.common, {}, dtype), d, where, finite, dtype)
+        shared = request_of(codec, exchange.common, types.common, dtype)
+        common = types.common.unpack(shared, d, where, finite, dtype)
         each = {}
         if types.each is not None:
             missing = sorted({*ids} - exchange.each.keys())
             if missing:
                 raise WireError(f"{name_of(missing[0])}, {where}: its own message, a {types.each.__name__}, is missing")
-            decoded = {i: codec.decode(exchange.each[i], {}, dtype) for i in ids}
+            decoded = {i: request_of(codec, exchange.each[i], types.each, dtype) for i in ids}
             each = {i: types.each.unpack(m, d, f"{name_of(i)}, {where}", finite, dtype) for i, m in decoded.items()}
         return Request(exchange, self.algorithm, ids, common, each, *self.parts({i: memories.get(i) for i in ids}))
 

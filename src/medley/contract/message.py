@@ -36,7 +36,7 @@ T = TypeVar("T", bound="Message")
 class Message:
     """Base of every message. Declare the fields; the base makes the class a frozen dataclass.
 
-    Like scalars, fields named in ``exact`` skip the codec of replies. For example, a line search compares losses, and
+    Like scalars, fields named in ``exact`` skip codecs. For example, a line search compares losses, and
     rounding would make the comparison meaningless.
     """
 

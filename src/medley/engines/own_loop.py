@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from ..contract.surroundings import refusal
 from ..problems.network import NetworkProblem
 from ..problems.network.objective import NetworkObjective
 from ..problems.network.spec import Train, keeps_state
-from ..rows.fields import Inputs, inputs_of, tensors
+from ..rows.fields import Inputs, inputs_of
+from ..rows.lazy import in_memory
 from ..runtime import streams
 from ..storage.base import shared_copy
 from .minibatches import simulated_time
@@ -27,7 +28,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 class LoopRows(torch.utils.data.Dataset[tuple[Inputs, Tensor]]):
-    """The rows on which a training loop trains one client. As a torch data set, row j is (inputs, target).
+    """A copy of the rows on which a training loop trains one client. As a torch data set, row j is (inputs, target).
 
     Attributes:
         X: the inputs [n, ...] as the network takes them: a tensor, or a dict or a tuple of tensors
@@ -39,9 +40,9 @@ class LoopRows(torch.utils.data.Dataset[tuple[Inputs, Tensor]]):
 
     def __init__(self, me: Client[Any], of: NetworkObjective) -> None:
         self._me = me
-        self._of = of
-        self.y = of.y
-        self.weights = of.w
+        self._of = replace(of, X=in_memory(of.X).clone(), y=of.y.clone())  # a loop may write into them
+        self.y = self._of.y
+        self.weights = None if of.w is None else of.w.clone()
         self.client = me.id
         self.name = name_of(me.id)
 
@@ -103,13 +104,11 @@ class OwnLoop:
         rows = LoopRows(me, objective)
         frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
         watched: list[tuple[str, Tensor, int]] = [(f"the frozen {name}", p, p._version) for name, p in frozen.items()]
-        watched += [(f"X{place} of its rows", t, t._version) for t, place in tensors(objective.X, "")]
-        watched.append(("y of its rows", objective.y, objective.y._version))
         hooks = hooks_of(module)
         phase = f"{me.phase} own loop".lstrip()
         streams.name_globals(problem.device, me.seed, me.id, me.round, phase)
         seed = streams.key(me.seed, me.id, me.round, phase) % 2**31
-        state: dict[str, Any] = dict(me.optimizer_state or {})
+        state = {k: v.clone() if isinstance(v, Tensor) else v for k, v in (me.optimizer_state or {}).items()}
         more = {"state": state} if keeps_state(self.train) else {}
         try:
             returned = self.train(module, rows, me.pace, seed, **more)
@@ -185,7 +184,7 @@ class OwnLoop:
         trained = dict(module.named_buffers(remove_duplicate=False))
         for name, b in problem.module.named_buffers():
             t = self._same(name, trained, b.shape, b)
-            if not torch.equal(b.nan_to_num(), t.nan_to_num()):  # a buffer that stands still keeps its version
+            if not torch.equal(b, t):  # a buffer that stands still keeps its version
                 b.copy_(t.detach())
 
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:

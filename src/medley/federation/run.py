@@ -134,6 +134,8 @@ class PreparedRun:
         engine = engines.choose(o.engine, problem, o.device_name)
         check_names(o.init, fed)
         x0 = start(problem, problem.initial(streams.generator(o.seed, "init")), o.weights)
+        if isinstance(problem, TreesProblem):
+            problem.check(x0, o.rounds)
         personal = algorithm.is_personal or isinstance(problem, PartlyShared)
         o.check_measurable(draw.tested, scenario.f_star, scenario.stream is not None, personal)
         return cls(requested, algorithm, lr, fed, o, draw, engine, x0)

@@ -37,8 +37,9 @@ EXPONENTS = 300
 
 
 def exponents_of(y: np.ndarray) -> np.ndarray:
-    """How many targets have each exponent e, 2ᵉ⁻¹ ≤ |y| < 2ᵉ, int32 [300]."""
-    return np.bincount(np.frexp(y.astype(np.float64))[1] + OFFSET, minlength=EXPONENTS).astype(np.int32)
+    """How many targets have each exponent e, 2ᵉ⁻¹ ≤ |y| < 2ᵉ, int32 [300]; those beyond float32's are at its ends."""
+    places = np.clip(np.frexp(y.astype(np.float64))[1] + OFFSET, 0, EXPONENTS - 1)
+    return np.bincount(places, minlength=EXPONENTS).astype(np.int32)
 
 
 def rounded(v: np.ndarray, unit: float) -> np.ndarray:

@@ -75,6 +75,14 @@ class Robust(Wrapper[RobustServer]):
                 need="sums",
             )
 
+        if self.method.asks_once:
+            raise Unsupported(
+                f"{self.method.name} cannot be robust: it solves for the model from sums of clients' second moments, "
+                "and a rule of models, such as a median by number, makes no second moments of them; leave Robust out",
+                method=self.method.name,
+                need="sums",
+            )
+
     @property
     def name(self) -> str:
         """The rule's name and the method's."""

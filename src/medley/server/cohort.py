@@ -20,7 +20,7 @@ from ..runtime.clock import Device
 from ..runtime.forwarded import forwarded
 from ..storage.events import ExchangeEvent
 from ..wire.clip import Clip
-from ..wire.codec import Codec, Plain, downlink
+from ..wire.codec import Codec, Plain, downlink, request_by
 from ..wire.connection import Connection, SecureSums
 from ..wire.exchange import Exchange, in_blocks
 from .bookkeeping import Bookkeeping
@@ -189,8 +189,8 @@ class LiveCohort:
         """The request to all, and each client's own, as the codec of requests encodes them."""
         codec = downlink(self.codec)
         rng = lambda *client: streams.generator(self.seed, "server", self.round, self._exchanges, *client, "codec")
-        bodies = {} if each is None else {i: codec.encode(each[i].pack(), {}, partial(rng, i)) for i in clients_asked}
-        return codec.encode(common.pack(), {}, rng), bodies
+        bodies = {} if each is None else {i: request_by(codec, each[i], partial(rng, i)) for i in clients_asked}
+        return request_by(codec, common, rng), bodies
 
 
 def chosen(method: Any, ids: Iterable[Any]) -> tuple[int, ...]:

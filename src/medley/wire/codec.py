@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..contract import Packed, Settings
+from ..contract import Message, Packed, Settings
 
 CodecState = Mapping[str, Tensor]
 """The state of a codec for one client and one method: tensors by field."""
@@ -81,6 +81,19 @@ def downlink(codec: Codec) -> Codec:
     if down is not None:
         return down
     return codec if codec.both_ways else Plain()
+
+
+def request_by(codec: Codec, message: Message, rng: Callable[..., torch.Generator]) -> Packed:
+    """A request as this codec encodes it; fields in the message's ``exact`` skip the codec."""
+    packed = message.pack()
+    unchanged = {k: v for k, v in packed.items() if k in message.exact}
+    return {**codec.encode({k: v for k, v in packed.items() if k not in unchanged}, {}, rng), **unchanged}
+
+
+def request_of(codec: Codec, packed: Packed, kind: type[Message], dtype: torch.dtype) -> Packed:
+    """The inverse of `request_by` for messages of this type."""
+    unchanged = {k: v for k, v in packed.items() if k in kind.exact}
+    return {**codec.decode({k: v for k, v in packed.items() if k not in unchanged}, {}, dtype), **unchanged}
 
 
 def resending(codec: Codec) -> Codec:

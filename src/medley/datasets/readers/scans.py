@@ -19,6 +19,9 @@ from .folders import ENDINGS, decoded
 VOLUMES = (".nii", ".nii.gz")
 """Extensions of NIfTI volumes."""
 
+LOSSY = {".gif", ".jpeg", ".jpg", ".webp"}
+"""Extensions of image files that may not keep the grey of each pixel."""
+
 
 class Scan(NamedTuple):
     """The slices of one file, [slices, height, width], and the classes of their pixels."""
@@ -106,14 +109,23 @@ def _scans(root: Path, call: str, spacing: float | None) -> Iterator[Scan]:
     pairs = []
     for hospital in sorted(f for f in root.iterdir() if (f / "images").is_dir()):
         images = hospital / "images"
+        masks = {_scan_name(f, hospital / "masks"): f for f in (hospital / "masks").rglob("*") if _stem(f)}
         for image in sorted(f for f in images.rglob("*") if _stem(f)):
             inside = image.relative_to(images)
-            mask = hospital / "masks" / inside
-            if not mask.is_file():
-                raise BadData(f"{call}: {image} has no mask {mask}; masks have the names of their images")
+            mask = masks.pop(_scan_name(image, images), None)
+            if mask is None:
+                raise BadData(
+                    f"{call}: {image} has no mask in {hospital / 'masks'}; masks have the names of their images"
+                )
+            if mask.suffix.lower() in LOSSY:
+                raise BadData(f"{call}: {mask} is compressed with loss, which changes classes; save masks as PNG")
             patient = str(inside.parent) if inside.parent != Path() else str(_stem(image))
             pairs.append((hospital.name, patient, image, mask))
-    volumes = [pair for pair in pairs if pair[2].name.endswith(VOLUMES)]
+        if masks:
+            raise BadData(
+                f"{call}: {min(masks.values())} is the mask of no image in {images}; add the image or remove it"
+            )
+    volumes = [pair for pair in pairs if pair[2].name.lower().endswith(VOLUMES)]
     if volumes and len(volumes) < len(pairs):
         odd = next(pair[2] for pair in pairs if pair not in volumes)
         raise BadData(f"{call}: {odd} is an image among NIfTI volumes; give all scans in one form")
@@ -123,6 +135,11 @@ def _scans(root: Path, call: str, spacing: float | None) -> Iterator[Scan]:
         if spacing is not None:
             raise RecipeError(f"{call}: spacing={spacing} is for NIfTI volumes; images have no millimetres", "spacing")
         yield from _of_images(pairs, call)
+
+
+def _scan_name(file: Path, root: Path) -> tuple[str, str]:
+    """The folder of a scan or a mask below ``root``, and its name without the extension."""
+    return str(file.relative_to(root).parent), str(_stem(file))
 
 
 def _stem(file: Path) -> str | None:
@@ -140,7 +157,17 @@ Pair = tuple[str, str, Path, Path]
 def _of_images(pairs: list[Pair], call: str) -> Iterator[Scan]:
     """One slice of each image."""
     read = [(decoded([(str(f), f)], call, 1), decoded([(str(m), m)], call, 1)) for _, _, f, m in pairs]
-    greys = np.unique(np.concatenate([np.unique(mask.numpy()) for _, mask in read]))
+    by_hospital: dict[str, set[int]] = {}
+    for (hospital, *_), (_, mask) in zip(pairs, read, strict=True):
+        by_hospital.setdefault(hospital, set()).update((mask * 255).round().int().unique().tolist())
+    greys = np.array(sorted(set().union(*by_hospital.values())))
+    for hospital, some in by_hospital.items():
+        odd = next((other for other, more in by_hospital.items() if not (some <= more or more <= some)), None)
+        if odd is not None:
+            raise BadData(
+                f"{call}: the masks of {hospital} have the greys {sorted(some)[:8]}, and those of {odd} "
+                f"{sorted(by_hospital[odd])[:8]}; give each class the same grey at all hospitals"
+            )
     if len(greys) > 64:
         raise BadData(
             f"{call}: the masks have {len(greys)} different greys, more than classes can be; save them without "
@@ -150,7 +177,8 @@ def _of_images(pairs: list[Pair], call: str) -> Iterator[Scan]:
         if pixels.shape != mask.shape:
             sizes = ["×".join(map(str, t.shape[2:])) for t in (pixels, mask)]
             raise BadData(f"{call}: {image} is {sizes[0]} and its mask {sizes[1]}; give both in one size")
-        yield Scan(hospital, patient, pixels[0].numpy(), np.searchsorted(greys, mask[0].numpy()))
+        classes = np.searchsorted(greys, (mask[0] * 255).round().int().numpy())
+        yield Scan(hospital, patient, pixels[0].numpy(), classes)
 
 
 def _of_volumes(pairs: list[Pair], call: str, spacing: float | None) -> Iterator[Scan]:

@@ -193,6 +193,12 @@ class Network(NetworkSpec):
             raise RecipeError(
                 f"Network(train=...): the function is called with (module, rows, pace, seed): {e}", "train"
             ) from None
+        if self.class_weights is not None:
+            raise RecipeError(
+                "Network(class_weights=..., train=...): a loop of your own has its own loss; weigh classes there, and "
+                "leave class_weights= out",
+                "class_weights",
+            )
         if self.transform is not None:
             raise RecipeError(
                 "Network(transform=..., train=...): a loop of your own makes its batches; transform them there, and "

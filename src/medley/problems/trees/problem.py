@@ -39,7 +39,7 @@ class TreesProblem:
         self.d = layout.d
         self.gives = frozenset({Need.TREES, Need.ROWS, *([Need.CLASSES] if family.classification else [])})
         self._codes: dict[Place, tuple[Tensor, Tensor, np.ndarray]] = {}
-        self._outputs: dict[Place, tuple[Tensor, np.ndarray, np.ndarray]] = {}
+        self._outputs: dict[Place, tuple[Tensor, np.ndarray, np.ndarray, np.ndarray]] = {}
 
     @property
     def readout(self) -> None:
@@ -66,6 +66,24 @@ class TreesProblem:
         """A forest in which nothing has grown."""
         return forest.blank(self.layout).to(self.dtype)
 
+    def check(self, x: Vec, rounds: int) -> None:
+        """Raise RecipeError for a start that is no forest of this problem, or has no room for this many rounds."""
+        expected = forest.blank(self.layout)[: forest.GROWN].to(x)
+        grown = float(x[forest.GROWN])
+        if not torch.equal(x[: forest.GROWN], expected) or not 0 <= grown <= self.layout.trees or grown % 1:
+            raise RecipeError(
+                "run(init=...): these numbers are no forest of this problem; give a result of Trees of the same loss, "
+                "trees, depth and columns, or leave init= out",
+                "init",
+            )
+        if grown + rounds > self.layout.trees:
+            before = f", of which {grown:.0f} are grown" if grown else ""
+            raise RecipeError(
+                f"run(rounds={rounds}): the forest has room for {self.layout.trees} rounds of trees{before}; give "
+                f"problems.Trees(trees={grown + rounds:.0f})",
+                "rounds",
+            )
+
     def outputs(self, x: Vec, X: Data) -> Tensor:
         """Outputs [n], or [n, classes] of softmax: those of the last call for these rows go on with the new trees."""
         grown = forest.Forest.of(x)
@@ -73,12 +91,13 @@ class TreesProblem:
         place = X.data_ptr(), len(X)
         done = 0
         if place in self._outputs:
-            _, trees, earlier = self._outputs[place]
-            if len(trees) <= grown.grown and np.array_equal(trees, grown.trees[: len(trees)]) and len(trees):
+            _, base, trees, earlier = self._outputs[place]
+            same = np.array_equal(base, grown.base) and np.array_equal(trees, grown.trees[: len(trees)])
+            if len(trees) <= grown.grown and same and len(trees):
                 F = earlier
                 done = len(trees)
         F = forest.add(F, self.values(X), grown.trees[done:])
-        self._remember(self._outputs, X, (X, grown.trees.copy(), F))
+        self._remember(self._outputs, X, (X, grown.base, grown.trees.copy(), F))
         z = torch.from_numpy(F).to(self.dtype)
         return z if self.layout.outputs > 1 else z[:, 0]
 
