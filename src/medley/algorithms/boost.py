@@ -11,7 +11,7 @@ between bins.
 **One round sends** (floats per client, K outputs of a row):
 
 - survey (if bins are not agreed yet): 8 bytes down, 2052p bytes + 8m bytes up
-- divide (if bins are not agreed yet): 16(c + 1) bytes down, 64c bytes + 8m + 8 bytes up
+- divide (if bins are not agreed yet): 16(c + 1) bytes down, 64c bytes + 8(m + 1) bytes up
 - begin (first time): k + 8(p + 1) bytes down, 20n bytes up; without Σh, for squared errors, 12n
 - begin (later): k + 8 bytes down, 20n bytes up
 - level: k + 8m bytes down, 20n bytes up

@@ -159,7 +159,7 @@ def _of_images(pairs: list[Pair], call: str) -> Iterator[Scan]:
     read = [(decoded([(str(f), f)], call, 1), decoded([(str(m), m)], call, 1)) for _, _, f, m in pairs]
     by_hospital: dict[str, set[int]] = {}
     for (hospital, *_), (_, mask) in zip(pairs, read, strict=True):
-        by_hospital.setdefault(hospital, set()).update((mask * 255).round().int().unique().tolist())
+        by_hospital.setdefault(hospital, set()).update(np.unique((mask.numpy() * 255).round().astype(int)).tolist())
     greys = np.array(sorted(set().union(*by_hospital.values())))
     for hospital, some in by_hospital.items():
         odd = next((other for other, more in by_hospital.items() if not (some <= more or more <= some)), None)
@@ -177,7 +177,7 @@ def _of_images(pairs: list[Pair], call: str) -> Iterator[Scan]:
         if pixels.shape != mask.shape:
             sizes = ["×".join(map(str, t.shape[2:])) for t in (pixels, mask)]
             raise BadData(f"{call}: {image} is {sizes[0]} and its mask {sizes[1]}; give both in one size")
-        classes = np.searchsorted(greys, (mask[0] * 255).round().int().numpy())
+        classes = np.searchsorted(greys, (mask[0].numpy() * 255).round().astype(int))
         yield Scan(hospital, patient, pixels[0].numpy(), classes)
 
 
