@@ -76,3 +76,17 @@ def test_what_may_not_leave_and_what_is_no_component():
     frame = table(90).assign(a=1.0)
     with pytest.raises(md.BadData, match="a is the same in all rows"):
         Study({"Bern": frame[:40], "Basel": frame[40:]}, rules=OPEN).pca(COLUMNS)
+    far = table(90)
+    far["a"] += 1e9
+    two = lambda rows: Study({"Bern": rows[:40], "Basel": rows[40:]}, rules=OPEN)
+    with pytest.raises(md.BadData, match=r"too little beside its mean, 1e\+09, .* subtract a number near it"):
+        two(far).pca(COLUMNS)
+    far["a"] -= 1e9  # the remedy
+    found = two(far).pca(COLUMNS)
+    np.testing.assert_allclose(found.variances, two(table(90)).pca(COLUMNS).variances, rtol=1e-5)
+    for rows, message in (
+        (table(9).drop(columns="a"), "the table has no column 'a'; it has"),
+        ({"a": [1]}, "a dict has no"),
+    ):
+        with pytest.raises(md.BadData, match=message):
+            found.frame(rows)

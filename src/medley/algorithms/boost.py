@@ -334,7 +334,7 @@ class Boost(Algorithm[Server, Memory]):
         ids = replies.ids
         nodes = np.arange(layout.outputs) * layout.nodes
         for level in range(layout.depth):
-            best = splits.best_splits(table, of, self.growth, np.ones(layout.columns, bool))
+            best = splits.best_splits(table, of, self.growth)
             if level == 0:
                 self.settle(records, nodes, best.total, layout)
             children = self.split(records, nodes, best, s, layout)

@@ -125,10 +125,6 @@ class Sums(NamedTuple):
         """The differences, which are exact."""
         return Sums(self.g - other.g, self.h - other.h, self.n - other.n)
 
-    def plus(self, other: Sums) -> Sums:
-        """The sums, which are exact."""
-        return Sums(self.g + other.g, self.h + other.h, self.n + other.n)
-
     def score(self, ridge: float) -> np.ndarray:
         """G²/(H + λ), by which a node's best output lowers twice the loss; 0 where nothing bends."""
         bend = self.h + ridge
@@ -198,12 +194,11 @@ class Bins:
         return present, np.where(self.missing, flat[:, np.where(self.missing, first + self.sizes + 1, 0)], 0)
 
 
-def best_splits(flat: Sums, bins: Bins, growth: Growth, allowed: np.ndarray) -> Splits:
+def best_splits(flat: Sums, bins: Bins, growth: Growth) -> Splits:
     """The best split of each node; of equal ones that of the first column, then of the first line.
 
     Args:
         flat: sums [nodes, Σ widths] over the rows of each node
-        allowed: the columns that may split [columns]
     """
     tables = [bins.table(t) for t in flat]
     present = Sums(*(t for t, _ in tables))
@@ -214,7 +209,7 @@ def best_splits(flat: Sums, bins: Bins, growth: Growth, allowed: np.ndarray) -> 
     both = Sums(*(np.concatenate([a, a + m], 3) for a, m in zip(left, absent, strict=True)))
     right = total.at((slice(None), None, None, None)).less(both)
     gain = both.score(growth.ridge) + right.score(growth.ridge) - total.score(growth.ridge)[:, None, None, None]
-    fits = (np.arange(left.n.shape[2]) < bins.sizes[:, None])[None, :, :, None] & allowed[:, None, None]
+    fits = (np.arange(left.n.shape[2]) < bins.sizes[:, None])[None, :, :, None]
     for side in (both, right):
         fits = fits & (side.h >= growth.min_child_weight) & (side.n >= growth.min_rows)
     gain = np.where(fits, gain, -np.inf).reshape(len(total.n), -1)

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract import BadData, Client, Cohort, Message, RecipeError, at_least, on_client
-from ..rows.columns import columns_of
+from ..rows.columns import columns_of, is_frame, is_hugging_face
 from .analysis import Analysis, Moments, Report, lower, site_of, tensor, upper
 from .extra import needed
 from .fit import Cost
@@ -75,9 +75,12 @@ class PCA(Analysis):
         sums = self.summed(clients, self.squares, Centre(tensor(first), n)).sums.numpy().reshape(2, p)
         mean = sums[0] / n
         deviation = np.sqrt(np.maximum(sums[1] / n - mean**2, 0))
-        flat = [c for c, d, m in zip(self.columns, deviation, mean, strict=True) if d <= 1e-7 * abs(m)]
-        if flat:
-            raise BadData(f"pca: {flat[0]} is the same in all rows of all sites; leave it out")
+        for column, d, m in zip(self.columns, deviation, mean, strict=True):
+            if d <= 1e-7 * abs(m):
+                raise BadData(
+                    f"pca: {column} is the same in all rows of all sites, or differs too little beside its mean, "
+                    f"{m:.4g}, for sums of squares to tell; leave it out, or subtract a number near it at every site"
+                )
         up = self.summed(clients, self.products, Centre(tensor(np.array([mean, deviation])), n)).sums.numpy()
         shift = up[:p] / n
         scatter = (lower(tensor(up[p:])) - n * np.outer(shift, shift)) / (n - 1)
@@ -154,8 +157,19 @@ class Components:
         self.loadings = vectors[:, :k]
 
     def frame(self, table: Any) -> Any:
-        """The scores of a table's rows, a pandas frame with a column for each component, "PC1", "PC2" and so on."""
-        cells = columns_of(table, "components.frame(table)")
+        """The scores of a table's rows, a pandas frame with a column for each component, "PC1", "PC2" and so on.
+
+        Raises BadData for what is no table, and for a table without one of the columns.
+        """
+        call = "components.frame(table)"
+        if not is_frame(table) and not is_hugging_face(table):
+            raise BadData(
+                f"{call}: a {type(table).__name__} has no columns by name; give a frame, pandas.DataFrame(...)"
+            )
+        cells = columns_of(table, call)
+        absent = [c for c in self.analysis.columns if c not in cells]
+        if absent:
+            raise BadData(f"{call}: the table has no column {absent[0]!r}; it has {', '.join(cells)}")
         columns = [np.asarray(table[cells[c]], np.float64) for c in self.analysis.columns]
         scores = (np.column_stack(columns) - self.mean) / self.scale @ self.loadings
         return needed("pandas").DataFrame(scores, columns=self._names)

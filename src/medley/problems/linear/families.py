@@ -146,10 +146,6 @@ class LeastSquares(Linear):
         """u."""
         return u
 
-    def root(self, z: Tensor) -> Float[Tensor, "n k k"]:
-        """I."""
-        return torch.eye(z.shape[1], dtype=z.dtype, device=z.device).expand(len(z), -1, -1)
-
     def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:
         """None: there are no classes."""
         return None

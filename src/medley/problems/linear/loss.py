@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -45,8 +46,11 @@ class LinearLoss(Settings, ABC):
         """(∂²l/∂z²) u of each row, in z's shape."""
 
     def root(self, z: Tensor) -> Float[Tensor, "n k k"]:
-        """B of each row with BᵀB = ∂²l/∂z², where a row has several outputs z [n, k]."""
-        raise NotImplementedError
+        """B of each row with BᵀB = ∂²l/∂z², where a row has several outputs z [n, k].
+
+        Here of losses that are sums over outputs, whose ∂²l/∂z² is diagonal.
+        """
+        return torch.diag_embed(self.bend(z, torch.ones_like(z)).sqrt())
 
     @abstractmethod
     def hits(self, z: Tensor, y: Tensor) -> Float[Tensor, " n"] | None:

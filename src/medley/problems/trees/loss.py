@@ -18,14 +18,7 @@ LIKE = {"squared": LeastSquares(), "logistic": Logistic(), "softmax": Softmax(),
 
 @dataclass(frozen=True)
 class TreesLoss(Checked):
-    """The settings of `Trees`, and the loss of a row's outputs.
-
-    Attributes:
-        loss: "squared", ½(F − y)²; "logistic", two classes; "softmax", several; "poisson", exp(F) − yF for counts y,
-            with F the logarithm of the rate
-        trees: rounds for which the vector has room; `Boost` needs as many rounds, or fewer
-        depth: levels of splits in a tree
-    """
+    """The settings of `Trees`, which has their meaning, and the loss of a row's outputs."""
 
     loss: Literal["squared", "logistic", "softmax", "poisson"]
     trees: Annotated[int, in_range(1, 10_000)] = 100
