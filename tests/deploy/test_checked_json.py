@@ -427,7 +427,7 @@ GOOD = {"rows": 3, "share": 1, "name": "Bern", "pairs": [[0, 2]], "note": None}
 
 def test_an_answer_is_read_as_its_class_declares_it() -> None:
     visit = declared(Visit, "client 2", GOOD, rows=3)
-    assert (visit.rows, visit.share, visit.pairs) == (3, 1.0, [[0, 2]])
+    assert (visit.rows, visit.share, visit.pairs) == (3, 1.0, [(0, 2)])  # a tuple for the list of JSON
     assert type(visit.share) is float
     assert declared(Visit, "client 2", GOOD | {"note": "late"}).note == "late"
 

@@ -101,6 +101,8 @@ class ValueType(NamedTuple):
     """The interval of a number."""
     axes: tuple[str, ...] | None = ()
     """A name or a length for each axis of a tensor; None for any shape."""
+    typed: Callable[[Any], Any] = lambda value: value
+    """A value that fits, in the declared type: JSON has a list for a tuple, and 1 for 1.0."""
 
 
 def kinds(hint: Any, bounds: Bounds | None = None, such: str = "", finite: bool = True) -> list[ValueType]:
@@ -189,7 +191,7 @@ def _number(kind: type, bounds: Bounds, finite: bool) -> ValueType:
 
     inside = not finite or (math.isfinite(bounds.low) and math.isfinite(bounds.high))
     noun = "a whole number" if kind is int else "a number" if inside else "a finite number"
-    return ValueType(fits, bounds.of(noun), kind, (), bounds)
+    return ValueType(fits, bounds.of(noun), kind, (), bounds, typed=float if kind is float else int)
 
 
 def _word(word: Any) -> ValueType:
@@ -208,9 +210,15 @@ def _sequence(origin: Any, args: tuple[Any, ...], bounds: Bounds | None) -> Valu
         each = entries if fixed else entries * len(value)
         return all(any(kind.fits(v, lengths) for kind in kinds) for v, kinds in zip(value, each, strict=True))
 
+    def typed(value: Any) -> Any:
+        each = entries if fixed else entries * len(value)
+        pairs = zip(value, each, strict=True)
+        return origin(next(kind.typed(v) for kind in kinds if kind.fits(v, {})) for v, kinds in pairs)
+
     each = "; ".join(" or ".join(kind.text for kind in kinds) for kinds in entries)
     text = "an empty list" if fixed and not entries else f"a list of {len(entries)}: {each}" if fixed else ""
-    return ValueType(fits, text or f"a list, each {each}", Sequence)
+    text = text or f"a list, each {each}"
+    return ValueType(fits, text, Sequence, typed=typed) if origin in (list, tuple) else ValueType(fits, text, Sequence)
 
 
 def _tensor(hint: Any) -> ValueType:

@@ -156,7 +156,7 @@ def table(who: str, values: Any, names: Collection[str] | None = None) -> dict[s
 def checked(
     who: str, values: Mapping[str, Any], name: str, hint: Any, most: float = math.inf, expected: str = ""
 ) -> Any:
-    """A field of an answer, as its annotation declares it. A whole number for a float becomes a float.
+    """A field of an answer, as its annotation declares it: a tuple for JSON's list, a float for a whole number.
 
     Args:
         who: the client and its answer, for the error
@@ -169,7 +169,7 @@ def checked(
     alternatives = kinds(hint, at_most(most))
     for kind in alternatives:
         if name in values and kind.fits(values[name], {}):
-            return float(values[name]) if kind.type is float else values[name]
+            return kind.typed(values[name])
     raise wrong(who, values, name, expected or in_words(kind.text for kind in alternatives))
 
 

@@ -65,7 +65,7 @@ class RowKind(NamedTuple):
         """The kind under ``key``. Raises WireError for a shape or a type that rows cannot have."""
         expected = f"[shape, type], a shape of at most {limits.row} numbers, or with a row's inputs behind"
         shape, dtype, *more = checked(who, account, key, Kind, limits.row, expected)
-        parts: list[list[Any]] = more[0] if more else []
+        parts = [[*part] for part in more[0]] if more else []
         shapes = [sizes for _, sizes, _ in parts]
         fit = all(len(sizes) <= 8 for sizes in (shape, *shapes)) and len(parts) <= MOST_INPUTS
         fit = fit and math.prod(shape) <= limits.row and sum(map(math.prod, shapes)) <= limits.row
