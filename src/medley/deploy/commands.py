@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import reduce
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,16 @@ SAVED = 60.0
 UNEQUAL = {"lr": (0.5, 0.2, 0.1), "epochs": (1, 2, 3)}
 """Paces of the clients of ``scripts/recipe.txt``, repeated from the first when there are more clients."""
 
-SCRIPTS = "keys.sh", "server.sh", "trial.sh", "nginx.conf", "server.service", "node/node.service", "node/Dockerfile"
-CONTAINERS = {"compose.yaml": "compose.yaml", "Dockerfile": "Dockerfile", ".dockerignore": "dockerignore"}
+SCRIPTS = (
+    "keys.sh", "server.sh", "trial.sh", "nginx.conf", "server.service",
+    "node/node.service", "node/node.slurm", "node/Dockerfile",
+)  # fmt: skip
+CONTAINERS = {
+    "compose.yaml": "compose.yaml",
+    "Dockerfile": "Dockerfile",
+    ".dockerignore": "dockerignore",
+    "node/.dockerignore": "dockerignore",
+}
 """Files next to the app, and the texts of the container files, in the folder ``scripts`` of this package."""
 
 APP = {
@@ -65,6 +74,9 @@ APP = {
     **{f"app/{side}_app.py": f"{{kind}}/{side}_app.txt" for side in ("server", "client")},
 }
 """The app's files, and their texts in that folder, for a training ("app") or a study."""
+
+EXTRAS = "flower", "privacy", "secure", "statistics"
+"""Medley's extras that the images of server and nodes have."""
 
 OWN = "node/mydata.py"
 """An example of a client's own data."""
@@ -106,6 +118,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     each = (scripts / "compose_node.txt").read_text(encoding="utf-8")
     nodes = "".join(each.replace("@K@", str(k)) for k in range(n))
     words = {"@NODES@\n": nodes, "@CLIENTS@": str(n), "@CODE@": code, "@DATA@": data, "@VERSION@": own_version()}
+    words |= {"@PYTHON@": "{}.{}".format(*sys.version_info)}
 
     def text(name: str) -> str:
         return reduce(lambda t, word: t.replace(*word), words.items(), (scripts / name).read_text(encoding="utf-8"))
@@ -115,6 +128,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     files |= {f"{side}/recipe.toml": r.dumps() for side in ("app", "node")}
     files |= {name: text(name) for name in SCRIPTS} | {name: text(source) for name, source in CONTAINERS.items()}
     files |= {OWN: text(f"{mine}/mydata.txt")}
+    files |= dict.fromkeys(("constraints.txt", "node/constraints.txt"), _constraints())
     for source, name in named.items():
         files |= {f"{side}/{name}": source.read_text(encoding="utf-8") for side in ("app", "node")}
     for name, content in files.items():
@@ -124,6 +138,23 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         if path.suffix == ".sh":
             path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return [folder / name for name in files]
+
+
+def _constraints() -> str:
+    """This machine's versions of all packages that a node needs, as pip's constraints, for any build of torch."""
+    pins = dict[str, str]()
+    names = ["medley-fl"]
+    while names:
+        name = names.pop()
+        with suppress(metadata.PackageNotFoundError):
+            pins[name] = metadata.version(name).partition("+")[0]
+            for line in metadata.requires(name) or ():
+                extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", line)
+                package = re.sub(r"[._]", "-", re.split(r"[^\w.-]", line, maxsplit=1)[0]).lower()
+                if package not in pins and (extra is None or (name == "medley-fl" and extra[1] in EXTRAS)):
+                    names.append(package)
+    del pins["medley-fl"]
+    return "".join(f"{name}=={pins[name]}\n" for name in sorted(pins))
 
 
 def _named_files(r: Recipe) -> dict[Path, str]:
