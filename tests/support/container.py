@@ -2,8 +2,8 @@
 
     python tests/support/container.py FOLDER [NAME=VALUE ...] -- ARGUMENTS OF THE ENTRYPOINT
 
-The flags are those of the ``docker run`` line at the head of ``FOLDER/Dockerfile``. Instead of the base image there is a
-copy of this machine's system in memory. In it, /usr/local holds this Python with the packages of its environment, except
+The flags are those of the ``docker run`` line at the head of ``FOLDER/Dockerfile``. Instead of the base image there is
+a copy of this machine's system in memory. In it, /usr/local holds this Python with the packages of its environment but
 Medley, and everything else of users is hidden. Steps of the build have no network. Needs root, and namespaces.
 """
 
