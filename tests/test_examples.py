@@ -14,6 +14,7 @@ NEEDS = {
     "frame": ["pandas"],
     "leakage": ["dp_accounting"],
     "privacy_price": ["dp_accounting"],
+    "scans": ["nibabel", "pandas"],
     "secure_dropouts": ["cryptography", "Crypto"],
 }
 """Extras of an example."""

@@ -9,9 +9,9 @@ Side: both: a node computes its sums, and the server the figure of all rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,8 +20,9 @@ from torch import Tensor
 
 from .contract import Checked, RecipeError, at_least, at_most
 from .contract.public import public
+from .runtime import streams
 
-__all__ = ["AUROC", "Dice", "Hausdorff", "Summed", "concordance"]
+__all__ = ["AUROC", "Dice", "Hausdorff", "Interval", "Summed", "bootstrap", "concordance"]
 
 
 @runtime_checkable
@@ -110,11 +111,17 @@ class Dice(Checked):
 
     Attributes:
         classes: the number of classes with the background; default 2
+        only: the one class that counts, from 1; default 0, all of them
 
-    Standard error: of a ratio of sums over rows, linearised; rows of one patient count as independent.
+    Standard error: of a ratio of sums over rows, linearised; rows of one patient count as independent, see `bootstrap`.
     """
 
     classes: Annotated[int, at_least(2)] = 2
+    only: Annotated[int, at_least(0)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        foreground(self)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> float:
         """The coefficient; nan if no class but the background is there."""
@@ -127,16 +134,16 @@ class Dice(Checked):
         others.
         """
         predicted = predicted_map(outputs, y, self.classes, "Dice")
-        foreground = torch.arange(1, self.classes, device=y.device).view(-1, 1, 1)
+        classes = torch.tensor(foreground(self), device=y.device).view(-1, 1, 1)
         counted = (y >= 0).reshape(1, len(y), -1)
-        A = (predicted.to(y.device).reshape(1, len(y), -1) == foreground) & counted
-        B = (y.reshape(1, len(y), -1) == foreground) & counted
+        A = (predicted.to(y.device).reshape(1, len(y), -1) == classes) & counted
+        B = (y.reshape(1, len(y), -1) == classes) & counted
         v = torch.cat([2 * (A & B).sum(-1), A.sum(-1) + B.sum(-1)]).double().cpu()
         return torch.cat([v.sum(1), (v @ v.T).reshape(-1)])
 
     def fits(self, sums: Tensor, rows: int) -> bool:
         """Whether rows can have these sums: whole numbers from 0, with no intersection above its union."""
-        k = self.classes - 1
+        k = len(foreground(self))
         whole = bool(sums.isfinite().all() and (sums >= 0).all() and (sums == sums.round()).all())
         total = sums[: 2 * k]
         squares = sums[2 * k :].reshape(2 * k, 2 * k).diagonal()
@@ -146,7 +153,7 @@ class Dice(Checked):
 
     def figure(self, sums: Tensor) -> tuple[float, float]:
         """The coefficient and its standard error."""
-        k = self.classes - 1
+        k = len(foreground(self))
         total = sums.double().numpy()
         moments = total[2 * k :].reshape(2 * k, 2 * k)
         present = total[k : 2 * k] > 0
@@ -170,27 +177,135 @@ class Hausdorff(Checked):
     Attributes:
         classes: the number of classes with the background; default 2
         percentile: of the distances; default 95, and 100 for the largest
+        only: the one class that counts, from 1; default 0, all of them
+
+    Standard error: of a mean, with the distances as independent; see `bootstrap` for rows of one patient.
     """
 
     classes: Annotated[int, at_least(2)] = 2
     percentile: Annotated[float, at_least(0), at_most(100)] = 95.0
+    only: Annotated[int, at_least(0)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        foreground(self)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> float:
         """The distance; nan if no row has a class in both maps. Raises RecipeError as `Dice` does."""
+        return self.figure(self.sums(outputs, y))[0]
+
+    def sums(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Σ d, Σ d² and the number of distances d of these rows [3]. Raises RecipeError as `Dice` does."""
         from scipy.ndimage import binary_erosion, distance_transform_edt  # many modules for one metric
 
         predicted = predicted_map(outputs, y, self.classes, "Hausdorff").cpu()
         labels = y.cpu()
         predicted = torch.where(labels < 0, -1, predicted)
-        distances = []
-        for c in range(1, self.classes):
+        distances = list[float]()
+        for c in foreground(self):
             for A, B in zip((predicted == c).numpy(), (labels == c).numpy(), strict=True):
                 if A.any() and B.any():
                     A &= ~binary_erosion(A)
                     B &= ~binary_erosion(B)
                     ways = distance_transform_edt(~B)[A], distance_transform_edt(~A)[B]
                     distances.append(max(float(np.percentile(way, self.percentile)) for way in ways))
-        return float(np.mean(distances)) if distances else math.nan
+        d = torch.tensor(distances, dtype=torch.float64)
+        return torch.stack([d.sum(), (d**2).sum(), torch.tensor(float(len(d)), dtype=torch.float64)])
+
+    def fits(self, sums: Tensor, rows: int) -> bool:
+        """Whether rows can have these sums: at most one distance for each row and class, none below 0."""
+        total, squares, count = sums.double().tolist()
+        possible = 0 <= count <= rows * len(foreground(self)) and count == round(count)
+        # Σd² of distances lies between (Σd)²/count, where all are alike, and (Σd)², where one is not 0.
+        slack = 1e-9 * total**2
+        return bool(possible and total >= 0 and total**2 <= count * squares + slack and squares <= total**2 + slack)
+
+    def figure(self, sums: Tensor) -> tuple[float, float]:
+        """The distance and its standard error."""
+        total, squares, count = sums.double().tolist()
+        if not count:
+            return math.nan, math.nan
+        mean = total / count
+        variance = max(0.0, squares / count - mean**2) / max(count - 1, 1)
+        return mean, math.sqrt(variance) if count > 1 else math.nan
+
+
+def foreground(metric: Dice | Hausdorff) -> list[int]:
+    """The classes that count. Raises RecipeError if the only one is not a class."""
+    if metric.only >= metric.classes:
+        raise RecipeError(
+            f"{type(metric).__name__}(classes={metric.classes}, only={metric.only}): classes are 1 to "
+            f"{metric.classes - 1}, and 0 is the background",
+            "only",
+        )
+    return [metric.only] if metric.only else [*range(1, metric.classes)]
+
+
+class Interval(NamedTuple):
+    """A figure with its confidence interval.
+
+    Attributes:
+        value: the figure of all rows
+        low, high: the ends of the interval
+        units: the number of patients, or of whatever the rows were drawn by
+    """
+
+    value: float
+    low: float
+    high: float
+    units: int
+
+
+def bootstrap(
+    metric: Summed,
+    outputs: Tensor,
+    y: Tensor,
+    by: Sequence[Any] | np.ndarray,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """A metric with its percentile bootstrap interval over patients: each draw takes all rows of a patient, or none.
+
+    Slices of one patient resemble each other, so an interval that counts slices as independent is too narrow. With
+    fewer than some 20 patients this one is too narrow, too.
+
+    Args:
+        metric: `AUROC`, `Dice`, `Hausdorff`, or one of yours with sums over rows, see `Summed`
+        outputs: the model's outputs [n, ...]
+        y: the targets [n, ...]
+        by: the patient of each row [n], such as ``data.test_keys["patient"]``
+        level: the share of intervals that contain the figure; default 0.95
+        draws: default 2000; a draw in which the figure does not exist is left out
+        seed: of the stream (seed, "bootstrap"); default 0
+
+    Raises RecipeError for a metric without sums, for other lengths, one patient, or a level outside (0, 1).
+    """
+    if not isinstance(metric, Summed):
+        raise RecipeError(
+            f"bootstrap(): {metric!r} has no sums over rows; give AUROC, Dice, Hausdorff, or a metric with `sums`, "
+            "`fits` and `figure`",
+            "metric",
+        )
+    names = np.asarray(by).astype(str)
+    if names.shape != (len(y),) or len(outputs) != len(y):
+        raise RecipeError(
+            f"bootstrap(): {len(outputs)} outputs, {len(y)} targets and by= of the shape {list(names.shape)}; give one "
+            "of each for each row",
+            "by",
+        )
+    if not 0 < level < 1 or draws < 1:
+        raise RecipeError(f"bootstrap(level={level}, draws={draws}): level is in (0, 1), and draws at least 1", "level")
+    units, unit = np.unique(names, return_inverse=True)
+    if len(units) < 2:
+        raise RecipeError(f"bootstrap(): all {len(y)} rows are of one patient; an interval needs two at least", "by")
+    rows_of = [torch.from_numpy(np.flatnonzero(unit == k)) for k in range(len(units))]
+    sums = torch.stack([metric.sums(outputs[rows], y[rows]).double() for rows in rows_of])
+    times = streams.rng(seed, "bootstrap").multinomial(len(units), np.full(len(units), 1 / len(units)), size=draws)
+    figures = np.array([metric.figure(total)[0] for total in torch.from_numpy(times).double() @ sums])
+    exist = figures[~np.isnan(figures)]
+    ends = np.quantile(exist, [(1 - level) / 2, (1 + level) / 2]).tolist() if len(exist) else [math.nan, math.nan]
+    return Interval(metric.figure(sums.sum(0))[0], ends[0], ends[1], len(units))
 
 
 def predicted_map(outputs: Tensor, y: Tensor, classes: int, metric: str) -> Tensor:

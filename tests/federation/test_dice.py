@@ -111,3 +111,85 @@ def test_a_federation_learns_to_segment() -> None:
     assert result.summary["dice"] == pytest.approx(
         Dice()(torch.as_tensor(result.model(X[42:])), y[42:, 0].long()), abs=1e-6
     )
+
+
+def test_one_class_counts_alone() -> None:
+    outputs, y = maps(n=12, side=7)
+    one, two = (Dice(classes=3, only=c)(outputs, y) for c in (1, 2))
+    assert Dice(classes=3)(outputs, y) == pytest.approx((one + two) / 2, abs=1e-12)
+    of_two = (outputs.argmax(1) == 2).float() - 0.5
+    assert two == pytest.approx(Dice()(of_two, (y == 2).long()), abs=1e-12)
+    assert Hausdorff(classes=3, only=2)(outputs, y) == pytest.approx(Hausdorff()(of_two, (y == 2).long()), abs=1e-12)
+    for kind in (Dice, Hausdorff):
+        with pytest.raises(
+            md.RecipeError, match=rf"{kind.__name__}\(classes=2, only=2\): classes are 1 to 1, and 0 is"
+        ):
+            kind(only=2)
+
+
+def test_distances_of_sites_add_up_and_impossible_sums_do_not_fit() -> None:
+    outputs, y = maps(n=9, side=7)
+    metric = Hausdorff(classes=3)
+    parts = metric.sums(outputs[:4], y[:4]) + metric.sums(outputs[4:], y[4:])
+    distances = [
+        metric(outputs[k : k + 1], torch.where((y[k : k + 1] == c) | (y[k : k + 1] == 0), y[k : k + 1], -100))
+        for k in range(9)
+        for c in (1, 2)
+    ]
+    assert len(distances) == 18
+    value, error = metric.figure(parts)
+    assert value == pytest.approx(metric(outputs, y), abs=1e-12)
+    assert parts[2] == 18
+    assert 0 < error < value
+    assert metric.fits(parts, 9)
+    for wrong in (
+        [0, 0, 19],
+        [1, 0.5, 1],
+        [-1, 1, 1],
+        [3, 2, 4],
+        [2, 5, 2],
+        [1, 1, 0.5],
+        [math.nan] * 3,
+        [0, math.inf, 1],
+    ):
+        assert not metric.fits(torch.tensor(wrong, dtype=torch.float64), 9), wrong
+    assert all(math.isnan(v) for v in metric.figure(torch.zeros(3)))
+
+
+def test_the_bootstrap_draws_patients_with_all_their_rows() -> None:
+    outputs, y = maps(n=60, side=6)
+    patient = np.repeat(np.arange(20), 3)
+    outputs[:30] += 5 * torch.randn(30, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+    value, low, high, units = md.metrics.bootstrap(Dice(classes=3), outputs, y, by=patient)
+    rng = np.random.default_rng(0)
+    draws = []
+    for _ in range(1500):
+        rows = np.concatenate([np.flatnonzero(patient == p) for p in rng.integers(0, 20, 20)])
+        draws.append(counted(outputs, y, rows))
+    expected = np.quantile(draws, [0.025, 0.975])
+    assert value == pytest.approx(Dice(classes=3)(outputs, y), abs=1e-12)
+    assert units == 20
+    assert [low, high] == pytest.approx(expected.tolist(), abs=0.1 * (expected[1] - expected[0]))
+    alone = md.metrics.bootstrap(Dice(classes=3), outputs, y, by=np.arange(60))
+    assert high - low > 1.2 * (alone.high - alone.low)  # slices of a patient are alike
+    wide = md.metrics.bootstrap(Hausdorff(classes=3), outputs, y, by=patient, level=0.99)
+    assert wide.low < Hausdorff(classes=3)(outputs, y) < wide.high
+    # A draw without the class is left out, and a figure that never exists has no interval.
+    absent = md.metrics.bootstrap(Dice(), torch.full((4, 2, 2), -1.0), torch.zeros(4, 2, 2).long(), by=[0, 0, 1, 1])
+    assert all(math.isnan(v) for v in absent[:3])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"by": ["a"] * 4}, "all 4 rows are of one patient"),
+        ({"by": ["a", "b"]}, r"4 outputs, 4 targets and by= of the shape \[2\]"),
+        ({"level": 95}, r"level=95, draws=2000\): level is in \(0, 1\)"),
+        ({"metric": md.metrics.concordance}, "has no sums over rows; give AUROC, Dice, Hausdorff"),
+    ],
+)
+def test_what_the_bootstrap_cannot_draw_is_said(change: dict[str, object], message: str) -> None:
+    outputs, y = maps(n=4, classes=2)
+    how = {"metric": Dice(), "outputs": outputs, "y": y, "by": [0, 0, 1, 1], **change}
+    with pytest.raises(md.RecipeError, match=message):
+        md.metrics.bootstrap(**how)  # type: ignore[arg-type]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +17,23 @@ from ..dataset import Dataset
 from ..files import Place, called, find_folder
 from .folders import ENDINGS, decoded
 
+log = logging.getLogger("medley")
+
 VOLUMES = (".nii", ".nii.gz")
 """Extensions of NIfTI volumes."""
 
 LOSSY = {".gif", ".jpeg", ".jpg", ".webp"}
 """Extensions of image files that may not keep the grey of each pixel."""
+
+MILLIMETRES = {"unknown": 1.0, "mm": 1.0, "meter": 1000.0, "micron": 0.001}
+"""The units of a NIfTI header."""
+
+TILT = 15.0
+"""The most degrees between a volume's axes and the patient's at which its slices are still called axial."""
+
+
+Pair = tuple[str, str, Path, Path]
+"""A hospital, a patient, an image and its mask."""
 
 
 class Scan(NamedTuple):
@@ -38,15 +51,17 @@ def scan_folder(
     spacing: float | None = None,
     size: int | None = None,
     classes: int | None = None,
+    greys: Sequence[int] | None = None,
+    same_patients: bool | None = None,
     folder: Place | None = None,
 ) -> Dataset:
     """Scans with a mask each, for segmentation: ``<hospital>/images/<scan>`` and ``<hospital>/masks/<scan>``.
 
     A scan is an image file of one slice, or a NIfTI volume of many. A volume is turned by its header, so that its axes
-    point to the patient's right, front and head, and each axial slice is a row. Rows are X [n, 1, height, width],
-    float32: an image's grey in [0, 1], a volume's own numbers; and y [n, height, width], class numbers from 0, the
-    background. An image's mask has the grey of each class, such as 0 and 255, and classes are numbered in ascending
-    order of grey over all files; a volume's mask has class numbers.
+    point to the patient's right, front and head, and each axial slice is a row; the thickness of slices is left as it
+    is. Rows are X [n, 1, height, width], float32: an image's grey in [0, 1], a volume's own numbers; and y [n, height,
+    width], class numbers from 0, the background. An image's mask has the grey of each class, 0 for the background, and
+    classes are numbered in ascending order of grey over all files; a volume's mask has class numbers.
 
     Keys are "client", the hospital, and "patient": the scan's folder below ``images`` if there is one, else its name.
     ``data.split(test=0.2, together="patient")`` keeps a patient's slices together. Images need Pillow, the extra
@@ -59,12 +74,15 @@ def scan_folder(
         size: Height and width to which slices are cut or filled with 0, about their middle; default None, they must be
             alike.
         classes: The number of classes with the background; default the number that masks have.
+        greys: For images, the grey of each class, from the background's, such as (0, 128, 255); default those that
+            masks have. Give them if another folder, such as another hospital's, may lack a class.
+        same_patients: Whether one name at two hospitals is one patient; default None, they are two, which is logged.
         folder: The folder to look in first; default none.
 
     Raises:
         RecipeError: ``spacing`` or ``size`` is not above 0, or Pillow or nibabel is missing.
-        BadData: There is no such folder, or no scan; a scan has no mask, or one of another shape or place; spacings or
-            sizes differ. Names the file.
+        BadData: There is no such folder, or no scan; a scan has no mask, or one of another shape or place; a header has
+            no orientation, or one far from the patient's axes; spacings, sizes or classes differ. Names the file.
     """
     call = called("scan_folder", path)
     for name, value in (("spacing", spacing), ("size", size)):
@@ -72,7 +90,7 @@ def scan_folder(
             raise RecipeError(f"{call}: {name}={value} must be above 0", name)
     direct = Path(path).expanduser()
     root = direct if folder is None and direct.is_dir() else find_folder(call, str(path), "*/", folder) / path
-    scans = [*_scans(root, call, spacing)]
+    scans = [*_scans(root, call, spacing, classes, greys)]
     if not scans:
         raise BadData(f"{call}: {root} has no scans in the layout <hospital>/images/<scan> and <hospital>/masks/<scan>")
     scans = _of_one_size(scans, call, size)
@@ -81,12 +99,27 @@ def scan_folder(
     counts = [len(s.pixels) for s in scans]
     keys = {
         "client": np.repeat([s.hospital for s in scans], counts),
-        "patient": np.repeat([f"{s.hospital}/{s.patient}" for s in scans], counts),
+        "patient": np.repeat(_patients(scans, call, same_patients), counts),
     }
     most = int(y.max()) + 1
     if classes is not None and most > classes:
         raise BadData(f"{call}: the masks have {most} classes with the background, and classes={classes}")
-    return Dataset(X, y, classes=classes or max(2, most), keys=keys, name=root.name or "scans")
+    return Dataset(X, y, classes=classes or len(greys or ()) or max(2, most), keys=keys, name=root.name or "scans")
+
+
+def _patients(scans: list[Scan], call: str, same: bool | None) -> list[str]:
+    """Each scan's patient. Logs one whose name two hospitals have, unless ``same`` says whether they are one."""
+    if same:
+        return [s.patient for s in scans]
+    hospitals = {s.patient: s.hospital for s in scans}
+    twice = next((s for s in scans if hospitals[s.patient] != s.hospital), None)
+    if same is None and twice is not None:
+        log.warning(
+            "%s: %s and %s both have a patient %s, read as two people; if one name is one person everywhere, pass "
+            "same_patients=True, so that a split keeps all of them together; else pass same_patients=False",
+            *(call, twice.hospital, hospitals[twice.patient], twice.patient),
+        )
+    return [f"{s.hospital}/{s.patient}" for s in scans]
 
 
 def _of_one_size(scans: list[Scan], call: str, size: int | None) -> list[Scan]:
@@ -104,37 +137,59 @@ def _of_one_size(scans: list[Scan], call: str, size: int | None) -> list[Scan]:
     return scans
 
 
-def _scans(root: Path, call: str, spacing: float | None) -> Iterator[Scan]:
+def _scans(
+    root: Path, call: str, spacing: float | None, classes: int | None, greys: Sequence[int] | None
+) -> Iterator[Scan]:
     """The scans of all hospitals, in the order of their names. Raises BadData as `scan_folder` does."""
-    pairs = []
-    for hospital in sorted(f for f in root.iterdir() if (f / "images").is_dir()):
-        images = hospital / "images"
-        masks = {_scan_name(f, hospital / "masks"): f for f in (hospital / "masks").rglob("*") if _stem(f)}
-        for image in sorted(f for f in images.rglob("*") if _stem(f)):
-            inside = image.relative_to(images)
-            mask = masks.pop(_scan_name(image, images), None)
-            if mask is None:
-                raise BadData(
-                    f"{call}: {image} has no mask in {hospital / 'masks'}; masks have the names of their images"
-                )
-            if mask.suffix.lower() in LOSSY:
-                raise BadData(f"{call}: {mask} is compressed with loss, which changes classes; save masks as PNG")
-            patient = str(inside.parent) if inside.parent != Path() else str(_stem(image))
-            pairs.append((hospital.name, patient, image, mask))
-        if masks:
-            raise BadData(
-                f"{call}: {min(masks.values())} is the mask of no image in {images}; add the image or remove it"
-            )
+    folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith((".", "__")))
+    pairs = [pair for folder in folders for pair in _pairs(folder, call)]
+    empty = set(folders) - {root / pair[0] for pair in pairs}
+    if pairs and empty:
+        raise BadData(
+            f"{call}: {min(empty)} has no scans in {min(empty) / 'images'}; put them there, or remove the folder"
+        )
     volumes = [pair for pair in pairs if pair[2].name.lower().endswith(VOLUMES)]
     if volumes and len(volumes) < len(pairs):
         odd = next(pair[2] for pair in pairs if pair not in volumes)
         raise BadData(f"{call}: {odd} is an image among NIfTI volumes; give all scans in one form")
     if volumes:
-        yield from _of_volumes(volumes, call, spacing)
+        if greys is not None:
+            raise RecipeError(f"{call}: greys= is for images; the masks of volumes have class numbers", "greys")
+        yield from _of_volumes(volumes, call, spacing, classes)
     elif pairs:
         if spacing is not None:
             raise RecipeError(f"{call}: spacing={spacing} is for NIfTI volumes; images have no millimetres", "spacing")
-        yield from _of_images(pairs, call)
+        yield from _of_images(pairs, call, classes, greys)
+
+
+def _pairs(hospital: Path, call: str) -> list[Pair]:
+    """The images of one hospital with their masks. Raises BadData for an image or a mask that is alone."""
+    images = hospital / "images"
+    by_name = _by_name(hospital / "masks", call)
+    pairs = []
+    for name, image in _by_name(images, call).items():
+        mask = by_name.pop(name, None)
+        if mask is None:
+            raise BadData(f"{call}: {image} has no mask in {hospital / 'masks'}; masks have the names of their images")
+        if mask.suffix.lower() in LOSSY:
+            raise BadData(f"{call}: {mask} is compressed with loss, which changes classes; save masks as PNG")
+        pairs.append((hospital.name, name[1] if name[0] == "." else name[0], image, mask))
+    if by_name:
+        raise BadData(
+            f"{call}: {min(by_name.values())} is the mask of no image in {images}; add the image or remove it"
+        )
+    return pairs
+
+
+def _by_name(root: Path, call: str) -> dict[tuple[str, str], Path]:
+    """The files of scans or masks below a folder by `_scan_name`. Raises BadData for two of one name."""
+    out = dict[tuple[str, str], Path]()
+    for file in sorted(f for f in root.rglob("*") if _stem(f)):
+        name = _scan_name(file, root)
+        if name in out:
+            raise BadData(f"{call}: {out[name]} and {file} have one name; remove one of them")
+        out[name] = file
+    return out
 
 
 def _scan_name(file: Path, root: Path) -> tuple[str, str]:
@@ -150,59 +205,62 @@ def _stem(file: Path) -> str | None:
     return None
 
 
-Pair = tuple[str, str, Path, Path]
-"""A hospital, a patient, an image and its mask."""
-
-
-def _of_images(pairs: list[Pair], call: str) -> Iterator[Scan]:
+def _of_images(pairs: list[Pair], call: str, classes: int | None, greys: Sequence[int] | None) -> Iterator[Scan]:
     """One slice of each image."""
-    read = [(decoded([(str(f), f)], call, 1), decoded([(str(m), m)], call, 1)) for _, _, f, m in pairs]
+    read = []
+    for hospital, patient, image, mask in pairs:
+        pixels = decoded([(str(image), image)], call, 1)[0].numpy()
+        colours = (decoded([(str(mask), mask)], call)[0].numpy() * 255).round().astype(int)
+        if (colours != colours[:1]).any():
+            raise BadData(f"{call}: {mask} has colours; save masks in grey, with one grey for each class")
+        if pixels.shape[1:] != colours.shape[1:]:
+            sizes = ["×".join(map(str, t.shape[1:])) for t in (pixels, colours)]
+            raise BadData(f"{call}: {image} is {sizes[0]} and its mask {sizes[1]}; give both in one size")
+        read.append(Scan(hospital, patient, pixels, colours[:1]))
     by_hospital: dict[str, set[int]] = {}
-    for (hospital, *_), (_, mask) in zip(pairs, read, strict=True):
-        by_hospital.setdefault(hospital, set()).update(np.unique((mask.numpy() * 255).round().astype(int)).tolist())
-    greys = np.array(sorted(set().union(*by_hospital.values())))
+    for scan in read:
+        by_hospital.setdefault(scan.hospital, set()).update(np.unique(scan.mask).tolist())
+    order = np.array(_greys(by_hospital, call, classes) if greys is None else greys)
+    odd = next((name for name, some in by_hospital.items() if some - {*order.tolist()}), None)
+    if odd is not None:
+        more = sorted(by_hospital[odd] - {*order.tolist()})
+        raise BadData(f"{call}: the masks of {odd} have the greys {more[:8]}, which greys={greys} lacks")
+    sorter = np.argsort(order)
+    yield from (scan._replace(mask=sorter[np.searchsorted(order, scan.mask, sorter=sorter)]) for scan in read)
+
+
+def _greys(by_hospital: dict[str, set[int]], call: str, classes: int | None) -> list[int]:
+    """The grey of each class in ascending order. Raises BadData if hospitals' masks may mean different classes."""
+    greys = sorted(set().union(*by_hospital.values()))
     for hospital, some in by_hospital.items():
         odd = next((other for other, more in by_hospital.items() if not (some <= more or more <= some)), None)
         if odd is not None:
             raise BadData(
                 f"{call}: the masks of {hospital} have the greys {sorted(some)[:8]}, and those of {odd} "
-                f"{sorted(by_hospital[odd])[:8]}; give each class the same grey at all hospitals"
+                f"{sorted(by_hospital[odd])[:8]}; give each class the same grey at all hospitals, and if one lacks a "
+                "class, pass greys="
             )
     if len(greys) > 64:
         raise BadData(
             f"{call}: the masks have {len(greys)} different greys, more than classes can be; save them without "
             "compression, as PNG, with one grey for each class"
         )
-    for (hospital, patient, image, _), (pixels, mask) in zip(pairs, read, strict=True):
-        if pixels.shape != mask.shape:
-            sizes = ["×".join(map(str, t.shape[2:])) for t in (pixels, mask)]
-            raise BadData(f"{call}: {image} is {sizes[0]} and its mask {sizes[1]}; give both in one size")
-        classes = np.searchsorted(greys, (mask[0].numpy() * 255).round().astype(int))
-        yield Scan(hospital, patient, pixels[0].numpy(), classes)
+    if greys[0] != 0 or (classes is not None and len(greys) < classes):
+        lack = "none is 0, the background" if greys[0] != 0 else f"classes={classes}"
+        raise BadData(
+            f"{call}: the masks have the greys {greys}, and {lack}; pass greys= with the grey of each class, from the "
+            "background's"
+        )
+    return greys
 
 
-def _of_volumes(pairs: list[Pair], call: str, spacing: float | None) -> Iterator[Scan]:
+def _of_volumes(pairs: list[Pair], call: str, spacing: float | None, classes: int | None) -> Iterator[Scan]:
     """The axial slices of each volume, turned by its header and resampled to this spacing."""
-    try:
-        import nibabel
-    except ImportError:
-        raise RecipeError(f"{call} needs nibabel to read NIfTI volumes: {install('imaging')}.") from None
     first: tuple[Path, tuple[float, float]] | None = None
+    numbers = set[int]()
     for hospital, patient, image, mask in pairs:
-        try:
-            scan, truth = (nibabel.as_closest_canonical(nibabel.load(f)) for f in (image, mask))
-            pixels = np.asarray(scan.get_fdata(), np.float32)
-            labels = np.asarray(truth.get_fdata())
-        except Exception as error:
-            raise BadData(f"{call}: {image} or its mask is no readable NIfTI volume ({error})") from None
-        if pixels.ndim != 3 or pixels.shape != labels.shape or not np.allclose(scan.affine, truth.affine, atol=1e-3):
-            raise BadData(
-                f"{call}: {image} has the shape {pixels.shape} and its mask {labels.shape}, or their headers place "
-                "them elsewhere; give both as three-dimensional volumes in one geometry"
-            )
-        if not np.isfinite(pixels).all() or (labels != labels.round()).any() or labels.min() < 0:
-            raise BadData(f"{call}: {image} has numbers that are not finite, or its mask no class numbers from 0")
-        wide, deep = (round(float(z), 3) for z in scan.header.get_zooms()[:2])
+        pixels, labels, (wide, deep) = _volume(image, mask, call)
+        numbers.update(np.unique(labels).astype(int).tolist())
         first = first or (image, (wide, deep))
         if spacing is None and first[1] != (wide, deep):
             raise BadData(
@@ -211,6 +269,50 @@ def _of_volumes(pairs: list[Pair], call: str, spacing: float | None) -> Iterator
             )
         slices = _resampled(pixels, (wide, deep), spacing, order=1)
         yield Scan(hospital, patient, slices, _resampled(labels, (wide, deep), spacing, order=0).astype(np.int64))
+    if classes is None and max(numbers) >= max(2, len(numbers | {0})):
+        raise BadData(
+            f"{call}: the masks have the class numbers {sorted(numbers)[:8]}; number classes from 0 without gaps, or "
+            f"pass classes={max(numbers) + 1} if some are in no mask"
+        )
+
+
+def _volume(image: Path, mask: Path, call: str) -> tuple[NDArray[Any], NDArray[Any], tuple[float, float]]:
+    """A volume and its mask (right, front, head), and the millimetres between pixels in its slices."""
+    try:
+        import nibabel
+        from nibabel.affines import obliquity, voxel_sizes
+    except ImportError:
+        raise RecipeError(f"{call} needs nibabel to read NIfTI volumes: {install('imaging')}.") from None
+    try:
+        volumes = [nibabel.load(f) for f in (image, mask)]
+        lies = [bool(v.header["sform_code"] or v.header["qform_code"]) for v in volumes]
+        scan, truth = map(nibabel.as_closest_canonical, volumes)
+        pixels = np.asarray(scan.get_fdata(), np.float32)
+        labels = np.asarray(truth.get_fdata())
+        unit = MILLIMETRES[scan.header.get_xyzt_units()[0]]
+    except Exception as error:
+        raise BadData(f"{call}: {image} or its mask is no readable NIfTI volume ({error})") from None
+    if not all(lies):
+        file = mask if lies[0] else image
+        raise BadData(
+            f"{call}: the header of {file} does not say how the volume lies (its sform and qform codes are 0); set it, "
+            "such as by nibabel: volume.set_sform(affine, code=1)"
+        )
+    if pixels.ndim != 3 or pixels.shape != labels.shape or not np.allclose(scan.affine, truth.affine, atol=1e-3):
+        raise BadData(
+            f"{call}: {image} has the shape {pixels.shape} and its mask {labels.shape}, or their headers place "
+            "them elsewhere; give both as three-dimensional volumes in one geometry"
+        )
+    tilt = float(np.degrees(obliquity(scan.affine)).max())
+    if tilt > TILT:
+        raise BadData(
+            f"{call}: the axes of {image} are {tilt:.0f}° from the patient's, so it has no axial slices; resample it "
+            "and its mask, such as by nibabel.processing.resample_to_output(volume), with order=0 for the mask"
+        )
+    if not np.isfinite(pixels).all() or (labels != labels.round()).any() or labels.min() < 0:
+        raise BadData(f"{call}: {image} has numbers that are not finite, or its mask no class numbers from 0")
+    wide, deep = (round(float(z) * unit, 3) for z in voxel_sizes(scan.affine)[:2])
+    return pixels, labels, (wide, deep)
 
 
 def _resampled(
