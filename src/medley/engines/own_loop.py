@@ -22,6 +22,7 @@ from ..runtime import streams
 from ..storage.base import shared_copy
 from .minibatches import simulated_time
 from .seq import one_by_one
+from .torch_optimizer import can_be_saved, copied
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """The attributes in which a module of torch has its hooks."""
@@ -108,7 +109,7 @@ class OwnLoop:
         phase = f"{me.phase} own loop".lstrip()
         streams.name_globals(problem.device, me.seed, me.id, me.round, phase)
         seed = streams.key(me.seed, me.id, me.round, phase) % 2**31
-        state = {k: v.clone() if isinstance(v, Tensor) else v for k, v in (me.optimizer_state or {}).items()}
+        state = {k: copied(v) for k, v in (me.optimizer_state or {}).items()}
         more = {"state": state} if keeps_state(self.train) else {}
         try:
             returned = self.train(module, rows, me.pace, seed, **more)
@@ -191,11 +192,11 @@ class OwnLoop:
         """The state to keep, with its own memory. Raises RecipeError for values that a run folder cannot hold."""
         out = {}
         for name, value in state.items():
-            if not isinstance(name, str) or not isinstance(value, Tensor | float | int | str | None):
+            if not isinstance(name, str) or not can_be_saved(value):
                 raise self.error(
                     f"put {name!r}, a {type(value).__name__}, into its state; give names, and tensors or numbers"
                 )
-            out[name] = value.detach().clone() if isinstance(value, Tensor) else value
+            out[name] = copied(value)
         return out
 
 

@@ -31,8 +31,8 @@ class TorchOptimizer:
             if place in self.others:
                 continue
             number, _, name = place.rpartition("/")[2].partition(".")
-            copied = value.clone() if isinstance(value, Tensor) else value
-            self.optimizer(self.params[int(number)]).state[self.params[int(number)]][name] = copied
+            entry = copied(value)
+            self.optimizer(self.params[int(number)]).state[self.params[int(number)]][name] = entry
 
     def optimizer(self, p: nn.Parameter) -> torch.optim.Optimizer:
         """The optimizer of this parameter."""
@@ -57,14 +57,24 @@ class TorchOptimizer:
         for number, p in enumerate(self.params):
             optimizer = self.optimizer(p)
             for name, value in optimizer.state.get(p, {}).items():
-                if not isinstance(value, Tensor | float | int | str | None):
+                if not can_be_saved(value):
                     raise RecipeError(
                         f"Pace(optimizer_state='kept'): {type(optimizer).__name__} has {name!r}, a "
                         f"{type(value).__name__}; Medley can keep only tensors and numbers, so use 'fresh'",
                         "optimizer_state",
                     )
-                out[f"{self.phase}{number}.{name}"] = value.detach().clone() if isinstance(value, Tensor) else value
+                out[f"{self.phase}{number}.{name}"] = copied(value)
         return out
+
+
+def can_be_saved(value: object) -> bool:
+    """Whether a run folder can hold this value of a client's state."""
+    return isinstance(value, Tensor | float | int | str | None)
+
+
+def copied(value: Any) -> Any:
+    """A value of a client's state; a tensor with a memory of its own."""
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def built(make: OptimizerFactory, params: list[nn.Parameter], lr: float) -> list[torch.optim.Optimizer]:
