@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 
 import medley as md
 from medley import cli, recipe
-from medley.cli.arguments import complete
+from medley.cli.arguments import complete, complete_listed, complete_method
 from medley.cli.cards import STATUSES, bibtex, card, status
+from medley.cli.docs import complete_page
+from medley.cli.information import listed
 from medley.cli.train import PLACES
 from medley.contract.errors import MedleyError
 from medley.experiments import compare as comparison
@@ -423,6 +425,17 @@ def test_methods_complete_by_name_before_anything_is_imported():
     assert sorted(complete("")) == sorted(every)
     assert complete("fedavg,fedpro") == ["fedavg,FedProto", "fedavg,FedProx"]
     assert complete("CFLAG.") == ["CFLAG.joint"]
+    assert complete_method("FEDPRO") == ["FedProto", "FedProx"]
+    assert {"howto", "tutorials/data"} <= {*complete_page("")}
+    assert complete_page("HOWT") == ["howto"]
+
+
+def test_all_that_is_listed_completes_by_name():
+    kinds = listed()
+    names = {*complete_listed("")}
+    assert [name for entries in kinds.values() for name in entries if name not in names] == []
+    assert kinds.keys() <= names
+    assert complete_listed("DIRI") == ["Dirichlet"]
 
 
 def test_the_help_of_run_names_every_transport():

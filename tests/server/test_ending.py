@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import medley as md
+from medley.report import with_target
 from medley.server.ending import diverged
 
 
@@ -94,3 +95,20 @@ def test_a_run_that_ends_lost_says_so_in_result_and_table_and_raises() -> None:
     assert caught.value.result is not None
     fine = md.run(md.FedAvg(), fed, 6, init=None, throw=False, progress=False, target={"loss": 1e9})
     assert fine.status.outcome == "target"
+
+
+@pytest.mark.parametrize(("key", "goal"), [("bytes", 30_000), ("bytes_up", 12_000), ("seconds", 5.0), ("exchanges", 4)])
+def test_a_run_ends_at_the_first_evaluation_that_reaches_a_cost(key, goal):
+    fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(2))
+    result = md.run(md.FedAvg(), fed, rounds=50, target={key: goal, "accuracy": 1.0}, progress=False)
+    costs = [row.get(key, row["bytes_down"] + row["bytes_up"]) for row in result.history]
+    assert costs[-1] >= goal > costs[-2]
+    assert result.status.outcome == "target"
+    assert result.status.message.startswith(f"{key} {costs[-1]:.6g} reached the limit {goal:g} of target in round ")
+
+
+def test_a_cost_alone_is_no_target_to_compare_by():
+    fed = md.Federation(md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(2))
+    board = md.compare([md.FedAvg(), md.FedAvg(server_lr=0.5)], fed, 9, 1, jobs=1, target={"seconds": 3.0})
+    assert len({*(len(r.history) for r in board.results)}) == 1
+    assert not any("seconds_to_target" in r.summary for r in with_target(board.results))

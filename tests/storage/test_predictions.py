@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import medley as md
+from medley import RecipeError
 from medley.problems import Logistic, Network
+from medley.storage.predictions import probabilities
 
 G = np.random.default_rng(0)
 X = G.normal(size=(40, 4)).round(2)
@@ -217,3 +220,39 @@ def test_rows_of_another_rank_than_the_training_rows_are_refused() -> None:
     for rows in (X[None], X[:, None], (X,)):
         with pytest.raises(md.BadData, match="of 3 dimensions, but the training rows have 2"):
             r.predict(rows)
+
+
+BINARY = {"classes": 2, "problem": "Network", "decision": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "outputs", "wanted"),
+    [
+        ({"problem": "Softmax", "classes": 3}, [[0.0, 0.0, 0.0]], [[1 / 3, 1 / 3, 1 / 3]]),
+        ({"problem": "Logistic", "classes": 2}, [0.0, math.log(3)], [[0.5, 0.5], [0.25, 0.75]]),
+        ({"problem": "Trees", "loss": "logistic", "classes": 2}, [math.log(3)], [[0.25, 0.75]]),
+        ({**BINARY, "loss": "BCEWithLogitsLoss"}, [[math.log(3)]], [[0.25, 0.75]]),
+        ({**BINARY, "loss": "BCELoss", "decision": 0.5}, [[0.75]], [[0.25, 0.75]]),
+        ({"problem": "Network", "loss": "BCEWithLogitsLoss"}, [[0.0, math.log(3)]], [[0.5, 0.75]]),
+        ({"problem": "Network", "loss": "NLLLoss", "classes": 2}, [[math.log(0.25), math.log(0.75)]], [[0.25, 0.75]]),
+    ],
+)
+def test_probabilities_of_outputs(settings, outputs, wanted):
+    np.testing.assert_allclose(probabilities(torch.tensor(outputs), settings), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["own", "mse", "MultiMarginLoss", "hinge"])
+def test_outputs_that_are_no_probabilities_are_refused(loss):
+    with pytest.raises(RecipeError, match=r"result\.outputs\(X\), torch\.softmax\(outputs, 1\)"):
+        probabilities(torch.zeros(2, 2), {"problem": "Network", "loss": loss, "classes": 2})
+
+
+def test_a_loss_called_as_one_of_torch_is_the_users_own():
+    def cross_entropy(outputs, y):
+        return (outputs[:, 0] - y).square().mean()
+
+    network = md.problems.Network(md.models.mlp(4, 2), loss=cross_entropy)
+    assert network.settings()["loss"] == "own"
+    assert md.problems.Network(md.models.mlp(4, 2), loss=torch.nn.CrossEntropyLoss()).settings()["loss"] == (
+        "CrossEntropyLoss"
+    )

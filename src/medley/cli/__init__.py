@@ -1,5 +1,5 @@
-"""The command line: new, plan, run, compare, tune, watch, status, report, show, list, cite, docs, doctor,
-node, deploy.
+"""The command line: new, plan, run, compare, tune, predict, prepare, study, watch, status, report,
+show, list, cite, docs, doctor, node, deploy.
 
 Side: the machine of whoever types the command: a researcher, an operator, or with `medley node` a data owner. A
 command writes only where you tell it to.
@@ -29,6 +29,8 @@ with quiet_stop():
     from .new import new
     from .node import node
     from .plan import plan
+    from .predict import predict
+    from .study import prepare, study
     from .train import compare, run, tune
     from .watch import status, watch
 
@@ -63,7 +65,7 @@ def medley(
     """Federated learning when the clients differ: in their data, their compute, their bandwidth and in time."""
 
 
-for command in (new, plan, run, compare, tune, watch, status):
+for command in (new, plan, run, compare, tune, predict, prepare, study, watch, status):
     app.command()(command)
 app.command("report")(make_report)
 app.command("show")(show_folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,14 +22,59 @@ FORMS = "CFLAG.joint", "SHED.fast"
 """Methods that are made by a class method."""
 
 
-def complete(incomplete: str) -> list[str]:
-    """Lists of methods that begin with this text. The names are read from a file, because importing takes seconds."""
-    before, comma, last = incomplete.rpartition(",")
+KINDS = {
+    "problems": "problems", "models": "models", "datasets": "datasets", "partitions": "partitions",
+    "participations": "participation", "streams": "tasks", "memories": "replay", "codecs": "codecs",
+    "metrics": "metrics", "rules": "robust", "distributions": "distributions",
+}  # fmt: skip
+"""What `medley list` lists, and the module or package whose ``__all__`` has the names."""
+
+OTHERS = (
+    "methods", "auroc", "dice", "hausdorff", "sinks", "MLflow", "TensorBoard", "WandB", "attacks", "alie",
+    "backdoor", "gaussian", "ipm", "label flip", "sign flip", "cosine", "step_decay", "devices", "factory", "hospitals",
+    "phones",
+)  # fmt: skip
+"""The other kinds, and names that are in no module's ``__all__``."""
+
+
+def method_names() -> list[str]:
+    """The names of methods. They are read from a file, because importing takes seconds."""
     tree = ast.parse(Path(__file__).parents[1].joinpath("_public.py").read_text(encoding="utf-8"))
     imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("algorithms")]
-    aliases = chain.from_iterable(n.names for n in imports)
-    names = [*FORMS, *(a.name for a in aliases), *plugins.names("methods")]
-    return sorted(before + comma + n for n in names if n.lower().startswith(last.lower()))
+    return [*FORMS, *(a.name for a in chain.from_iterable(n.names for n in imports)), *plugins.names("methods")]
+
+
+def public_names(module: str) -> list[str]:
+    """The names in a module's ``__all__``, read from its file; none if it cannot be read."""
+    path = Path(__file__).parents[1] / module
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        names = [t.id for t in node.targets if isinstance(t, ast.Name)] if isinstance(node, ast.Assign) else []
+        if "__all__" in names and isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+            return [e.value for e in node.value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+    return []
+
+
+def beginning(names: Iterable[str], incomplete: str, before: str = "") -> list[str]:
+    """The names that begin with this text, in any case."""
+    return sorted({before + n for n in names if n.lower().startswith(incomplete.lower())})
+
+
+def complete(incomplete: str) -> list[str]:
+    """Lists of methods that begin with this text."""
+    before, comma, last = incomplete.rpartition(",")
+    return beginning(method_names(), last, before + comma)
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Methods that begin with this text."""
+    return beginning(method_names(), incomplete)
+
+
+def complete_listed(incomplete: str) -> list[str]:
+    """Kinds and names of `medley list` that begin with this text."""
+    names = chain.from_iterable(map(public_names, KINDS.values()))
+    return beginning([*KINDS, *OTHERS, *method_names(), *names], incomplete)
 
 
 RecipeFile = Annotated[Path, typer.Argument(help="The recipe, a TOML file.", metavar="RECIPE.toml")]
@@ -56,6 +102,8 @@ Methods = Annotated[
 Jobs = Annotated[int | None, typer.Option(min=1, help="How many runs at a time; by default one per core.")]
 
 Base = Annotated[str | None, typer.Option(help="The method to compare the others with; by default the first.")]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")]
 
 Debug = Annotated[bool, typer.Option("--debug", callback=_debug, help="Show the traceback of an error.")]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .arguments import Debug
+from .arguments import Debug, beginning
 from .console import show, table
 
 PLACES = (Path(__file__).parents[1] / "pages", Path(__file__).parents[3] / "docs")
@@ -24,24 +24,39 @@ def _lines_with(word: str, name: str, page: Path) -> list[tuple[str, str]]:
     return [(name, line.strip()[:120]) for line in lines if word.lower() in line.lower()]
 
 
+def _pages() -> dict[str, Path]:
+    """The pages by name, such as "tutorials/data"; none if this installation has none."""
+    folder = next((p for p in PLACES if (p / "howto.md").is_file()), None)
+    files = [] if folder is None else sorted(folder.rglob("*.md"))
+    return {str(p.relative_to(folder).with_suffix("")).replace("\\", "/"): p for p in files if folder is not None}
+
+
+def complete_page(incomplete: str) -> list[str]:
+    """Pages that begin with this text."""
+    return beginning(_pages(), incomplete)
+
+
 def docs(
     page: Annotated[
         str | None,
-        typer.Argument(help="A page such as howto or tutorials/data, or a word to search.", metavar="[PAGE|WORD]"),
+        typer.Argument(
+            help="A page such as howto or tutorials/data, or a word to search.",
+            metavar="[PAGE|WORD]",
+            autocompletion=complete_page,
+        ),
     ] = None,
     debug: Debug = False,
 ) -> None:
     """List the pages of the documentation, which are installed with Medley, print one, or search a word in all."""
     from ..contract import RecipeError
 
-    folder = next((p for p in PLACES if (p / "howto.md").is_file()), None)
-    if folder is None:
+    pages = _pages()
+    if not pages:
         raise RecipeError("medley docs: this installation has no pages; use help(medley) or medley list instead")
-    pages = {str(p.relative_to(folder).with_suffix("")).replace("\\", "/"): p for p in sorted(folder.rglob("*.md"))}
     if page is None:
         heads = {name: p.read_text("utf-8").partition("\n")[0] for name, p in pages.items()}
         show(table(("page", ""), [(name, head.lstrip("# ")) for name, head in heads.items() if head.startswith("#")]))
-        return show(f"They are Markdown files in {folder}; medley docs howto prints one.")
+        return show(f"They are Markdown files in {pages['howto'].parent}; medley docs howto prints one.")
     if page.removesuffix(".md") not in pages:
         lines = [] if "/" in page else [line for name, p in pages.items() for line in _lines_with(page, name, p)]
         if lines:

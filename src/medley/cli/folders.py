@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .arguments import Debug
+from .arguments import AsJson, Debug
 from .console import pairs, show, table
 
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ RUNS = ("run", "method", "seed", "rounds", "status")
 
 def show_folder(
     folder: Annotated[Path, typer.Argument(help="A folder of medley run or medley compare.", metavar="FOLDER")],
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Print what a folder holds: its runs, their settings and identity, and the versions that made them."""
     from ..contract.errors import WireError
+    from ..storage.as_json import plain
     from ..storage.identity import PREFIX
     from ..storage.result import Result
     from ..storage.run_folder import described
@@ -35,12 +38,15 @@ def show_folder(
     started = described(folder)
     if not results and not started:
         raise WireError(f"there is no run in {folder}: give a folder that medley run or medley compare wrote")
-    show(_runs(folder, results, started))
     settings = [r.settings for _, r in results] or [started["settings"]]
     if started:
         # The result names the engine that ran.
         settings = [{**started["settings"], **s} for s in settings]
     settings = [_shown(s) for s in settings]
+    starts = started.get("starts", []) or [r.environment for _, r in results[:1] if r.environment]
+    if as_json:
+        return typer.echo(json.dumps({"runs": _plain(folder, results, settings), "starts": starts}, default=plain))
+    show(_runs(folder, results, started))
     common = _alike(settings)
     show(pairs("settings", {k: v for k, v in common.items() if not k.startswith(PREFIX)}))
     identity = {k.removeprefix(PREFIX): v for k, v in common.items() if k.startswith(PREFIX)}
@@ -49,13 +55,31 @@ def show_folder(
         differ = {k.removeprefix(PREFIX): v for k, v in run_settings.items() if k not in common}
         if differ and len(results) > 1:
             show(pairs(str(path.relative_to(folder)), differ))
-    starts = started.get("starts", []) or [r.environment for _, r in results[:1] if r.environment]
     if starts:
         texts = [{k: str(s.get(k, "")) for k in ("at", "round", *VERSIONS)} for s in starts]
         alike = {k: v for k, v in _alike(texts).items() if k in VERSIONS}
         show(pairs("versions", alike))
         head = ["round", *(k for k in VERSIONS if k not in alike)]
         show(table(("start", *head), [[text["at"], *map(text.__getitem__, head)] for text in texts]))
+
+
+def _plain(
+    folder: Path, results: Sequence[tuple[Path, Result]], settings: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Each run as plain values; of a run that is not finished, its settings."""
+    if not results:
+        return [{"run": ".", "outcome": None, "settings": settings[0]}]
+    return [
+        {
+            "run": str(path.relative_to(folder)),
+            "method": r.method,
+            "outcome": r.status.outcome,
+            "message": r.status.message,
+            "figures": r.evaluation,
+            "settings": mine,
+        }
+        for (path, r), mine in zip(results, settings, strict=True)
+    ]
 
 
 def _shown(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .arguments import Base, Debug
+from .arguments import Base, Debug, complete_listed, complete_method
 from .cards import STATUSES, bibtex, card, spelled, status
 from .console import show, table
 
@@ -84,6 +84,7 @@ def list_all(
             "sinks, attacks, "
             "rules, distributions or devices, by default all; or a name, for its settings, e.g. fedprox.",
             metavar="[WHAT]",
+            autocompletion=complete_listed,
         ),
     ] = None,
     debug: Debug = False,
@@ -201,7 +202,10 @@ _MORE: dict[str, dict[str, Callable[[str, Any], str]]] = {
 
 
 def cite(
-    methods: Annotated[list[str], typer.Argument(help="Names of methods, e.g. shed.", metavar="METHOD...")],
+    methods: Annotated[
+        list[str],
+        typer.Argument(help="Names of methods, e.g. shed.", metavar="METHOD...", autocompletion=complete_method),
+    ],
     debug: Debug = False,
 ) -> None:
     """Print the papers of methods, as in their cards and as BibTeX, and whether a method is as published."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict
 
-from .arguments import Debug, Methods, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
+import typer
+
+from .arguments import AsJson, Debug, Methods, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
 from .console import say, show, table
 
 
@@ -14,6 +18,7 @@ def plan(
     seeds: Seeds = None,
     rounds: Rounds = None,
     settings: Set = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Print the cost of the recipe's runs, from a short trial of each method: operations, bytes, memory, seconds."""
@@ -40,6 +45,8 @@ def plan(
     for estimate in estimates(named, r.federation(), rounds, count, seed=r.seed, **options):
         say(f"{estimate.name}: {duration(estimate.seconds)} a round")
         costs.append(estimate)
+    if as_json:
+        return typer.echo(json.dumps([{**asdict(e), "total": e.total} for e in costs]))
     columns = {
         "method": [e.name for e in costs],
         "engine": [e.engine for e in costs],

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from .arguments import Debug
+from .arguments import AsJson, Debug
 from .console import say, show, table
 
 RunDir = Annotated[Path, typer.Argument(help="The folder of a run, in progress or finished.", metavar="RUN")]
@@ -55,7 +55,7 @@ def _ago(seconds: float) -> str:
 def status(
     run: RunDir,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Print Prometheus' text format.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Print the state of a run once: round, figures, clients, the log's end."""

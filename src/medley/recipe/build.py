@@ -173,8 +173,7 @@ def refuse_study(source: str, tables: Mapping[str, Any]) -> None:
     if "study" in tables and "problem" not in tables:
         raise RecipeError(
             f"{source}: it holds a study, [[study]], and there is nothing to train. On the sites run it by medley "
-            "deploy run; here, with a frame for each site, statistics.Study({'A': frame, 'B': other}).run(analysis) "
-            f"for each analysis in recipe.load({source!r}).analyses()",
+            f"deploy run; here, with a file for each site, by medley study {source} A.csv B.csv",
             "study",
         )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..storage.directions import higher_is_better
+from ..storage.directions import COSTS, higher_is_better
 from ..storage.result import Result
 from .units import Real
 
@@ -44,9 +44,10 @@ class Goal:
         targets = [run if isinstance(run, Mapping) else {} for run in runs]
         if target is None and all(run.get("target") == targets[0].get("target") for run in targets):
             target = targets[0].get("target")
-        if not target:
+        figures = {name: value for name, value in (target or {}).items() if name not in COSTS}
+        if not figures:
             return None
-        return cls(target, over or targets[0].get("target_over") or 1, results[0].settings.get("metrics") or {})
+        return cls(figures, over or targets[0].get("target_over") or 1, results[0].settings.get("metrics") or {})
 
     def reached(self, result: Result) -> dict[str, Real] | None:
         """The first row of a run that reached it, with ``bytes`` (up and down) added; None if none did."""

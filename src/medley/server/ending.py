@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..contract import BadData, Diverged, PartlyShared, Problem, RecipeError, Stalled, Unsupported
 from ..contract.errors import BudgetSpent
+from ..storage.directions import COSTS
 from ..storage.history import Row
 from ..storage.result import Status
 from .options import RunOptions
@@ -188,12 +189,18 @@ def reached(history: Sequence[Row], target: Mapping[str, float], at_least: Colle
     """The sentence that says which target was reached; empty if none was.
 
     Args:
-        target: the figures that end a run
+        target: the figures that end a run, and the most of a cost
         at_least: the figures that must reach at least their value; the others must reach at most theirs
         over: the number of last evaluations whose mean counts
     """
     last = history[-over:]
     for key, goal in target.items():
+        if key in COSTS:
+            row = history[-1] if history else {}
+            spent = row.get(key, row.get("bytes_down", 0.0) + row.get("bytes_up", 0.0) if key == "bytes" else 0.0)
+            if spent >= goal:
+                return f"{key} {spent:.6g} reached the limit {goal:g} of target in round {int(row['round'])}"
+            continue
         value = sum(row.get(key, math.nan) for row in last) / over if len(last) == over else math.nan
         if (value >= goal) if key in at_least else (value <= goal):
             mean = "" if over == 1 else f", the mean of the last {over} evaluations,"

@@ -15,7 +15,7 @@ from ..contract.surroundings import set_aside
 from ..contract.text import NAME, is_name
 from ..metrics import named
 from ..secure import SecureSum
-from ..storage.directions import DECLARED, directions_of, higher_is_better
+from ..storage.directions import COSTS, DECLARED, directions_of, higher_is_better
 from ..storage.history import Row
 from ..storage.weights import Start, Weights, weights_of
 from ..wire.codec import Codec, Plain
@@ -55,7 +55,15 @@ TABLE = {
 }  # fmt: skip
 """Columns of a comparison's table, besides figures."""
 
-GOALS = ("loss", "gap", "grad_norm", "test_loss", "accuracy", *sorted(c for c in COLUMNS if c.startswith("client_")))
+GOALS = (
+    "loss",
+    "gap",
+    "grad_norm",
+    "test_loss",
+    "accuracy",
+    *sorted(c for c in COLUMNS if c.startswith("client_")),
+    *COSTS,
+)
 """Columns that a target may name, besides metrics."""
 
 HERE = {"recipe": False}
@@ -92,7 +100,8 @@ class RunOptions(Checked):
             take at most 256 MiB together
         evaluate_on: the rows that test figures are of, "test" or "validation"
         target: the run ends when a figure reaches its value here: ``{"accuracy": 0.9}`` at least; losses, gap and
-            grad_norm at most; metrics in their own direction
+            grad_norm at most; metrics in their own direction. It also ends at the first evaluation with at least these
+            virtual ``seconds``, ``bytes``, ``bytes_down``, ``bytes_up`` or ``exchanges``
         target_over: the number of last evaluations whose mean is compared with ``target``. With the default, 1, a noisy
             run can stop at a lucky round
         best: the result has the model of the round in which this figure was best: "accuracy", "test_loss" or a metric,
@@ -184,7 +193,8 @@ class RunOptions(Checked):
             goals = (*GOALS, *self.declared)
             if name not in goals:
                 raise RecipeError.unknown(name, goals, "run(target=...)")
-            higher_is_better(name, self.directions)
+            if name not in COSTS:
+                higher_is_better(name, self.directions)
         self._check_best()
         if self.target_over != 1 and not self.target:
             raise RecipeError(
@@ -291,13 +301,14 @@ class RunOptions(Checked):
     @property
     def at_least(self) -> frozenset[str]:
         """The figures of the target that must reach at least their value."""
-        return frozenset(name for name in self.target or {} if higher_is_better(name, self.directions))
+        figures = {*(self.target or {})} - {*COSTS}
+        return frozenset(name for name in figures if higher_is_better(name, self.directions))
 
     @property
     def aims(self) -> list[tuple[str, str]]:
         """The figures that end the run or choose its model, each as (setting, figure)."""
         best = [] if self.best is None else [("best", self.best)]
-        return [("target", name) for name in sorted(self.target or {})] + best
+        return [("target", name) for name in sorted(self.target or {}) if name not in COSTS] + best
 
     def check_measurable(self, tested: bool, f_star: float | None, stream: bool, personal: bool) -> None:
         """Raise RecipeError for targets, metrics and choices that the federation or the method does not have."""

@@ -16,8 +16,9 @@ import json
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from ..numerics.scaling import Scaling
 from ..rows.coding import Coding, Column
 from ..rows.columns import columns_of
 from ..storage.atomic import write
+from .cells import is_text
 from .describe import Cell, Describe
 from .extra import needed
 from .fit import Cost
@@ -40,6 +42,9 @@ STEPS = {
     "mean": 0, "median": 0, "mode": 0, "fill": 1, "indicator": 0, "clip": 2, "standardise": 0, "encode": 0,
 }  # fmt: skip
 """Steps, with the number of their values."""
+
+MOST = 20
+"""The most categories that count as categories, however few rows there are."""
 
 FILLS = ("mean", "median", "mode", "fill")
 
@@ -82,6 +87,40 @@ def plans(columns: Sequence[str]) -> dict[str, Plan]:
         except ValueError:
             raise RecipeError(f"prepare({text!r}): give numbers, the smaller bound first", "columns") from None
         out[name] = plan
+    return out
+
+
+def steps_for(frames: Mapping[str, Any], leave_out: Sequence[str] = ()) -> list[str]:
+    """Steps for every column by its type, as `Prepare` takes them: numbers are standardised, texts encoded.
+
+    If cells are missing at a site, numbers get the median, and texts the mode.
+
+    Args:
+        frames: each site's frame of pandas, by name
+        leave_out: columns that are no inputs, such as the outcome
+
+    Raises RecipeError for a column of texts that differ in most rows, such as an identifier, and for an unknown name.
+    """
+    columns = list(dict.fromkeys(chain.from_iterable(frame.columns for frame in frames.values())))
+    for name in leave_out:
+        if name not in columns:
+            raise RecipeError.unknown(name, columns, "prepare(leave_out=...)")
+    out = list[str]()
+    for name in columns:
+        having = {site: frame for site, frame in frames.items() if name in frame.columns}
+        if name in ("site", *leave_out):
+            continue
+        texts = [is_text(frame, name, site) for site, frame in having.items()]
+        cells = [v for frame in having.values() for v in frame[name].dropna().tolist()]
+        if any(texts) and len({*cells}) > max(MOST, len(cells) / 2):
+            raise RecipeError(
+                f"prepare: {name} has {len({*cells})} different texts in {len(cells)} rows, as an identifier has; "
+                f"leave it out, leave_out=[{name!r}], or name the columns",
+                "leave_out",
+            )
+        has_gaps = any(bool(frame[name].isna().any()) for frame in having.values())
+        fill = ("mode, " if any(texts) else "median, ") if has_gaps else ""
+        out.append(f"{name}: {fill}{'encode' if any(texts) else 'standardise'}")
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,12 +46,14 @@ from .fit import Cost, GLMFit
 from .glm import GLM
 from .meta import Meta, MetaFit
 from .pca import PCA, Components
-from .prepare import Preparation, Prepare
+from .prepare import Preparation, Prepare, steps_for
 from .register import file_of
 from .rules import Rules
 from .site import Site
 from .survival import Cox, CoxFit
 from .tables import TableOne
+
+log = logging.getLogger("medley")
 
 RESULTS: dict[type[Analysis], Any] = {
     GLM: GLMFit, Describe: TableOne, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
@@ -280,10 +283,32 @@ class Study:
         fit: MetaFit = self.run(analysis)
         return fit
 
-    @method_with(Prepare)
-    def prepare(self, analysis: Prepare) -> Preparation:
-        """Fit preprocessing to all sites' rows."""
-        preparation: Preparation = self.run(analysis)
+    def prepare(
+        self, columns: Sequence[str] | None = None, where: str = "", leave_out: Sequence[str] = ()
+    ) -> Preparation:
+        """Fit preprocessing to all sites' rows.
+
+        Args:
+            columns: a text for each, "age: median, standardise" or "ward: mode, encode", see `Prepare`; default None
+                chooses by each column's type: numbers are standardised, texts encoded, and gaps filled by the median or
+                the mode. The log has the list
+            where: the rows that it is fitted to; empty for all
+            leave_out: with columns=None, the columns that are no inputs, such as the outcome
+        """
+        if columns is None and not self.sites:
+            raise RecipeError(
+                "prepare(columns=...): the rows are on other machines; name the columns and their steps. There, "
+                "medley prepare FILE.csv prints a list",
+                "columns",
+            )
+        if columns is not None and leave_out:
+            raise RecipeError(
+                "prepare(leave_out=...): columns= names the columns already; give one of both", "leave_out"
+            )
+        if columns is None:
+            columns = steps_for({site.name: site.frame for site in self.sites.values()}, leave_out)
+            log.warning("prepare: columns=%s, chosen by their types", columns)
+        preparation: Preparation = self.run(Prepare(columns, where))
         return preparation
 
     @method_with(PCA)

@@ -30,6 +30,9 @@ WORDS: Mapping[Direction, frozenset[str]] = {
 }
 """Whole words in the names of known metrics, by direction."""
 
+COSTS = ("seconds", "bytes", "bytes_down", "bytes_up", "exchanges")
+"""Costs that a target may bound; "bytes" is up and down together, and seconds are of the virtual clock."""
+
 DOUBT = _words(
     "negative minus not no non anti inverse drop loses lost lack missed difference disparity decline decrease change "
     "reduction delta improvement gained avoided saved corrected closed"

@@ -23,3 +23,13 @@ def other_format(
         f"{folder} holds a run that {writer} wrote in format {written}, but this version reads only format {readable}: "
         f"{use} it with the version that wrote it, or start over in another folder"
     )
+
+
+def head_of(folder: Path) -> str:
+    """The text of a folder's result.json. Raises WireError, with what to give, if there is none."""
+    if not (folder / "result.json").exists():
+        raise WireError(
+            f"{folder} holds no result: give the folder of a finished run, as in medley run --save {folder} or "
+            f"md.run(..., checkpoint={str(folder)!r})"
+        )
+    return (folder / "result.json").read_text()

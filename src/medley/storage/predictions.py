@@ -26,6 +26,12 @@ from ..rows.tensors import as_row, as_tensor, check_finite
 
 CALL = Place("predict(X)")
 
+SOFTMAX = {"Softmax", "softmax", "cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss"}
+"""Problems and losses whose outputs, one per class, are logarithms of probabilities but for a number per row."""
+
+SIGMOID = {"Logistic", "logistic", "binary_cross_entropy_with_logits", "BCEWithLogitsLoss"}
+"""Problems and losses whose outputs are logits."""
+
 WITHHELD: Mapping[str, Any] = {}
 """Stands for a scaling that a folder must not hold, because no noise protects it."""
 
@@ -115,14 +121,8 @@ def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] |
     X = table_of(arrays, CALL)
     if scaling is None:
         return torch.from_numpy(X)
-    if scaling == WITHHELD:
-        raise RecipeError(
-            "predict(X): the result of a private run does not store the mean and deviation of the training rows, "
-            "because they are exact and not private. Pass an array of rows that are scaled already, or train on rows "
-            "scaled by public numbers, standardise(like=...)",
-            "scaling",
-        )
-    scaler = Scaling.from_plain(scaling)
+    scaler = scaling_of(scaling)
+    assert scaler is not None
     if scaler.mean.shape[1:] != X.shape[1:]:
         raise BadData(
             f"predict(X): the frame has {X.shape[1]} columns, but the training rows had {scaler.mean.shape[1]}"
@@ -130,6 +130,20 @@ def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] |
     # As `kept_apart` keeps the training rows.
     far = is_far(scaler.mean.numpy(), scaler.deviation.numpy())
     return scaler(torch.from_numpy(np.where(far | moved(X), X, X.astype(np.float32))))
+
+
+def scaling_of(plain: Mapping[str, Any] | None, call: str = "predict(X)") -> Scaling | None:
+    """The scaling of a result's settings; None if there is none. Raises RecipeError if the result withholds it."""
+    if plain is None:
+        return None
+    if plain == WITHHELD:
+        raise RecipeError(
+            f"{call}: the result of a private run does not store the mean and deviation of the training rows, "
+            "because they are exact and not private. Pass an array of rows that are scaled already, or train on rows "
+            "scaled by public numbers, standardise(like=...)",
+            "scaling",
+        )
+    return Scaling.from_plain(plain)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -264,3 +278,28 @@ def predicted(
         )
     named: np.ndarray = np.asarray(labels)[codes.numpy()]
     return named
+
+
+def probabilities(outputs: Tensor, settings: Mapping[str, Any]) -> np.ndarray:
+    """Probabilities of outputs, by the run's problem and loss: [n, classes], or [n, outputs] without classes.
+
+    Raises RecipeError if its outputs do not stand for probabilities.
+    """
+    classes = settings.get("classes")
+    names = {settings.get("problem"), settings.get("loss")}
+    if names & SOFTMAX:
+        return torch.softmax(outputs, 1).numpy()
+    decides_at_half = settings.get("decision") == 0.5
+    if not names & SIGMOID and not (decides_at_half and names & {"binary_cross_entropy", "BCELoss"}):
+        what = f"loss={settings['loss']!r}" if "loss" in settings else f"problems.{settings.get('problem')}"
+        raise RecipeError(
+            f"predict_proba(X): outputs of {what} are no probabilities that Medley knows; compute them from "
+            "result.outputs(X), torch.softmax(outputs, 1) or outputs.sigmoid() if your loss takes logits, or train "
+            "with loss='cross_entropy'",
+            "loss",
+        )
+    p = outputs if decides_at_half else outputs.sigmoid()
+    if classes is None:  # several yes-or-no targets
+        return p.reshape(len(p), -1).numpy()
+    p = p.reshape(-1)
+    return torch.stack([1 - p, p], 1).numpy()

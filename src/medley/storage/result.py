@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..contract import MedleyError, RecipeError, State, WireError
 from ..contract.explained import Explained
 from ..contract.surroundings import set_aside
+from ..numerics.scaling import Scaling
 from ..runtime.frames import framed
 from ..runtime.versions import version
 from ..wire.ledger import Ledger
@@ -31,10 +32,10 @@ from .checkpoint import FILE as CHECKPOINT
 from .checksum import checksum, refuse_damage
 from .client_models import ClientModels, client_model, is_untrained, load_models, save_models
 from .environment import environment
-from .formats import other_format
+from .formats import head_of, other_format
 from .history import Row, check_kinds, history_of, history_text
 from .html import facts
-from .predictions import outputs_of, predicted, rows_of
+from .predictions import outputs_of, predicted, probabilities, rows_of, scaling_of
 
 FORMAT = 4
 """The format of result.json and the files next to it."""
@@ -138,6 +139,19 @@ class Result(Explained):
     def features(self) -> tuple[str, ...]:
         """Names of the model's inputs, in order, if the data had names, as frames and CSV files do; else none."""
         return tuple(self.settings.get("features", ()))
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """The classes as the data had them, in the order of the model's outputs; empty without classes."""
+        return tuple(self.settings.get("labels") or range(self.settings.get("classes") or 0))
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """How frames' columns were scaled and coded for training; None if they were not.
+
+        Raises RecipeError for a private run, which does not store it.
+        """
+        return scaling_of(self.settings.get("scaling"), "result.scaling")
 
     def frame(self, of: Literal["history", "clients"] = "history") -> Any:
         """History or clients as a pandas DataFrame, with the columns method and seed first, and clients' names.
@@ -315,6 +329,14 @@ class Result(Explained):
         names = self.settings.get("labels")
         return predicted(outputs, self.settings.get("classes"), names, self.settings.get("decision", "argmax"))
 
+    def predict_proba(self, X: Any, batch: int = 256, client: int | str | None = None) -> np.ndarray:
+        """Probabilities [n, classes] for rows X, columns in the order of `labels`.
+
+        Without classes, as for several yes-or-no targets, there is a probability for each output. Arguments and errors
+        are the same as for `outputs`; also raises RecipeError for a loss whose outputs do not stand for probabilities.
+        """
+        return probabilities(self.outputs(X, batch, client), self.settings)
+
     def client_model(self, client: int | str) -> nn.Module:
         """The network that a client uses at the end, in evaluation mode: its own, or the server's if all use that.
 
@@ -351,7 +373,7 @@ class Result(Explained):
         """
         folder = Path(folder)
         try:
-            head = json.loads((folder / "result.json").read_text())
+            head = json.loads(head_of(folder))
             if not isinstance(head, dict):
                 raise TypeError("result.json is not a table")
             if head["format"] != FORMAT:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ...contract import BadData, checked
 from ..dataset import Dataset
 from ..files import Place, called, locate
+from ..ingest.prepared import cells_of
 from .lines import Lines, check_delimiter, names_of_columns, reencode, refuse_packed
 from .table import Roles
 
@@ -73,6 +75,49 @@ def csv(  # noqa: PLR0913
                 return roles.of_texts(dict(zip(texts, cells, strict=True)), X, inputs, file.stem, regression)
     except UnicodeDecodeError as error:
         raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}). {reencode(file)}") from None
+
+
+@dataclass(frozen=True)
+class Texts:
+    """All columns of a CSV file as texts, a table by name. Cells are as a reader of training rows takes them.
+
+    Attributes:
+        texts: the cells of each column
+        levels: the categories of columns that hold some, by name
+    """
+
+    texts: Mapping[str, list[str]]
+    levels: Mapping[str, Sequence[str] | None]
+
+    @classmethod
+    def of(cls, path: Place, delimiter: str, levels: Mapping[str, Sequence[str] | None], call: str) -> Texts:
+        """Read a file. Raises RecipeError and BadData as `csv` does."""
+        check_delimiter(delimiter, call)
+        file = locate(path, None, (), call)
+        refuse_packed(file, call)
+        try:
+            with file.open(newline="", encoding="utf-8-sig") as stream:
+                lines = Lines(stream, delimiter, call)
+                names = names_of_columns(lines.first, None, lines.delimiter, call)
+                _, cells = lines.read(names, (), range(len(names)), False)
+        except UnicodeDecodeError as error:
+            raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}). {reencode(file)}") from None
+        if len({*names}) < len(names):
+            twice = next(n for n in names if names.count(n) > 1)
+            raise BadData(f"{call}: the file has two columns {twice!r}; rename one")
+        return cls(dict(zip(names, cells, strict=True)), levels)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return [*self.texts]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return cells_of(self.texts[name], self.levels.get(name))
+
+    def select(self, names: Sequence[str]) -> Texts:
+        """The table with these columns only."""
+        return Texts({name: self.texts[name] for name in names}, self.levels)
 
 
 @contextmanager

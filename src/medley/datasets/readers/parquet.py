@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,20 +30,25 @@ def parquet(
     For arguments and errors see `csv`. It needs pyarrow, the extra ``parquet``; without it RecipeError is raised.
     """
     call = f"datasets.parquet({str(path)!r})"
+    roles = Roles.of(call, target, client, keys, prepared)
+    file = locate(path, folder, (), call)
+    table = table_in(file, call)
+    names = [name.strip() for name in table.column_names]
+    inputs = roles.inputs(names)
+    # With a gap, Arrow makes floats of whole numbers.
+    cells: Any = lambda column: np.array(column.to_pylist(), object) if column.null_count else column.to_numpy()
+    columns = {k: cells(table.column(names.index(k))) for k in (*roles.named, *inputs)}
+    return roles.dataset(columns, inputs, file.stem, regression)
+
+
+def table_in(file: Path, call: str) -> Any:
+    """Arrow's table of a file. Raises RecipeError without pyarrow, and BadData for a file that it cannot read."""
     try:
         import pyarrow as pa
         from pyarrow import parquet as pq
     except ImportError:
         raise RecipeError(f"{call} needs pyarrow: {install('parquet')}.") from None
-    roles = Roles.of(call, target, client, keys, prepared)
-    file = locate(path, folder, (), call)
     try:
-        names = [name.strip() for name in pq.read_schema(file).names]
-        inputs = roles.inputs(names)
-        table = pq.read_table(file, partitioning=None)
+        return pq.read_table(file, partitioning=None)
     except (pa.ArrowException, OSError) as error:
         raise BadData(f"{call}: {file} is no readable Parquet file ({error}).") from None
-    # With a gap, Arrow makes floats of whole numbers.
-    cells: Any = lambda column: np.array(column.to_pylist(), object) if column.null_count else column.to_numpy()
-    columns = {k: cells(table.column(names.index(k))) for k in (*roles.named, *inputs)}
-    return roles.dataset(columns, inputs, file.stem, regression)

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ...contract import BadData, MedleyError
 from ...contract.place import name_of
 from ...server.ending import LASTING
-from ...statistics.fit import Coefficients
-from ...statistics.prepare import Preparation
+from ...statistics.files import save_last
 from ...statistics.study import Study
-from ...statistics.tables import TableOne
-from ...storage.atomic import private, write
+from ...storage.atomic import private
 from ...storage.events import Events
 from ..protocol import flwr_api
 from ..protocol.agreement import Terms
@@ -28,10 +26,6 @@ from .transport import Flower
 
 if TYPE_CHECKING:
     from ..protocol.flwr_api import Context, Grid, ServerApp
-
-
-RATIOS = ("logit", "log", "cox")
-"""The links for which exp(coefficient) is an odds, rate or hazard ratio."""
 
 
 def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = lambda results: None) -> ServerApp:
@@ -73,14 +67,8 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         results = list[Any]()
         for k, analysis in enumerate(analyses, 1):
             results.append(study.run(analysis))
-            write(folder / f"{k}.txt", results[-1].summary() + "\n", owner_only=True)
-            if isinstance(results[-1], Coefficients | TableOne):
-                of = {"exp": True} if getattr(analysis, "uses", "") in RATIOS else {}
-                write(folder / f"{k}.tex", results[-1].latex(**of) + "\n", owner_only=True)
-            if isinstance(results[-1], Preparation):
-                before = sum(isinstance(result, Preparation) for result in results[:-1])
-                file = f"prepared{before + 1 if before else ''}.json"
-                results[-1].save(folder / file)
+            file = save_last(folder, analysis, results)
+            if file:
                 say(f"{file} is for the next recipe: put it next to it, and send it to the nodes with it")
             say(f"{k} of {len(analyses)}: {analysis!r} is in {k}.txt")
         return results

@@ -426,7 +426,7 @@ class Network(NetworkSpec):
         return {
             "problem": "Network",
             "module": str(self.module),
-            "loss": self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", "own"),
+            "loss": self.loss if isinstance(self.loss, str) else _name_of(self.loss),
             "start": self.start or "draw",
             **({} if self.class_weights is None else {"class weights": list(self.class_weights)}),
             **({} if self.transform is None else {"transform": getattr(self.transform, "__name__", "own")}),
@@ -434,6 +434,15 @@ class Network(NetworkSpec):
             **({} if self.train is None else {"train": getattr(self.train, "__name__", "own")}),
             **({} if self.ignore_index == -100 else {"ignore_index": self.ignore_index}),
         }
+
+
+def _name_of(loss: object) -> str:
+    """The loss's name: a function's, or that of one of PyTorch's classes; "own" for others, and for a namesake."""
+    if type(loss).__module__.startswith("torch."):
+        return type(loss).__name__
+    name = str(getattr(loss, "__name__", "own"))
+    is_namesake = hasattr(nn.functional, name) and loss is not getattr(nn.functional, name)
+    return "own" if is_namesake or hasattr(nn, name) else name
 
 
 def _images(module: nn.Module, X: Data) -> str:

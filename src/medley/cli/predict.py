@@ -1,0 +1,102 @@
+"""The command that uses a trained model: predict."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .arguments import Debug
+from .console import say, show
+
+if TYPE_CHECKING:
+    from ..storage.result import Result
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    rows: Annotated[Path, typer.Argument(help="The rows, a CSV or Parquet file.", metavar="ROWS.csv")],
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write the predictions here instead of printing them.")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="The name or number of the client whose own model to use.", metavar="CLIENT")
+    ] = None,
+    delimiter: Annotated[str, typer.Option(help="Between the cells of a CSV file.")] = ",",
+    debug: Debug = False,
+) -> None:
+    """Print a run's predictions for the rows of a file as CSV, with the probability of each class."""
+    from ..storage.atomic import write
+    from ..storage.result import Result
+
+    result = Result.load(run)
+    table = _inputs(result, rows, delimiter)
+    whose = int(client) if client is not None and client.isdigit() and client not in result.client_names else client
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(_lines(result, table, whose))
+    if save is None:
+        typer.echo(stream.getvalue(), nl=False)
+    else:
+        write(save, stream.getvalue())
+        show(f"saved in {save}")
+
+
+def _inputs(result: Result, rows: Path, delimiter: str) -> Any:
+    """The table of the model's inputs, of a file that may have further columns; says which it leaves out."""
+    from ..contract import RecipeError
+    from ..datasets.readers.csv import Texts
+    from ..datasets.readers.parquet import table_in
+
+    call = f"medley predict {rows}"
+    coding = result.scaling.coding if result.scaling is not None else None
+    inputs = result.features if coding is None else coding.names
+    levels = {} if coding is None else {c.name: c.levels for c in coding.columns}
+    if not rows.is_file():
+        raise RecipeError(f"{call}: there is no such file; give a CSV or Parquet file of rows", "rows")
+    try:
+        table: Any = table_in(rows, call) if rows.suffix == ".parquet" else Texts.of(rows, delimiter, levels, call)
+    except RecipeError as e:
+        if e.key != "delimiter":
+            raise
+        raise RecipeError(
+            f"{call}: cells are not between {delimiter!r}; name the sign, --delimiter ';'", e.key
+        ) from None
+    names = [*getattr(table, "column_names", table.columns)]
+    if not inputs:
+        say(f"the model's inputs have no names; they are the file's columns in this order: {', '.join(names)}")
+    unused = [name for name in names if inputs and name.strip() not in inputs]
+    if unused:
+        say(f"not used, because the model was not trained on it: {', '.join(unused)}")
+    return table.select([name for name in names if name not in unused])
+
+
+def _lines(result: Result, table: Any, client: str | int | None) -> list[Sequence[object]]:
+    """A head, and for each row its number, its prediction or outputs, and its probabilities if there are some."""
+    import numpy as np
+
+    from ..contract import RecipeError
+    from ..storage.predictions import predicted, probabilities
+
+    outputs = result.outputs(table if result.features else _array(table), client=client)
+    of = result.settings
+    values = predicted(outputs, of.get("classes"), of.get("labels"), of.get("decision", "argmax"))
+    columns = {"prediction": values} if values.ndim == 1 else {f"output {k}": v for k, v in enumerate(values.T)}
+    if result.labels and values.ndim == 1:
+        try:
+            shares = probabilities(outputs, of)
+            columns |= {f"probability of {name}": p for name, p in zip(result.labels, shares.T, strict=True)}
+        except RecipeError as e:
+            say(str(e))
+    cells = [[f"{v:.6g}" if isinstance(v, np.floating) else v for v in column] for column in columns.values()]
+    return [("row", *columns), *zip(range(len(values)), *cells, strict=True)]
+
+
+def _array(table: Any) -> Any:
+    """A table's columns as an array [n, columns], in their order."""
+    import numpy as np
+
+    return np.column_stack([np.asarray(table[name], float) for name in getattr(table, "column_names", table.columns)])

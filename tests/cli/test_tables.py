@@ -1,0 +1,146 @@
+"""Commands on tables of this machine: predict, study, prepare."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+import medley as md
+from medley import cli, recipe
+from medley.statistics import Study
+
+STUDY = """
+[[study]]
+kind = "describe"
+columns = ["age", "ward"]
+complete = ["age"]
+[[study]]
+kind = "glm"
+formula = "age ~ C(ill) + C(ward)"
+[[study]]
+kind = "prepare"
+columns = ["age: standardise", "ward: encode"]
+"""
+
+RECIPE = """
+[problem]
+kind = "Logistic"
+[data]
+name = "csv"
+path = "all.csv"
+target = "ill"
+client = "site"
+prepared = "prepared.json"
+split = 0.2
+[partition]
+kind = "ByKey"
+key = "site"
+[pace]
+lr = 0.5
+[[methods]]
+kind = "FedAvg"
+[run]
+rounds = 2
+"""
+
+
+def medley(*words: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(w) for w in words])
+
+
+@pytest.fixture
+def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pd.DataFrame]:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    frames = {}
+    for name, n in {"Bern": 400, "Zug": 300}.items():
+        age = rng.normal(60, 10, n).round()
+        ill = rng.random(n) < 1 / (1 + np.exp(-(age - 60) / 10))
+        frames[name] = pd.DataFrame({"age": age, "ward": rng.choice(["a", "b"], n), "ill": np.where(ill, "yes", "no")})
+        frames[name].to_csv(f"{name}.csv", index=False)
+    pd.concat([f.assign(site=name) for name, f in frames.items()]).to_csv("all.csv", index=False)
+    Path("study.toml").write_text(STUDY)
+    Path("my.toml").write_text(RECIPE)
+    return frames
+
+
+@pytest.mark.parametrize("words", [("Bern.csv", "Zug.csv"), ("all.csv", "--site", "site")])
+def test_a_study_of_files_has_the_figures_of_the_same_recipe_in_python(sites, words) -> None:
+    done = medley("study", "study.toml", *words, "--save", "results")
+    assert done.exit_code == 0, done.output
+    r = recipe.load("study.toml")
+    study = Study({name: frame for name, frame in sites.items()}, complete=r.complete())
+    for k, analysis in enumerate(r.analyses(), 1):
+        assert Path(f"results/{k}.txt").read_text() == study.run(analysis).summary() + "\n"
+    names = {p.name for p in Path("results").iterdir()}
+    assert names == {"1.tex", "1.txt", "2.tex", "2.txt", "3.txt", "prepared.json"}
+
+
+def test_prepare_chooses_steps_by_type_and_predict_reads_raw_rows(sites) -> None:
+    done = medley("prepare", "Bern.csv", "Zug.csv", "--leave-out", "ill")
+    assert done.exit_code == 0, done.output
+    assert 'columns = ["age: standardise", "ward: encode"]' in done.stdout
+    assert medley("run", "my.toml", "--save", "run").exit_code == 0
+    done = medley("predict", "run", "Zug.csv")
+    assert "not used, because the model was not trained on it: ill" in done.stderr
+    table = [*csv.DictReader(io.StringIO(done.stdout))]
+    result = md.Result.load("run")
+    assert result.scaling is not None
+    assert result.scaling.coding.names == ("age", "ward")
+    assert [row["prediction"] for row in table] == result.predict(sites["Zug"]).tolist()
+    shares = result.predict_proba(sites["Zug"])
+    np.testing.assert_allclose(shares.sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose([float(row["probability of yes"]) for row in table], shares[:, 1], atol=1e-6)
+    assert result.labels == ("no", "yes")
+    assert ((shares[:, 1] > 0.5) == (result.predict(sites["Zug"]) == "yes")).all()
+    shown = json.loads(medley("show", "run", "--json").stdout)
+    assert shown["runs"][0]["figures"]["round"] == 2
+    assert shown["runs"][0]["settings"]["client_names"] == ["Bern", "Zug"]
+
+
+def test_predict_counts_unknown_categories_and_needs_every_column(sites, caplog) -> None:
+    medley("prepare", "Bern.csv", "Zug.csv", "--leave-out", "ill")
+    medley("run", "my.toml", "--save", "run")
+    Path("new.csv").write_text("age,ward\n50,a\n60,c\n70,c\n")
+    assert medley("predict", "run", "new.csv", "--save", "out.csv").exit_code == 0
+    assert "1 values are known categories, 2 are not ('c' in 2)" in caplog.text
+    assert len(Path("out.csv").read_text().splitlines()) == 4
+    Path("new.csv").write_text("age\n50\n")
+    done = medley("predict", "run", "new.csv")
+    assert (done.exit_code, "there is no column 'ward', which the preparation reads" in done.stderr) == (2, True)
+    Path("new.csv").write_text("age;ward\n50;a\n")
+    assert "name the sign, --delimiter ';'" in medley("predict", "run", "new.csv").stderr
+    assert medley("predict", "run", "new.csv", "--delimiter", ";").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("study", "study.toml", "Bern.csv", "none.csv"), "there is no file none.csv; give a CSV or Parquet file"),
+        (("study", "study.toml", "Bern.csv", "Zug.csv", "--site", "ward"), "give one file, or leave --site out"),
+        (("study", "study.toml", "all.csv", "--site", "sit"), "Did you mean 'site'?"),
+        (("study", "my.toml", "Bern.csv"), "my.toml: there is no [[study]]"),
+        (("run", "study.toml"), "by medley study study.toml A.csv B.csv"),
+        (("prepare", "Bern.csv", "--leave-out", "il"), "Did you mean 'ill'?"),
+        (("prepare", "Bern.csv", "--column", "age"), "write a column, a colon and its steps"),
+        (("predict", "run", "Bern.csv"), "run holds no result: give the folder of a finished run"),
+    ],
+)
+def test_refusals(sites, words, says) -> None:
+    done = medley(*words)
+    assert (done.exit_code, says in done.stderr) == (2, True), done.stderr
+
+
+def test_a_column_of_identifiers_is_refused_by_name() -> None:
+    rows = {"id": [f"p{i}" for i in range(40)], "age": [*map(float, range(40))]}
+    with pytest.raises(md.RecipeError, match=r"id has 40 different texts in 40 rows.*leave_out=\['id'\]"):
+        Study({"A": rows}).prepare()
+    prepared = Study({"A": rows}).prepare(leave_out=["id"])
+    assert prepared.analysis.columns == ("age: standardise",)
