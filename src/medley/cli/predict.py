@@ -58,7 +58,9 @@ def _inputs(result: Result, rows: Path, delimiter: str) -> Any:
     if not rows.is_file():
         raise RecipeError(f"{call}: there is no such file; give a CSV or Parquet file of rows", "rows")
     try:
-        table: Any = table_in(rows, call) if rows.suffix == ".parquet" else Texts.of(rows, delimiter, levels, call)
+        table: Any = (
+            table_in(rows, None, call)[0] if rows.suffix == ".parquet" else Texts.of(rows, delimiter, levels, call)
+        )
     except RecipeError as e:
         if e.key != "delimiter":
             raise

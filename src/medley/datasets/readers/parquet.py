@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,24 +30,27 @@ def parquet(
     """
     call = f"datasets.parquet({str(path)!r})"
     roles = Roles.of(call, target, client, keys, prepared)
-    file = locate(path, folder, (), call)
-    table = table_in(file, call)
+    table, name = table_in(path, folder, call)
     names = [name.strip() for name in table.column_names]
     inputs = roles.inputs(names)
     # With a gap, Arrow makes floats of whole numbers.
     cells: Any = lambda column: np.array(column.to_pylist(), object) if column.null_count else column.to_numpy()
     columns = {k: cells(table.column(names.index(k))) for k in (*roles.named, *inputs)}
-    return roles.dataset(columns, inputs, file.stem, regression)
+    return roles.dataset(columns, inputs, name, regression)
 
 
-def table_in(file: Path, call: str) -> Any:
-    """Arrow's table of a file. Raises RecipeError without pyarrow, and BadData for a file that it cannot read."""
+def table_in(path: Place, folder: Place | None, call: str) -> tuple[Any, str]:
+    """Arrow's table of a file, and the file's name without its ending.
+
+    Raises RecipeError without pyarrow, and BadData for a file that it cannot read.
+    """
     try:
         import pyarrow as pa
         from pyarrow import parquet as pq
     except ImportError:
         raise RecipeError(f"{call} needs pyarrow: {install('parquet')}.") from None
+    file = locate(path, folder, (), call)
     try:
-        return pq.read_table(file, partitioning=None)
+        return pq.read_table(file, partitioning=None), file.stem
     except (pa.ArrowException, OSError) as error:
         raise BadData(f"{call}: {file} is no readable Parquet file ({error}).") from None
