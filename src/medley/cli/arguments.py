@@ -31,7 +31,7 @@ KINDS = {
 
 OTHERS = (
     "methods", "auroc", "dice", "hausdorff", "sinks", "MLflow", "TensorBoard", "WandB", "attacks", "alie",
-    "backdoor", "gaussian", "ipm", "label flip", "sign flip", "cosine", "step_decay", "devices", "factory", "hospitals",
+    "backdoor", "gaussian", "interval", "ipm", "label flip", "sign flip", "cosine", "step_decay", "devices", "factory", "hospitals",
     "phones",
 )  # fmt: skip
 """The other kinds, and names that are in no module's ``__all__``."""
