@@ -31,8 +31,8 @@ KINDS = {
 
 OTHERS = (
     "methods", "auroc", "dice", "hausdorff", "sinks", "MLflow", "TensorBoard", "WandB", "attacks", "alie",
-    "backdoor", "gaussian", "interval", "ipm", "label flip", "sign flip", "cosine", "step_decay", "devices", "factory", "hospitals",
-    "phones",
+    "backdoor", "gaussian", "interval", "ipm", "label flip", "sign flip", "cosine", "step_decay", "devices", "factory",
+    "hospitals", "phones",
 )  # fmt: skip
 """The other kinds, and names that are in no module's ``__all__``."""
 
