@@ -301,6 +301,8 @@ class Study:
                 "medley prepare FILE.csv prints a list",
                 "columns",
             )
+        if not isinstance(leave_out, list | tuple) or not all(isinstance(name, str) for name in leave_out):
+            raise RecipeError(f"prepare(leave_out={leave_out!r}): give a list of columns", "leave_out")
         if columns is not None and leave_out:
             raise RecipeError(
                 "prepare(leave_out=...): columns= names the columns already; give one of both", "leave_out"
