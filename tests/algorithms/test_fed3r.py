@@ -222,3 +222,53 @@ def test_random_features_are_one_draw_everywhere():
     assert float((phi @ phi.T - kernel).abs().max()) < 0.03
     assert torch.equal(phi, Fourier(5, 20_000, scale=0.7, seed=3)(rows))
     assert not torch.equal(phi, Fourier(5, 20_000, scale=0.7, seed=4)(rows))
+
+
+@pytest.mark.parametrize(("clients", "rounds"), [(5, 12), (7, 24)])
+@pytest.mark.parametrize("threshold", [0.6, 2])
+def test_a_client_that_alone_is_new_waits_for_others_in_secure_sums(clients: int, rounds: int, threshold: float):
+    """Two in a round, by turns: nobody is ever asked alone, nobody is left over, and all are counted at the end."""
+    cuts = [np.arange(i, 120, clients) for i in range(clients)]
+    secure = md.SecureSum(bits=64, bound=256.0, threshold=threshold)
+    for seed in range(3):
+        run = go(fed(cuts, Y, participation=2.5 / clients), rounds=rounds, seed=seed, secure=secure)
+        counted = [h["counted"] for h in run.history if "counted" in h]
+        assert counted[-1] == clients
+        assert clients - 1 not in counted
+        np.testing.assert_allclose(head(run), pooled(X, Y, 0.01), rtol=0, atol=1e-9)
+
+
+C = md.codecs
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [C.TopK(0.5), C.Quantise(), C.Delta(C.TopK(0.5, feedback=False)), C.Delta(), C.TwoWay(up=C.Quantise(4))],
+    ids=["topk", "quantise", "delta of topk", "delta", "two ways"],
+)
+def test_codecs_that_lose_small_entries_are_refused(codec: Any):
+    with pytest.raises(Unsupported, match=r"Fed3R solves equations .* loses their small entries; leave codec= out, or"):
+        go(fed(CUTS["even"], Y), codec=codec)
+
+
+def test_no_penalty_is_below_the_rounding_of_the_sums():
+    """In bfloat16 500 features have an eigenvalue of -6e-5: the penalty is above that, or it is a sentence."""
+    problem = md.problems.Network(md.models.fourier(64, 10, width=500, scale=3.0))
+    digits = md.Federation(problem, data=md.datasets.digits(), partition=md.partitions.IID(5))
+    exact, narrow, rough = (go(digits, md.Fed3R(), codec=c and C.Cast(c)) for c in (None, "float32", "bfloat16"))
+    assert abs(narrow.history[-1]["accuracy"] - exact.history[-1]["accuracy"]) < 0.003
+    assert rough.history[-1]["penalty"] > 3e-5 > 0
+    assert rough.history[-1]["accuracy"] > 0.96
+    with pytest.raises(Diverged, match=r"penalty=1e-07 is not above the .* give a penalty of at least .*Cast\('float32'\)"):
+        go(digits, md.Fed3R(penalty=1e-7), codec=C.Cast("bfloat16"))
+
+
+def test_more_columns_than_rows():
+    """Forty features of twelve rows: the pooled ridge regression, and a penalty above 0 where none is given."""
+    rng = np.random.default_rng(5)
+    wide, targets = rng.normal(size=(12, 40)), rng.normal(size=(12, 2))
+    clients = [(wide[i::3], targets[i::3]) for i in range(3)]
+    run = go(md.Federation(md.problems.LeastSquares(), clients=clients))
+    np.testing.assert_allclose(head(run, 2), pooled(wide, targets, 0.01, False), rtol=0, atol=1e-11)
+    chosen = go(md.Federation(md.problems.LeastSquares(), clients=clients), md.Fed3R())
+    assert chosen.history[-1]["penalty"] > 0

@@ -26,7 +26,7 @@ def test_the_arguments_of_run_are_its_settings() -> None:
     assert [name for name, p in found.items() if p.kind is p.KEYWORD_ONLY] == NAMES[1:]
     assert str(found["rounds"]) == "rounds: 'int' = 100"
     assert typing.get_type_hints(md.run)["eval_rows"] == int | None
-    with pytest.raises(TypeError, match=r"^run\(\) missing 2 required positional arguments: 'method' and 'fed'$"):
+    with pytest.raises(md.RecipeError, match=r"^run\(\): give method=, the method, or .*; and fed=, the federation"):
         md.run()  # type: ignore[call-arg]
 
 

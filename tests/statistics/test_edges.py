@@ -396,3 +396,23 @@ def test_small_numbers_are_printed_and_no_spread_is_said(caplog: pytest.LogCaptu
     assert f"{1e-7 * pooled.mean():.2g} ({1e-7 * pooled.std(ddof=1):.2g})" in masked.describe(["tiny"]).summary()
     study.prepare(["z: standardise"])
     assert "prepare: z has no spread" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "message"),
+    [
+        ("glm", (), 'glm(): give formula=, "died ~ age'),
+        ("meta", (), 'meta(): give formula=, "died ~ age'),
+        ("cox", (), "cox(): give formula=, the time and what explains it, \"months ~ age + C(sex)\"; and event=, the col"),
+        ("cox", ("t ~ x",), "cox(): give event=, the column that is 1 if the event occurred"),
+        ("kaplan_meier", ("t", "d"), "kaplan_meier(): give unit=, the width of the grid of times"),
+        ("prepare", (), 'prepare(): give columns=, a text for each, "age: median'),
+        ("pca", (), "pca(): give columns=, numeric columns, at least two"),
+        ("run", (), "study.run(analysis=None): give an analysis, such as statistics.PCA(columns="),
+        ("run", ("glm",), "study.run(analysis='glm'): give an analysis"),
+    ],
+)
+def test_a_missing_argument_is_named_with_its_meaning(call: str, given: tuple[str, ...], message: str) -> None:
+    with pytest.raises(md.RecipeError) as error:
+        getattr(study(rows()), call)(*given)
+    assert str(error.value).startswith(message)

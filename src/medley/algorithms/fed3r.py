@@ -33,7 +33,8 @@ does.
 
 **Missing replies**: a client whose reply is lost is asked again in the next round in which it takes part. Until then
 the model is that of the rows counted so far, and ``counted`` in the history says how many clients these are. A client
-that leaves stays counted.
+that leaves stays counted. In a secure run, which hides a client among others, a client that alone is new waits for the
+next new one; the server then asks both.
 
 **Example**
 
@@ -85,6 +86,9 @@ BLOCK = 1 << 24
 LEAST = 1e-12
 """The least Σ p_i²/n_i: a coarse secure sum may round it to 0."""
 
+ROUNDED = 1e-12
+"""The least noise of sums, as a share of their largest eigenvalue, that float64 does not explain."""
+
 
 class Moments(Message):
     """Up, as means over the client's rows: φφᵀ, its upper triangle [f(f + 1)/2]; φyᵀ [f, c]; ‖y‖². And p_i/n_i."""
@@ -107,6 +111,8 @@ class Server:
     total: float = 0.0
     task: int = 0
     p: dict[int, float] = field(default_factory=dict)
+    waiting: list[int] = field(default_factory=list)
+    """Clients that took part, but were too few to be asked in a secure sum."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,7 @@ class Fed3R(Algorithm[Server]):
 
     needs = frozenset({Need.FEATURES, Need.TARGETS})
     asks_once = True
+    solves_sums = True
 
     def requires(self) -> frozenset[str]:
         """Classes, to divide their weights by their norms."""
@@ -159,7 +166,8 @@ class Fed3R(Algorithm[Server]):
         if clients.task.index != s.task:  # its rows are others, so all are asked again; each task has the same weight
             s.task = clients.task.index
             s.p = {}
-        new = tuple(i for i in clients.ids if i not in s.p)
+            s.waiting = []
+        new = self.pooled(s, clients)
         at = clients.readout
         if at is None:
             raise Unsupported(
@@ -183,6 +191,22 @@ class Fed3R(Algorithm[Server]):
             s.total = s.total + replies.share
             self.solve(s, at, clients)
 
+    def pooled(self, s: Server, clients: Cohort) -> tuple[int, ...]:
+        """The new clients to ask: in a secure run as many as hide each other, and never all but too few of the rest."""
+        new = tuple(i for i in clients.ids if i not in s.p)
+        least = clients.least
+        if least == 1:
+            return new
+        ready = [*s.waiting, *(i for i in new if i not in s.waiting)]
+        number = min(len(ready), max(2 * least - 1, len(clients.ids)))  # as many as a threshold lets open
+        left = sum(i not in s.p for i in clients.p) - number
+        if 0 < left < least:  # these could never be asked without others
+            number -= least - left
+        if number < least:
+            number = 0
+        s.waiting = ready[number:]
+        return tuple(sorted(ready[:number]))
+
     def solve(self, s: Server, at: Readout, clients: Cohort) -> None:
         """(3), put in the place of the last layer."""
         assert s.A is not None
@@ -201,6 +225,13 @@ class Fed3R(Algorithm[Server]):
                 f"{len(s.p)} clients show only {e.rank} independent directions of {e.features} features, as with more "
                 "features than rows; give a penalty above 0, or leave penalty= out"
             ) from None
+        if penalty < squares.noise and squares.noise > ROUNDED * float(squares.values[-1]):
+            given = "no penalty is" if self.penalty == "auto" else f"penalty={penalty:g} is not"
+            smaller = "" if self.penalty == "auto" else f" a penalty of at least {2 * squares.noise:.1g}, or"
+            raise Diverged(
+                f"Fed3R: {given} above the {squares.noise:.2g} to which the sums are rounded, by a codec or a secure sum; "
+                f"give{smaller} more digits: leave codec= out, or codecs.Cast('float32'); SecureSum(bits=64)"
+            )
         clients.note(penalty=penalty, counted=len(s.p))
         if self.penalty == "auto" and math.isfinite(error):
             clients.note(validation_error=error)

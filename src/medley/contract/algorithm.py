@@ -156,6 +156,9 @@ class Algorithm(Checked, Explained, ABC, Generic[S, M]):
 
     Set ``asks_once`` to True if your method asks each client in one round only. Default False.
 
+    Set ``solves_sums`` to True if your method solves equations whose coefficients are sums of replies. A run whose
+    codec loses small entries, `TopK` or `Quantise`, is then refused. Default False.
+
     ``instead`` maps needs of this method to the variant that works without them; error messages then suggest it.
     Default: none.
 
@@ -171,6 +174,7 @@ class Algorithm(Checked, Explained, ABC, Generic[S, M]):
     fixed_scale: ClassVar[bool] = True
     any_loop: ClassVar[bool] = False
     asks_once: ClassVar[bool] = False
+    solves_sums: ClassVar[bool] = False
     instead: ClassVar[Mapping[str, str]] = {}
     memory: ClassVar[type] = Nothing
     message_types: ClassVar[dict[str, MessageTypes]] = {}

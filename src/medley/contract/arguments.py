@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import textwrap
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from .errors import RecipeError
 from .settings import describe
 
 P = ParamSpec("P")
@@ -27,6 +29,7 @@ def called_with(settings: Callable[P, T]) -> Callable[[Callable[[T], R]], Callab
     def around(function: Callable[[T], R]) -> Callable[P, R]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            _refuse_missing(function.__name__, settings, len(args), kwargs)
             return function(settings(*args, **kwargs))
 
         _show(call, function, settings)
@@ -41,6 +44,7 @@ def method_with(settings: Callable[P, T]) -> Callable[[Callable[[S, T], R]], Cal
     def around(method: Callable[[S, T], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(method)
         def call(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+            _refuse_missing(method.__name__, settings, len(args), kwargs)
             return method(self, settings(*args, **kwargs))
 
         _show(call, method, settings)
@@ -49,9 +53,21 @@ def method_with(settings: Callable[P, T]) -> Callable[[Callable[[S, T], R]], Cal
     return around
 
 
+def _refuse_missing(call: str, settings: Any, count: int, named: Mapping[str, Any]) -> None:
+    """Raise RecipeError, with the meaning of each, for required arguments of a call that has ``count`` by position."""
+    declared = describe(settings)
+    if not named.keys() <= {s.name for s in declared}:
+        return  # the class of settings says which keyword it does not know
+    required = [s for s in declared[count:] if s.default is dataclasses.MISSING and s.name not in named]
+    if required:
+        docs = [(s.name, (s.doc or s.accepts).partition("; ")[0].replace("``", "")) for s in required]
+        meanings = "; and ".join(f"{name}=, {doc}" for name, doc in docs)
+        raise RecipeError(f"{call}(): give {meanings}", required[0].name)
+
+
 def _show(call: Any, function: Callable[..., Any], settings: Any) -> None:
     """Give a call the signature of a class of settings, after a method's ``self``, and their meanings as docstring."""
-    settings.__init__.__qualname__ = function.__name__  # for Python's errors about missing arguments
+    settings.__init__.__qualname__ = function.__name__  # for Python's errors about too many arguments
     del call.__wrapped__  # its one argument is not the user's
     first, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
     entries = [f"    {s.name} ({s.accepts}): {s.doc}" for s in describe(settings)]

@@ -135,6 +135,10 @@ class Cohort(Protocol):
         """The share of the population that takes part."""
 
     @property
+    def least(self) -> int:
+        """The fewest clients that an exchange may ask: 1, or as many as hide each other in a secure sum."""
+
+    @property
     def at_work(self) -> frozenset[int]:
         """Clients whose reply to an earlier request is still on its way; `ask` does not ask them.
 

@@ -83,7 +83,7 @@ class Settings:
             """A new object for ``__init__`` to fill. Raises RecipeError for a setting unknown, gone or missing."""
             refuse_gone(cls, settings)
             refuse_unknown(cls.__init__, cls.call or cls.__name__, settings)
-            if settings:  # a copy is made without any
+            if args or settings:  # a copy is made without any
                 refuse_missing(cls.__init__, cls.call or cls.__name__, len(args), settings)
             return super().__new__(cls)
 

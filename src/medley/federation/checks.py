@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, Unsupported, integer
+from ..codecs import Quantise, TopK
 from ..datasets import Dataset
 from ..datasets.ingest.keys import refuse_parts
 from ..datasets.ingest.spelling import look_alike
@@ -253,6 +254,20 @@ def check_names(data: Dataset, partition: object, names: Sequence[str]) -> None:
         log.warning(
             "%s: %s of %r %s test rows but no training rows, and %s; Dataset.split(by=%r) leaves each of them some",
             *(data.name, names, key, *(("has", "is no client") if len(lost) == 1 else ("have", "are no clients")), key),
+        )
+
+
+def check_codec(codec: Codec | None, algorithm: Algorithm[Any, Any]) -> None:
+    """Raise Unsupported for a codec that leaves out small entries of the equations that the method solves."""
+    replies = getattr(codec, "up", codec)
+    inner = getattr(replies, "inner", replies)
+    if algorithm.solves_sums and isinstance(inner, TopK | Quantise):
+        raise Unsupported(
+            f"run(codec={codec!r}): {algorithm.name} solves equations from the sums of its replies, and "
+            f"{type(inner).__name__} loses their small entries; leave codec= out, or give codecs.Cast('float32'), which "
+            "halves the bytes",
+            method=algorithm.name,
+            need="codec",
         )
 
 

@@ -37,6 +37,7 @@ class Squares(NamedTuple):
         along: the mean of φyᵀ along them [f, c]
         square: the mean of ‖y‖²
         centre: the mean of φ [f] and of y [c]; None without an intercept
+        noise: how far below 0 the least eigenvalue was, by the rounding of what was summed
     """
 
     values: Float[Tensor, " f"]
@@ -44,6 +45,7 @@ class Squares(NamedTuple):
     along: Float[Tensor, "f c"]
     square: float
     centre: tuple[Float[Tensor, " f"], Float[Tensor, " c"]] | None
+    noise: float
 
 
 def decomposed(A: Matrix, b: Float[Tensor, "f c"], square: float, ones: bool) -> Squares:
@@ -56,7 +58,7 @@ def decomposed(A: Matrix, b: Float[Tensor, "f c"], square: float, ones: bool) ->
         b = b[:-1] - weight * torch.outer(*centre)
         square -= float(weight * centre[1] @ centre[1])
     values, vectors = torch.linalg.eigh(A)
-    return Squares(values.clamp(min=0), vectors, vectors.T @ b, square, centre)
+    return Squares(values.clamp(min=0), vectors, vectors.T @ b, square, centre, max(0.0, -float(values[0])))
 
 
 def weights(of: Squares, penalty: float) -> Float[Tensor, "f c"]:
@@ -79,6 +81,7 @@ def cross_validated(of: Squares, rows: float) -> tuple[float, float]:
 
     By generalised cross-validation (Golub, Heath & Wahba, Technometrics 1979): the residuals' mean square, divided by
     (1 − h/n)², where h are the degrees of freedom and n is the number of ``rows``. So nothing needs to be left out.
+    A penalty below the noise of the sums would fit that noise, so it is not tried.
     """
     scale = float(of.values.mean()) or 1.0
     squares = of.along.square().sum(1)
@@ -87,6 +90,6 @@ def cross_validated(of: Squares, rows: float) -> tuple[float, float]:
         damped = of.values + penalty
         residual = max(of.square - float((squares * (of.values + 2 * penalty) / damped.square()).sum()), 0.0)
         free = 1 - (float((of.values / damped).sum()) + (of.centre is not None)) / rows
-        if free >= FREE:
+        if free >= FREE and penalty >= of.noise:
             best = min(best, (residual / free**2, penalty))
     return best[1], best[0]

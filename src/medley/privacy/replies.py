@@ -106,7 +106,9 @@ class PrivateReplies(Generic[U]):
 class PrivateCohort:
     """The clients of one round as a private method may see them. Implements `medley.contract.cohort.Cohort`."""
 
-    population, rng, secret, note, readout = forwarded("_clients", "population", "rng", "secret", "note", "readout")
+    population, least, rng, secret, note, readout = forwarded(
+        "_clients", "population", "least", "rng", "secret", "note", "readout"
+    )
 
     def __init__(self, clients: Cohort, noisy: Noisy, method: Algorithm[Any, Any]) -> None:
         self._clients = clients

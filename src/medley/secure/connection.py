@@ -70,6 +70,12 @@ class SecureConnection:
         self.host = host
         self.rounding = Rounding() if host.algorithm.fixed_scale else None
 
+    @property
+    def least(self) -> int:
+        """The fewest clients in a sum: two, or a threshold that is a number."""
+        t = self.settings.threshold
+        return 2 if t <= 1 else int(t)
+
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Deliver the request. Yields one fold, with the sum.
 

@@ -94,6 +94,11 @@ class LiveCohort:
         """The share of the population that takes part, a/n."""
         return len(self.ids) / len(self.p)
 
+    @property
+    def least(self) -> int:
+        """The fewest clients that an exchange may ask: 1, or as many as hide each other in a secure sum."""
+        return self.connection.least if isinstance(self.connection, SecureSums) else 1
+
     def rng(self, purpose: str) -> torch.Generator:
         """A fresh random stream of the server, named (seed, round, purpose)."""
         return streams.generator(self.seed, "server", self.round, purpose)

@@ -3,8 +3,8 @@
 **Reference**: Jolliffe, "Principal Component Analysis", Springer 2002; sums are Chan, Golub & LeVeque's two passes,
 "Algorithms for Computing the Sample Variance", The American Statistician 37, 1983.
 
-**One round sends** (floats per site, p columns): rows and which columns are text; 2p sums of values and squares; then p
-sums and the triangle of p(p + 1)/2 products about the common means.
+**One round sends** (floats per site, p columns): rows and which columns are text; p sums of values; p sums of squares
+about the common means; then p sums and the triangle of p(p + 1)/2 products about them.
 
 **Departures**: a component's sign is that of its largest loading, which is positive.
 """
@@ -26,9 +26,12 @@ from .extra import needed
 from .fit import Cost
 from .site import APART, SHARE, Site
 
+DUST = 1e-13
+"""A deviation that is this share of the mean, or less, is of the last digits that float64 has."""
+
 
 class Centre(Message):
-    """Down: means and deviations over all sites [2, p], zeros and ones at first; and the rows of all sites."""
+    """Down: means and deviations over all sites [2, p], zeros and ones until they are known; and the rows of all."""
 
     of: Float[Tensor, "2 p"]
     rows: float
@@ -67,21 +70,24 @@ class PCA(Analysis):
         return tuple(self.columns), ()
 
     def round(self, s: Report, clients: Cohort) -> None:
-        """Rows; means and deviations; then the second moments about them, whose eigenvectors are the components."""
+        """Rows; means; deviations about them; then the second moments, whose eigenvectors are the components."""
         _, rows = self.agreed(clients)
         n = float(rows[:, 0].sum())
         p = len(self.columns)
-        first = np.array([np.zeros(p), np.ones(p)])
-        sums = self.summed(clients, self.squares, Centre(tensor(first), n)).sums.numpy().reshape(2, p)
-        mean = sums[0] / n
-        deviation = np.sqrt(np.maximum(sums[1] / n - mean**2, 0))
+
+        def asked(method: Any, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+            sums: np.ndarray = self.summed(clients, method, Centre(tensor(np.array([mean, deviation])), n)).sums.numpy()
+            return sums
+
+        mean = asked(self.totals, np.zeros(p), np.ones(p)) / n
+        deviation = np.sqrt(np.maximum(asked(self.squares, mean, np.ones(p)) / n, 0))
         for column, d, m in zip(self.columns, deviation, mean, strict=True):
-            if d <= 1e-7 * abs(m):
+            if d <= DUST * abs(m):
                 raise BadData(
-                    f"pca: {column} is the same in all rows of all sites, or differs too little beside its mean, "
-                    f"{m:.4g}, for sums of squares to tell; leave it out, or subtract a number near it at every site"
+                    f"pca: {column} is the same in all rows of all sites, {m:.6g}, but for the last digits of float64; "
+                    "leave it out"
                 )
-        up = self.summed(clients, self.products, Centre(tensor(np.array([mean, deviation])), n)).sums.numpy()
+        up = asked(self.products, mean, deviation)
         shift = up[:p] / n
         scatter = (lower(tensor(up[p:])) - n * np.outer(shift, shift)) / (n - 1)
         mean = mean + shift * deviation
@@ -102,14 +108,23 @@ class PCA(Analysis):
         return used, X
 
     @on_client
+    def totals(self, me: Client[Any], request: Centre) -> Moments:
+        """Sums of each column."""
+        return self._sums(site_of(me), request, 1)
+
+    @on_client
     def squares(self, me: Client[Any], request: Centre) -> Moments:
-        """Sums of each column and of its squares."""
-        site = site_of(me)
+        """Sums of the squares of each column about its common mean, which lose no digits however far from 0 it is."""
+        return self._sums(site_of(me), request, 2)
+
+    def _sums(self, site: Site, request: Centre, power: int) -> Moments:
         used, X = self._numbers(site, request.rows)
-        whole = np.zeros((site.n, X.shape[1]))
-        whole[used] = X
-        sums = [site.moments(c, x, used, (1, 2)) for c, x in zip(self.columns, whole.T, strict=True)]
-        return Moments(tensor(np.array(sums).T.reshape(-1)))
+        sums = []
+        for name, x, mean in zip(self.columns, X.T, request.of[0].tolist(), strict=True):
+            column = np.zeros(site.n)
+            column[used] = x
+            sums.append(site.moments(name, column, used, (power,), about=mean)[0])
+        return Moments(tensor(np.array(sums)))
 
     @on_client
     def products(self, me: Client[Any], request: Centre) -> Moments:

@@ -136,9 +136,20 @@ class Site:
         out: np.ndarray = np.where(step > 0, np.rint(values / size) * step, values)
         return out
 
-    def moments(self, column: str, x: np.ndarray, rows: np.ndarray, powers: Sequence[int], by: str = "") -> np.ndarray:
-        """Rounded sums of powers of x [n] over these rows; ``by`` is a column that decides which rows these are."""
-        terms = x[rows][:, None] ** np.array(powers)
+    def moments(
+        self,
+        column: str,
+        x: np.ndarray,
+        rows: np.ndarray,
+        powers: Sequence[int],
+        by: str = "",
+        about: float = 0.0,
+    ) -> np.ndarray:
+        """Rounded sums of powers of x [n] over these rows, ``about`` a number, which the account has too.
+
+        ``by`` is a column that decides which rows these are.
+        """
+        terms = (x[rows] - about)[:, None] ** np.array(powers)
         n = int(rows.sum())
         of = self.digest(rows, np.ones(int(rows.sum())))
         binary = len(np.unique(x[rows])) <= 2  # in whatever code
@@ -148,7 +159,7 @@ class Site:
             spread = x[rows].std() / (np.ptp(x[rows]) or 1.0)
             self.spend(column, {f"count {of}": float(np.log2(1 + APART * np.sqrt(n) * spread))}, n)
             return np.asarray(terms.sum(0))
-        keys = [f"{column} {k} {of}" for k in powers]
+        keys = [f"{column} {k} {of}" + (f" about {about:.17g}" if about else "") for k in powers]
         if by:
             self.spend(by, dict.fromkeys(keys, float(np.log2(APART / SHARE))))
         return self.rounded(column, terms.sum(0), np.sqrt(n) * terms.std(0), keys, np.inf)

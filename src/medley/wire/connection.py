@@ -124,6 +124,10 @@ class SecureSums(Connection, Protocol):
     def sums_only(self) -> bool:
         """True."""
 
+    @property
+    def least(self) -> int:
+        """The fewest clients in a sum."""
+
 
 @runtime_checkable
 class Transport(Protocol):
