@@ -119,7 +119,7 @@ def fill(name: str, lines: list[Line]) -> None:
         return -math.inf if x["score"] is None else sign * x["score"]
 
     if fed.problem.__class__ is not md.problems.Network or fed.problem.loss is not md.problems.cox:
-        choices = [] if name == "years-mlp-natural" else ["own"]  # whose outputs are flattened, which is no linear layer
+        choices = [] if name == "years-mlp-natural" else ["own"]  # its outputs are flattened: no linear layer
         if fed.data.X.is_floating_point():
             choices += [f"{WIDTH} of scale {s}" for s in SCALES]
         tried = {c: merit(line("Fed3R", c, TUNING_SEED, "validation", fed3r)) for c in choices}
@@ -150,7 +150,16 @@ def page() -> str:
     """The table: accuracies, or test losses where there are no classes. The last columns are of the league's runs."""
     lines = read(OUT)
     groups = {g: gathered(HERE, g).finals for g in ("development", "networks", "test")}
-    heads = ("federation", "figure", "Fed3R", "its features", "central run", "FedNorton", "FedAvg", "the best of the rest")
+    heads = (
+        "federation",
+        "figure",
+        "Fed3R",
+        "its features",
+        "central run",
+        "FedNorton",
+        "FedAvg",
+        "the best of the rest",
+    )
     table = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name in [n for g in groups for n in names() if FEDERATIONS[n].group == g]:
         entry = FEDERATIONS[name]
@@ -163,15 +172,15 @@ def page() -> str:
         means = {m: abs(fmean(v)) for m, v in league.items() if all(map(math.isfinite, v))}
         rest = {m: v for m, v in means.items() if m not in ("FedNorton", "FedAvg")}
         best = (max if accuracy else min)(rest, key=lambda m: rest[m]) if rest else ""
-        number = lambda v: f"{v:.3f}" if accuracy else f"{v:.4f}"
+        digits = 3 if accuracy else 4
         cells = [
             name,
             "accuracy" if accuracy else "test loss",
             shown(scores["Fed3R"], accuracy) if closed else "no linear layer to fit",
             closed[0]["setting"] if closed else "",
             shown(scores["central"], accuracy),
-            *(number(means[m]) if m in means else "" for m in ("FedNorton", "FedAvg")),
-            f"{best} {number(rest[best])}" if best else "",
+            *(f"{means[m]:.{digits}f}" if m in means else "" for m in ("FedNorton", "FedAvg")),
+            f"{best} {rest[best]:.{digits}f}" if best else "",
         ]
         table.append(f"| {' | '.join(cells)} |")
     return "\n".join(table)

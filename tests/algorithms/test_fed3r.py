@@ -259,7 +259,9 @@ def test_no_penalty_is_below_the_rounding_of_the_sums():
     assert abs(narrow.history[-1]["accuracy"] - exact.history[-1]["accuracy"]) < 0.003
     assert rough.history[-1]["penalty"] > 3e-5 > 0
     assert rough.history[-1]["accuracy"] > 0.96
-    with pytest.raises(Diverged, match=r"penalty=1e-07 is not above the .* give a penalty of at least .*Cast\('float32'\)"):
+    with pytest.raises(
+        Diverged, match=r"penalty=1e-07 is not above the .* give a penalty of at least .*Cast\('float32'\)"
+    ):
         go(digits, md.Fed3R(penalty=1e-7), codec=C.Cast("bfloat16"))
 
 

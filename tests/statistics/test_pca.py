@@ -74,7 +74,7 @@ def test_what_may_not_leave_and_what_is_no_component():
     with pytest.raises(md.RecipeError, match="name at least two columns, each once"):
         study().pca(["a", "a"])
     frame = table(90).assign(a=1.0)
-    with pytest.raises(md.BadData, match="a is the same in all rows of all sites, 1, .* leave it out"):
+    with pytest.raises(md.BadData, match=r"a is the same in all rows of all sites, 1, .* leave it out"):
         Study({"Bern": frame[:40], "Basel": frame[40:]}, rules=OPEN).pca(COLUMNS)
     found = study().pca(COLUMNS)
     for rows, message in (

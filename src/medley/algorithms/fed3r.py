@@ -229,7 +229,7 @@ class Fed3R(Algorithm[Server]):
             given = "no penalty is" if self.penalty == "auto" else f"penalty={penalty:g} is not"
             smaller = "" if self.penalty == "auto" else f" a penalty of at least {2 * squares.noise:.1g}, or"
             raise Diverged(
-                f"Fed3R: {given} above the {squares.noise:.2g} to which the sums are rounded, by a codec or a secure sum; "
+                f"Fed3R: {given} above the {squares.noise:.2g} to which a codec or a secure sum rounds the sums; "
                 f"give{smaller} more digits: leave codec= out, or codecs.Cast('float32'); SecureSum(bits=64)"
             )
         clients.note(penalty=penalty, counted=len(s.p))

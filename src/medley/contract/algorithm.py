@@ -156,8 +156,8 @@ class Algorithm(Checked, Explained, ABC, Generic[S, M]):
 
     Set ``asks_once`` to True if your method asks each client in one round only. Default False.
 
-    Set ``solves_sums`` to True if your method solves equations whose coefficients are sums of replies. A run whose
-    codec loses small entries, `TopK` or `Quantise`, is then refused. Default False.
+    Set ``solves_sums`` to True if your method solves equations made of sums of replies: a run with `TopK` or
+    `Quantise`, which lose small entries, is then refused. Default False.
 
     ``instead`` maps needs of this method to the variant that works without them; error messages then suggest it.
     Default: none.

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, Unsupported, integer
 from ..codecs import Quantise, TopK
+from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, Unsupported, integer
 from ..datasets import Dataset
 from ..datasets.ingest.keys import refuse_parts
 from ..datasets.ingest.spelling import look_alike
@@ -264,8 +264,8 @@ def check_codec(codec: Codec | None, algorithm: Algorithm[Any, Any]) -> None:
     if algorithm.solves_sums and isinstance(inner, TopK | Quantise):
         raise Unsupported(
             f"run(codec={codec!r}): {algorithm.name} solves equations from the sums of its replies, and "
-            f"{type(inner).__name__} loses their small entries; leave codec= out, or give codecs.Cast('float32'), which "
-            "halves the bytes",
+            f"{type(inner).__name__} loses their small entries; leave codec= out, or give codecs.Cast('float32'), "
+            "which halves the bytes",
             method=algorithm.name,
             need="codec",
         )

@@ -137,18 +137,9 @@ class Site:
         return out
 
     def moments(
-        self,
-        column: str,
-        x: np.ndarray,
-        rows: np.ndarray,
-        powers: Sequence[int],
-        by: str = "",
-        about: float = 0.0,
+        self, column: str, x: np.ndarray, rows: np.ndarray, powers: Sequence[int], by: str = "", about: float = 0.0
     ) -> np.ndarray:
-        """Rounded sums of powers of x [n] over these rows, ``about`` a number, which the account has too.
-
-        ``by`` is a column that decides which rows these are.
-        """
+        """Rounded sums of powers of x − ``about`` [n] over these rows; ``by``: a column that picks them."""
         terms = (x[rows] - about)[:, None] ** np.array(powers)
         n = int(rows.sum())
         of = self.digest(rows, np.ones(int(rows.sum())))

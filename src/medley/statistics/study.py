@@ -178,15 +178,11 @@ class Study:
     def run(self, analysis: Analysis | None = None) -> Any:
         """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `TableOne`, and so on.
 
-        Raises RecipeError for what is no analysis; TooFewReplies, naming the sites, if some do not answer an exchange:
-        Medley returns no partial result.
+        Raises TooFewReplies, naming the sites, if some do not answer an exchange: Medley returns no partial result.
         """
         if not isinstance(analysis, Analysis):
-            raise RecipeError(
-                f"study.run(analysis={analysis!r:.80}): give an analysis, such as statistics.PCA(columns=['age', "
-                "'weight'])",
-                "analysis",
-            )
+            text = f"study.run(analysis={analysis!r:.80}): give an analysis, such as statistics.PCA(columns=['a', 'b'])"
+            raise RecipeError(text, "analysis")
         if self.secure is not None and analysis.refuses_secure:
             raise RecipeError(analysis.refuses_secure, "secure")
         if self.secure is not None:
