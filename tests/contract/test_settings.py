@@ -162,7 +162,7 @@ def test_a_method_checks_its_settings() -> None:
 def test_an_annotation_that_its_module_does_not_know_is_reported() -> None:
     @dataclass(frozen=True)
     class Local(Checked):
-        size: Elsewhere = 1  # type: ignore[name-defined]
+        size: Elsewhere = 1  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(TypeError, match="class Local: name 'Elsewhere' is not defined, which an annotation uses"):
         Local()

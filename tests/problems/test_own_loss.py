@@ -183,7 +183,7 @@ def fails_in_training(z: Tensor, y: Tensor) -> Any:
             F.binary_cross_entropy_with_logits,
             r"must be the same as input size.*; for equal shapes take outputs.squeeze\(1\) in the loss",
         ),
-        (lambda z, y: undefined, r"NameError: name 'undefined' is not defined$"),  # type: ignore[name-defined]
+        (lambda z, y: undefined, r"NameError: name 'undefined' is not defined$"),  # type: ignore[name-defined]  # noqa: F821
         (lambda z, y: squares(z[:, 0], y) if len(z) < 5 else 1.0, "returned float; return a tensor"),
     ],
 )

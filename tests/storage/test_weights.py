@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess  # noqa: F401 - a structure that is not loaded names it
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
