@@ -975,15 +975,3 @@ def test_under_adam_the_minimum_repels_and_steps_do_not_shrink():
     wanted = -eta / eps * (h @ torch.full((6,), 1e-13).double())
     assert torch.allclose(step(1e-13), wanted, rtol=0.05, atol=0)
     assert float(wanted.norm() / (1e-13 * 6**0.5)) > 1e4
-
-
-def test_blocks_of_coordinates_and_of_replies_do_not_matter(monkeypatch: pytest.MonkeyPatch):
-    q = md.problems.synthetic_quadratics(clients=9, d=7, seed=1)
-    pace = md.scenarios.Pace(lr=md.distributions.Uniform(0.01, 0.1), steps=3, batch=None)
-    fed = md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.7)
-    whole = md.run(method(), fed, 12, progress=False).x
-    for block, together in ((3, 2), (1, 9)):
-        monkeypatch.setattr("medley.algorithms.fednorton.BLOCK", block)
-        monkeypatch.setattr("medley.algorithms.fednorton.TOGETHER", together)
-        x = md.run(method(), fed, 12, progress=False).x
-        assert float((x - whole).norm() / whole.norm()) < 1e-12
