@@ -144,3 +144,46 @@ def test_a_column_of_identifiers_is_refused_by_name() -> None:
         Study({"A": rows}).prepare()
     prepared = Study({"A": rows}).prepare(leave_out=["id"])
     assert prepared.analysis.columns == ("age: standardise",)
+
+
+def with_cells(name: str, changes: dict[str, list[str]]) -> None:
+    """A file of twelve rows with these columns."""
+    columns = {"age": [str(30 + i) for i in range(12)]} | changes
+    lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
+    Path(name).write_text("\n".join(lines) + "\n")
+
+
+def test_cells_of_files_are_read_as_training_reads_them(tmp_path, monkeypatch, caplog) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("A.csv", "B.csv"):
+        with_cells(name, {"ward": ["None", "B"] * 6, "code": ["01", "02"] * 6})
+    result = medley("prepare", "A.csv", "B.csv")
+    assert result.exit_code == 0, result.output
+    levels = {c["name"]: c["levels"] for c in json.loads(Path("prepared.json").read_text())["coding"]}
+    assert levels == {"age": None, "ward": ["B", "None"], "code": ["01", "02"]}
+    assert "A.csv: code is read as text, because '01' begins with 0" in result.stderr
+    assert "'None' is taken for a category" in caplog.text
+
+
+def test_a_text_among_numbers_of_a_file_is_named_with_its_row(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_cells("A.csv", {"bmi": ["21.5"] * 5 + ["NA"] + ["24"] * 6})
+    result = medley("prepare", "A.csv")
+    assert result.exit_code == 2
+    assert "A.csv, row 5, column 'bmi': 'NA' says that there is no number; make it empty" in result.stderr
+
+
+def test_predictions_have_all_digits_and_a_text_among_inputs_is_named(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    data = [(X[:20], 1e7 + 1234.567 * X[:20, 0]), (X[20:], 1e7 + 1234.567 * X[20:, 0])]
+    fed = md.Federation(md.problems.LeastSquares(), clients=data, pace=md.scenarios.Pace(lr=0.1))
+    run = md.run(md.FedAvg(), fed, 3, checkpoint="run")
+    Path("rows.csv").write_text("u,v\n1,2\n4,-1\n")
+    assert medley("predict", "run", "rows.csv", "--save", "out.csv").exit_code == 0
+    saved = pd.read_csv("out.csv")["prediction"].to_numpy()
+    assert saved.tolist() == run.predict(np.array([[1.0, 2.0], [4.0, -1.0]])).tolist()
+    Path("rows.csv").write_text("u,v\n1,2\n4,x\n")
+    result = medley("predict", "run", "rows.csv")
+    assert result.exit_code == 2
+    assert "row 1, column 'v': 'x' is not a number" in result.stderr

@@ -265,3 +265,18 @@ def test_a_tilted_volume_can_be_read_once_it_is_resampled(tmp_path: Path) -> Non
     data = scan_folder(tmp_path)
     volume_of_body = 4 * 3 * 2 * 2.0 * 2.0 * 5.0
     assert float((data.y > 0).sum()) == pytest.approx(volume_of_body, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"greys": (0, 0, 255)}, r"greys=\(0, 0, 255\) must be at least two different greys$"),
+        ({"greys": (0,)}, r"greys=\(0,\) must be at least two different greys$"),
+        ({"greys": (0, 128, 255), "classes": 2}, r"must be at least two different greys, as many as classes=2"),
+        ({"greys": (0, 255, 999)}, r"each a whole number in \[0, 255\]"),
+        ({"greys": (0, -1, 255)}, r"each a whole number in \[0, 255\]"),
+    ],
+)
+def test_greys_are_different_greys_one_for_each_class(tmp_path, settings, text) -> None:
+    with pytest.raises(md.RecipeError, match=text):
+        scan_folder(tmp_path, **settings)

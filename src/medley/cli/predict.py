@@ -12,6 +12,7 @@ import typer
 
 from .arguments import Debug
 from .console import say, show
+from .rows import Delimiter, names_of, table_of
 
 if TYPE_CHECKING:
     from ..storage.result import Result
@@ -26,7 +27,7 @@ def predict(
     client: Annotated[
         str | None, typer.Option(help="The name or number of the client whose own model to use.", metavar="CLIENT")
     ] = None,
-    delimiter: Annotated[str, typer.Option(help="Between the cells of a CSV file.")] = ",",
+    delimiter: Delimiter = ",",
     debug: Debug = False,
 ) -> None:
     """Print a run's predictions for the rows of a file as CSV, with the probability of each class."""
@@ -47,27 +48,12 @@ def predict(
 
 def _inputs(result: Result, rows: Path, delimiter: str) -> Any:
     """The table of the model's inputs, of a file that may have further columns; says which it leaves out."""
-    from ..contract import RecipeError
-    from ..datasets.readers.csv import Texts
-    from ..datasets.readers.parquet import table_in
-
     call = f"medley predict {rows}"
     coding = result.scaling.coding if result.scaling is not None else None
     inputs = result.features if coding is None else coding.names
     levels = {} if coding is None else {c.name: c.levels for c in coding.columns}
-    if not rows.is_file():
-        raise RecipeError(f"{call}: there is no such file; give a CSV or Parquet file of rows", "rows")
-    try:
-        table: Any = (
-            table_in(rows, None, call)[0] if rows.suffix == ".parquet" else Texts.of(rows, delimiter, levels, call)
-        )
-    except RecipeError as e:
-        if e.key != "delimiter":
-            raise
-        raise RecipeError(
-            f"{call}: cells are not between {delimiter!r}; name the sign, --delimiter ';'", e.key
-        ) from None
-    names = [*getattr(table, "column_names", table.columns)]
+    table = table_of(rows, delimiter, levels, call)
+    names = names_of(table)
     if not inputs:
         say(f"the model's inputs have no names; they are the file's columns in this order: {', '.join(names)}")
     unused = [name for name in names if inputs and name.strip() not in inputs]
@@ -78,8 +64,6 @@ def _inputs(result: Result, rows: Path, delimiter: str) -> Any:
 
 def _lines(result: Result, table: Any, client: str | int | None) -> list[Sequence[object]]:
     """A head, and for each row its number, its prediction or outputs, and its probabilities if there are some."""
-    import numpy as np
-
     from ..contract import RecipeError
     from ..storage.predictions import predicted, probabilities
 
@@ -93,12 +77,16 @@ def _lines(result: Result, table: Any, client: str | int | None) -> list[Sequenc
             columns |= {f"probability of {name}": p for name, p in zip(result.labels, shares.T, strict=True)}
         except RecipeError as e:
             say(str(e))
-    cells = [[f"{v:.6g}" if isinstance(v, np.floating) else v for v in column] for column in columns.values()]
+    cells = [map(str, column) for column in columns.values()]  # all digits that a number has
     return [("row", *columns), *zip(range(len(values)), *cells, strict=True)]
 
 
 def _array(table: Any) -> Any:
-    """A table's columns as an array [n, columns], in their order."""
+    """A table's columns as an array [n, columns], in their order. Raises BadData, naming row and column, for text."""
     import numpy as np
 
-    return np.column_stack([np.asarray(table[name], float) for name in getattr(table, "column_names", table.columns)])
+    from ..contract import Place
+    from ..rows.numbers import table as as_numbers
+
+    columns = {name: np.asarray(table[name]) for name in names_of(table)}
+    return as_numbers(columns, Place("medley predict"))

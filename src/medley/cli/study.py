@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import typer
 
 from .arguments import Debug, RecipeFile, Set
 from .console import say, show
+from .rows import Delimiter, table_of
 
 Files = Annotated[
     list[Path],
@@ -28,6 +30,9 @@ RegisterFolder = Annotated[
     typer.Option(metavar="DIR", help="Where each site records what has left, for the next study on the same rows."),
 ]
 
+CODE = re.compile(r"0\d+")
+"""Texts that are codes, such as those of a ward, although they could be numbers."""
+
 
 def study(
     recipe_file: RecipeFile,
@@ -38,6 +43,7 @@ def study(
         Path | None, typer.Option(metavar="DIR", help="Write each analysis here too, with tables in LaTeX.")
     ] = None,
     registers: RegisterFolder = None,
+    delimiter: Delimiter = ",",
     debug: Debug = False,
 ) -> None:
     """Run a recipe's [[study]] on files of this machine, as medley deploy run does on the sites', and print it."""
@@ -48,7 +54,7 @@ def study(
 
     r = recipe.load(recipe_file).with_settings(settings or [])
     analyses = r.analyses()
-    frames = _frames(files, site, f"medley study {recipe_file}")
+    frames = _frames(files, site, delimiter, f"medley study {recipe_file}")
     sites = Study(frames, r.rules(), r.complete(), r.options().get("secure"), registers=registers)
     folder = None if save is None else private(save)
     results = list[Any]()
@@ -81,6 +87,7 @@ def prepare(
     ] = None,
     save: Annotated[Path, typer.Option(metavar="FILE.json", help="Where to write it.")] = Path("prepared.json"),
     registers: RegisterFolder = None,
+    delimiter: Delimiter = ",",
     debug: Debug = False,
 ) -> None:
     """Fit a preprocessing of columns to files of this machine, and write it for recipes: data.prepared."""
@@ -88,9 +95,8 @@ def prepare(
     from ..storage import atomic
 
     atomic.writable(save, "medley prepare --save")
-    prepared = Study(_frames(files, site, "medley prepare"), registers=registers).prepare(
-        steps or None, leave_out=leave_out or ()
-    )
+    sites = Study(_frames(files, site, delimiter, "medley prepare"), registers=registers)
+    prepared = sites.prepare(steps or None, leave_out=leave_out or ())
     show(prepared.summary())
     show(f"saved in {prepared.save(save)}")
     if steps is None:
@@ -98,27 +104,19 @@ def prepare(
         show(f'in a recipe it is this analysis:\n\n[[study]]\nkind = "prepare"\ncolumns = {columns}')
 
 
-def _frames(files: Sequence[Path], site: str | None, call: str) -> dict[str, Any]:
+def _frames(files: Sequence[Path], site: str | None, delimiter: str, call: str) -> dict[str, Any]:
     """A frame for each site: of each file by its name, or by a column of the only one."""
     from ..contract import BadData, RecipeError
-    from ..statistics.extra import needed
 
-    pandas = needed("pandas")
+    if site is not None and len(files) > 1:
+        raise RecipeError(f"{call} --site {site}: give one file, or leave --site out: each file is a site", "site")
     frames = dict[str, Any]()
     for path in files:
         if path.stem in frames:
             raise RecipeError(f"{call}: two files are called {path.stem}; rename one, for its site is named after it")
-        try:
-            read = pandas.read_parquet if path.suffix == ".parquet" else pandas.read_csv
-            frames[path.stem] = read(path)
-        except FileNotFoundError:
-            raise BadData(f"{call}: there is no file {path}; give a CSV or Parquet file for each site") from None
-        except (OSError, ValueError, ImportError) as e:  # of pandas' parsers too
-            raise BadData(f"{call}: {path} cannot be read: {e}") from None
+        frames[path.stem] = _frame(path, site, delimiter, call)
     if site is None:
         return frames
-    if len(frames) > 1:
-        raise RecipeError(f"{call} --site {site}: give one file, or leave --site out: each file is a site", "site")
     (frame,) = frames.values()
     if site not in frame.columns:
         raise RecipeError.unknown(site, [*map(str, frame.columns)], f"{call} --site")
@@ -126,3 +124,32 @@ def _frames(files: Sequence[Path], site: str | None, call: str) -> dict[str, Any
         row = int(frame[site].isna().argmax())
         raise BadData(f"{call} --site {site}: row {row} of {files[0]} has none; fill it in, or drop the row")
     return {str(name): rows.drop(columns=site) for name, rows in frame.groupby(site)}
+
+
+def _frame(path: Path, site: str | None, delimiter: str, call: str) -> Any:
+    """A file as a frame. Numbers that begin with 0, such as "01", are codes: they stay texts, and it is said.
+
+    Raises BadData, naming row and column, for a text such as "NA" among numbers.
+    """
+    from ..contract import Place
+    from ..datasets.ingest.prepared import cells_of
+    from ..datasets.readers.csv import Texts
+    from ..rows.numbers import MISSING, is_number, no_number
+    from ..statistics.extra import needed
+
+    pandas = needed("pandas")
+    table = table_of(path, delimiter, {}, call)
+    if not isinstance(table, Texts):
+        return table.to_pandas()
+    columns = dict[str, Any]()
+    for name, texts in table.texts.items():
+        kinds = {*texts} - {""}
+        gaps = {text for text in kinds if text.lower() in MISSING and not is_number(text)}
+        if gaps and name != site and kinds != gaps and all(map(is_number, kinds - gaps)):
+            row = next(row for row, text in enumerate(texts) if text in gaps)
+            raise no_number(texts[row], Place(str(path), row=row, column=name))
+        codes = sorted(text for text in kinds if CODE.fullmatch(text))
+        if codes and name != site:
+            say(f"{path}: {name} is read as text, because {codes[0]!r} begins with 0, as a code does")
+        columns[name] = cells_of(texts, texts if name == site else codes)
+    return pandas.DataFrame(columns)

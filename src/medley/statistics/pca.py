@@ -75,19 +75,20 @@ class PCA(Analysis):
         n = float(rows[:, 0].sum())
         p = len(self.columns)
 
-        def asked(method: Any, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+        def summed_about(method: Any, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+            """All sites' sums about these means, in units of these deviations."""
             sums: np.ndarray = self.summed(clients, method, Centre(tensor(np.array([mean, deviation])), n)).sums.numpy()
             return sums
 
-        mean = asked(self.totals, np.zeros(p), np.ones(p)) / n
-        deviation = np.sqrt(np.maximum(asked(self.squares, mean, np.ones(p)) / n, 0))
+        mean = summed_about(self.totals, np.zeros(p), np.ones(p)) / n
+        deviation = np.sqrt(np.maximum(summed_about(self.squares, mean, np.ones(p)) / n, 0))
         for column, d, m in zip(self.columns, deviation, mean, strict=True):
             if d <= DUST * abs(m):
                 raise BadData(
                     f"pca: {column} is the same in all rows of all sites, {m:.6g}, but for the last digits of float64; "
                     "leave it out"
                 )
-        up = asked(self.products, mean, deviation)
+        up = summed_about(self.products, mean, deviation)
         shift = up[:p] / n
         scatter = (lower(tensor(up[p:])) - n * np.outer(shift, shift)) / (n - 1)
         mean = mean + shift * deviation

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...contract import BadData, RecipeError, checked
+from ...contract import BadData, RecipeError, checked, in_range
 from ...runtime.versions import install
 from ..dataset import Dataset
 from ..files import Place, called, find_folder
@@ -51,7 +51,7 @@ def scan_folder(
     spacing: float | None = None,
     size: int | None = None,
     classes: int | None = None,
-    greys: Sequence[int] | None = None,
+    greys: Sequence[Annotated[int, in_range(0, 255)]] | None = None,
     same_patients: bool | None = None,
     folder: Place | None = None,
 ) -> Dataset:
@@ -80,7 +80,8 @@ def scan_folder(
         folder: The folder to look in first; default none.
 
     Raises:
-        RecipeError: ``spacing`` or ``size`` is not above 0, or Pillow or nibabel is missing.
+        RecipeError: ``spacing`` or ``size`` is not above 0, ``greys`` are not different greys in [0, 255] or not
+            ``classes`` of them, or Pillow or nibabel is missing.
         BadData: There is no such folder, or no scan; a scan has no mask, or one of another shape or place; a header has
             no orientation, or one far from the patient's axes; spacings, sizes or classes differ. Names the file.
     """
@@ -88,6 +89,9 @@ def scan_folder(
     for name, value in (("spacing", spacing), ("size", size)):
         if value is not None and not value > 0:
             raise RecipeError(f"{call}: {name}={value} must be above 0", name)
+    if greys is not None and (len({*greys}) < len(greys) or len(greys) < 2 or classes not in (None, len(greys))):
+        also = "" if classes is None else f", as many as classes={classes}"
+        raise RecipeError(f"{call}: greys={greys!r} must be at least two different greys{also}", "greys")
     direct = Path(path).expanduser()
     root = direct if folder is None and direct.is_dir() else find_folder(call, str(path), "*/", folder) / path
     scans = [*_scans(root, call, spacing, classes, greys)]
@@ -285,15 +289,15 @@ def _volume(image: Path, mask: Path, call: str) -> tuple[NDArray[Any], NDArray[A
         raise RecipeError(f"{call} needs nibabel to read NIfTI volumes: {install('imaging')}.") from None
     try:
         volumes = [nibabel.load(f) for f in (image, mask)]
-        lies = [bool(v.header["sform_code"] or v.header["qform_code"]) for v in volumes]
+        oriented = [bool(v.header["sform_code"] or v.header["qform_code"]) for v in volumes]
         scan, truth = map(nibabel.as_closest_canonical, volumes)
         pixels = np.asarray(scan.get_fdata(), np.float32)
         labels = np.asarray(truth.get_fdata())
         unit = MILLIMETRES[scan.header.get_xyzt_units()[0]]
     except Exception as error:
         raise BadData(f"{call}: {image} or its mask is no readable NIfTI volume ({error})") from None
-    if not all(lies):
-        file = mask if lies[0] else image
+    if not all(oriented):
+        file = mask if oriented[0] else image
         raise BadData(
             f"{call}: the header of {file} does not say how the volume lies (its sform and qform codes are 0); set it, "
             "such as by nibabel: volume.set_sform(affine, code=1)"
