@@ -80,18 +80,13 @@ def scan_folder(
         folder: The folder to look in first; default none.
 
     Raises:
-        RecipeError: ``spacing`` or ``size`` is not above 0, ``greys`` are not different greys in [0, 255] or not
-            ``classes`` of them, or Pillow or nibabel is missing.
+        RecipeError: ``spacing`` or ``size`` is not above 0, ``greys`` are alike or not as many as ``classes``, or
+            Pillow or nibabel is missing.
         BadData: There is no such folder, or no scan; a scan has no mask, or one of another shape or place; a header has
             no orientation, or one far from the patient's axes; spacings, sizes or classes differ. Names the file.
     """
     call = called("scan_folder", path)
-    for name, value in (("spacing", spacing), ("size", size)):
-        if value is not None and not value > 0:
-            raise RecipeError(f"{call}: {name}={value} must be above 0", name)
-    if greys is not None and (len({*greys}) < len(greys) or len(greys) < 2 or classes not in (None, len(greys))):
-        also = "" if classes is None else f", as many as classes={classes}"
-        raise RecipeError(f"{call}: greys={greys!r} must be at least two different greys{also}", "greys")
+    _check_settings(call, spacing, size, classes, greys)
     direct = Path(path).expanduser()
     root = direct if folder is None and direct.is_dir() else find_folder(call, str(path), "*/", folder) / path
     scans = [*_scans(root, call, spacing, classes, greys)]
@@ -109,6 +104,20 @@ def scan_folder(
     if classes is not None and most > classes:
         raise BadData(f"{call}: the masks have {most} classes with the background, and classes={classes}")
     return Dataset(X, y, classes=classes or len(greys or ()) or max(2, most), keys=keys, name=root.name or "scans")
+
+
+def _check_settings(
+    call: str, spacing: float | None, size: int | None, classes: int | None, greys: Sequence[int] | None
+) -> None:
+    """Raise RecipeError for settings out of range, and for greys that are alike or not as many as classes."""
+    for name, value in (("spacing", spacing), ("size", size)):
+        if value is not None and not value > 0:
+            raise RecipeError(f"{call}: {name}={value} must be above 0", name)
+    if greys is None:
+        return
+    if len(greys) < 2 or len({*greys}) < len(greys) or classes not in (None, len(greys)):
+        also = "" if classes is None else f", as many as classes={classes}"
+        raise RecipeError(f"{call}: greys={greys!r} must be at least two different greys{also}", "greys")
 
 
 def _patients(scans: list[Scan], call: str, same: bool | None) -> list[str]:
