@@ -61,9 +61,9 @@ for hospital in HOSPITALS:
     for name, number in {"organ": 1, "tumour": 2}.items():
         dice = md.metrics.bootstrap(md.metrics.Dice(3, only=number), *part)
         distance = md.metrics.bootstrap(md.metrics.Hausdorff(3, only=number), *part)
-        rows[f"{hospital}, {name}"] = {**dice._asdict(), "mm": distance.value, "weight": 1 / len(HOSPITALS)}
+        rows[f"{hospital}, {name}"] = {**dice._asdict(), "mm": distance.value}
 table = pd.DataFrame.from_dict(rows, "index").rename(columns={"value": "estimate", "low": "lower", "high": "upper"})
 Path("scans.svg").write_text(
-    forest(table, title="Dice by hospital", null=1.0, xlabel="Dice, 95 % over patients"), "utf-8"
+    forest(table, title="Dice by hospital", null=None, xlabel="Dice, 95 % over patients"), "utf-8"
 )
-print(table.drop(columns="weight").round(3))
+print(table.round(3))

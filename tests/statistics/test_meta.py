@@ -144,6 +144,10 @@ def test_a_table_and_a_forest_plot_have_the_pooled_fit_beside() -> None:
     assert "Men &amp; women" in svg
     assert f"{table['estimate'].iloc[0]:.2f} [" in svg
     assert "Hartung-Knapp" in svg
+    assert "%" in svg
+    alike = forest(table[["estimate", "lower", "upper"]], title="Men & women", null=None)  # nothing was combined
+    assert "%" not in alike.replace("100%", "")
+    assert alike.count("h12.0") == len(table)
     with pytest.raises(md.RecipeError, match="'agee'"):
         found.table("agee")
 
