@@ -286,9 +286,9 @@ def test_terms_differ_where_clients_would_compute_otherwise() -> None:
         (('"FedProx"\nmu = 0.1', '"FedAvg"'), "client 1 has the method FedAvg, and the server FedProx"),
     ):
         other = recipe.loads(RECIPE.replace(*change))
-        with pytest.raises(WireError, match=text):
+        with pytest.raises(RecipeError, match=text):
             mine.compare(Terms.of(other, other.methods()[0]), "client 1")
-    with pytest.raises(WireError, match=r"client 1 runs Medley 0\.0\.9, and the server .*: install the same version"):
+    with pytest.raises(RecipeError, match=r"client 1 runs Medley 0\.0\.9, and the server .*: install the same version"):
         mine.compare(Terms("0.0.9", mine.method, mine.settings, mine.recipe), "client 1")
 
 

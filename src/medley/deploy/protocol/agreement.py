@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any, NoReturn
 
-from ...contract.errors import RecipeError, WireError
+from ...contract.errors import RecipeError
 from ...contract.place import name_of
 from ...contract.tuned import split
 from ...recipe import Recipe
@@ -62,7 +62,7 @@ class Terms:
         return _digest(self.plain())
 
     def compare(self, theirs: Terms, who: str) -> None:
-        """Raise WireError, naming the first difference and the remedy, unless both sides have the same terms."""
+        """Raise RecipeError, which no restart mends, with the first difference and the remedy, if the terms differ."""
         remedies = {"medley": "install the same version on both sides"}
         same = {"method": "method", "settings": "settings, and the same code, of the method", "recipe": "recipe.toml"}
         for key, mine in self.plain().items():
@@ -70,7 +70,7 @@ class Terms:
             if other != mine:
                 has = {"medley": "runs Medley", "method": "has the method"}.get(key, f"has the {key} of digest")
                 remedy = remedies.get(key) or f"give both sides the same {same[key]}"
-                raise WireError(f"{who} {has} {other}, and the server {mine}: {remedy}")
+                raise RecipeError(f"{who} {has} {other}, and the server {mine}: {remedy}", key)
 
 
 def _digest(values: Mapping[str, Any]) -> str:

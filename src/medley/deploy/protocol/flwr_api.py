@@ -172,7 +172,9 @@ class _Until:
         return self.gone()
 
 
-def pull(grid: Grid, messages: Iterable[str], until: float, nodes: Collection[int]) -> list[Reply]:
+def pull(
+    grid: Grid, messages: Iterable[str], until: float, nodes: Collection[int], over: Callable[[], bool] = lambda: False
+) -> list[Reply]:
     """The replies that have arrived to these messages.
 
     A node announces a reply before it sends the content, and may die in between. Then the reply becomes an error as
@@ -181,8 +183,9 @@ def pull(grid: Grid, messages: Iterable[str], until: float, nodes: Collection[in
     Args:
         until: when to stop waiting for a reply's content, by ``time.monotonic``
         nodes: the nodes that the replies come from
+        over: whether nobody waits for the replies any more
     """
-    gone = lambda: not {*nodes} <= {*grid.get_node_ids()}
+    gone = lambda: over() or not {*nodes} <= {*grid.get_node_ids()}
     # Flower's grid has no setting for these: it would wait for two hours, with pauses of 10 s.
     times = {"max_time": _Until(until, gone), "initial_backoff": AGAIN, "backoff_cap": AGAIN_AT_MOST}
     __getattr__("pull_objects").__kwdefaults__.update(times, max_tries_per_object=None)

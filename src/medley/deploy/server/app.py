@@ -187,7 +187,7 @@ def _agreed(i: int, account: dict[str, Any], terms: Terms, tolerant: bool) -> di
         return rest
     try:
         terms.compare(Terms.read(f"{name_of(i)}'s terms", account.get("terms")), name_of(i))
-    except WireError as e:
+    except (WireError, RecipeError) as e:
         if not tolerant:
             raise
         return {"client": i, "refused": str(e)}

@@ -8,6 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from ...transports.failures import ATTEMPTS
 from ..protocol import flwr_api
 from ..protocol.checked_json import ClientNumber, Line, checked, is_last, opened, parsed, sealed_error
 from ..protocol.flwr_api import BROKEN, CRASHED, Letter, pause
+from . import pulls
 
 if TYPE_CHECKING:
     from ..protocol.flwr_api import Grid
@@ -257,6 +259,18 @@ class Messenger:
                 self._leaves(ids[node])
         return out
 
+    @contextmanager
+    def _naming(self, usual: float, nodes: Callable[[], Collection[int]]) -> Iterator[None]:
+        """`_name` in a thread, because a poll waits for the content of announced answers."""
+        done = Event()
+        thread = Thread(target=self._name, args=(usual, nodes, done), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
     def _name(self, usual: float, nodes: Callable[[], Collection[int]], done: Event) -> None:
         """Record in the run's events for whom an exchange waits, and warn when it takes long; until it is ``done``."""
         begun = time.monotonic()
@@ -324,14 +338,11 @@ class Messenger:
         # A killed node comes back in seconds and its answer has the same bits, so ask it again. Ask a node that did not
         # come back within the timeout once per exchange, until it answers.
         away = set[int]() if hello else sent.keys() - set(waiting.values()) - self.silent
-        # In a thread, because a poll waits for the content of announced answers.
-        done = Event()
         durations = self._durations.setdefault(kind, deque(maxlen=5))
         usual = min(durations, default=0.0)  # an exchange that one node delayed does not predict the next
-        named = Thread(target=self._name, args=(usual, lambda: {*waiting.values(), *away}, done), daemon=True)
-        if not hello:
-            named.start()
-        try:
+        is_large = any(sum(map(len, letter.values())) > pulls.LARGE for letter in letters.values())
+        naming = nullcontext() if hello else self._naming(usual, lambda: {*waiting.values(), *away})
+        with pulls.puller(is_large) as pull, naming:
             while (waiting or away) and time.monotonic() < until:
                 if away and time.monotonic() > soon:
                     back = {n: sent[n] for n in away & set(self.grid.get_node_ids())}
@@ -340,7 +351,7 @@ class Messenger:
                     away = away - set(new.values())
                     later = min(2 * later, 10.0)
                     soon = time.monotonic() + later
-                for reply in flwr_api.pull(self.grid, waiting, until, set(waiting.values())):
+                for reply in pull(self.grid, waiting, until, set(waiting.values())):
                     node = waiting.pop(reply.message, None)
                     if node is None:
                         log.warning("a second answer to one message is left out: %s", reply.message)
@@ -359,10 +370,6 @@ class Messenger:
                         away = away | {node}
                 if waiting or away:
                     time.sleep(pause(time.monotonic() - begun, POLL))
-        finally:
-            done.set()
-            if not hello:
-                named.join()
         durations.append(time.monotonic() - begun)
         if not hello:
             self.silent |= away | set(waiting.values())

@@ -1,0 +1,100 @@
+"""What a deployment says of a slow upload, of a key that is in use, of another version: the real ones, over TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import medley as md
+from medley import recipe
+from medley.storage import events
+
+pytest.importorskip("flwr")
+
+from support.deployed import Deployment, started, until
+from support.link import Link
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("deployed"),
+    pytest.mark.skipif(not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="needs openssl and ssh-keygen"),
+]
+
+OTHER_MEDLEY = """
+import importlib.metadata as metadata
+version = metadata.version
+metadata.version = lambda name: "0.0.9" if name.startswith("medley") else version(name)
+"""
+
+
+def table(hidden: int, rounds: int = 2) -> recipe.Recipe:
+    return recipe.Recipe(
+        {
+            "rules": {"exact": True},
+            "problem": {"kind": "Network", "model": "mlp", "hidden": [hidden, hidden]},
+            "data": {"name": "digits", "flatten": True, "train": 300},
+            "partition": {"kind": "IID", "clients": 3},
+            "pace": {"lr": 0.01, "steps": 1, "batch": 32},
+            "run": {"rounds": rounds, "eval_every": rounds, "dtype": "float32", "engine": "seq"},
+            "methods": [{"kind": "FedAvg"}],
+        }
+    )
+
+
+def run_command(name: str) -> list[str]:
+    return ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={name}", "--timeout=300", "--restarts=2"]
+
+
+def test_one_slow_upload_is_named_as_that_clients_and_a_cut_one_is_sent_again(there: Deployment) -> None:
+    """The other two replies, of 4 MB each, are not held up by it. Then the link is cut in an upload."""
+    there.app(r := table(1000))
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(Link.to(there.port, 400e3))
+        for k in (0, 1):
+            stack.enter_context(there.node(k))
+        slow = Deployment(there.folder, link.port, there.env)
+        stack.enter_context(slow.node(2))
+        p, log = stack.enter_context(started(run_command("slow"), there.folder, there.env, "slow"))
+        folder = there.folder / "slow"
+        named = lambda: [e["clients"] for e in events.read(folder) if e.get("event") == "awaited" and e["clients"]]
+        until(lambda: [2] in named(), p, log)
+        sent = link.sent
+        until(lambda: link.sent > sent + 1e6, p, log)
+        link.cut()
+        link.rate = None
+        link.mend()
+        assert p.wait(300) == 0, log.read_text() + there.logs()
+    assert re.search(r"waiting for clients \[2\]|waits for clients \[2\]", log.read_text()), log.read_text()
+    one = r.federation().run(r.methods()[0], r.rounds, seed=r.seed, engine="seq", dtype="float32", progress=False)
+    assert md.Result.load(folder).x.tolist() == one.x.tolist()
+
+
+def test_a_second_process_with_a_key_is_told_so_and_the_first_goes_on(there: Deployment) -> None:
+    copy = there.folder / "elsewhere" / "node0"  # as on another machine, without the note of where the ledgers are
+    copy.parent.mkdir()
+    shutil.copy(there.folder / "keys" / "node0", copy)
+    words = ["medley", "node", f"--superlink=127.0.0.1:{there.port}", f"--key={copy}", "--ca=keys/ca.crt"]
+    words += ["--recipe=app/recipe.toml", "--client=0", "--memory=elsewhere"]
+    with there.node(0) as (first, log):
+        until(lambda: "connected to" in log.read_text(), first, log)
+        with started(words, there.folder, there.env, "second") as (second, other):
+            until(lambda: "this node's key is in use: another process" in other.read_text(), second, other, 60)
+        assert first.poll() is None, log.read_text()
+
+
+def test_another_version_is_named_and_the_run_not_started_again(there: Deployment, tmp_path: Path) -> None:
+    there.app(table(8))
+    (tmp_path / "sitecustomize.py").write_text(OTHER_MEDLEY)
+    path = f"{tmp_path}:{there.env['PYTHONPATH']}"
+    older = Deployment(there.folder, there.port, {**there.env, "PYTHONPATH": path})
+    run = started(run_command("versions"), there.folder, there.env, "versions")
+    with there.node(0), there.node(1), older.node(2), run as (p, log):
+        assert p.wait(200) == 2, log.read_text()
+    text = " ".join(log.read_text().split())
+    assert re.search(r"client 2.*0\.0\.9.*install the same version on both sides", text), text
+    assert "more restart" not in text
