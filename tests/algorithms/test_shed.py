@@ -524,7 +524,7 @@ def test_pairs_are_one_number_or_one_a_client():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("off", [300, *(pytest.param(off, marks=pytest.mark.slow) for off in (30, 3000))])
-def test_codes_give_way_where_one_direction_drowns_the_others(off):
+def test_codes_have_more_bits_where_one_direction_drowns_the_others(off):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 4))
     y = (X[:, 0] - X[:, 1] + rng.normal(size=200) > 0).astype(int)
@@ -536,4 +536,22 @@ def test_codes_give_way_where_one_direction_drowns_the_others(off):
     centred = md.Federation(
         md.problems.Logistic(mu=1e-3, intercept=True), clients=[(x - off, labels) for x, labels in clients]
     )
-    assert md.run(md.SHED.fast(), centred, 60, progress=False).ledger.up < r.ledger.up  # it keeps its codes
+    assert md.run(md.SHED.fast(), centred, 60, progress=False).ledger.up < r.ledger.up  # 8 bits do
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("off", [30, 300])
+def test_a_far_mean_costs_bits_of_a_few_vectors_alone(off):
+    """Columns of means of a client's own, up to ``off`` spreads from 0, and clients with sorted rows."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(600, 20))
+    y = (X[:, 0] - X[:, 1] + rng.normal(size=600) > 0).astype(int)
+    X = X + off * rng.normal(size=20)
+    fed = md.Federation(
+        md.problems.Logistic(mu=1e-3, intercept=True),
+        clients=[(X[q], y[q]) for q in np.array_split(np.argsort(X[:, 0]), 6)],
+    )
+    fed.f_star = md.run(md.Newton(), fed, 40, progress=False).summary["loss"]
+    plain, coded = (to_the_end(replace(SHED.fast(), bits=bits), fed, 60).history[-1] for bits in (None, 8))
+    assert coded["exchanges"] <= plain["exchanges"] + 4
+    assert coded["bytes_up"] < plain["bytes_up"] / 2

@@ -61,7 +61,10 @@ $$\max(|\varepsilon_C|, |\varepsilon_L|) \le \delta \qquad (36)$$
   (17) a client's learning rate is divided by N; without p_i, as in Algorithm 2, the plain mean is minimised.
 - Kirchhoff's sum is over all clients, as in (29), not over the active ones of (33), which moves the optimum.
 - A client starts from x_c, not from its own last state, which is old after rounds without it.
-- T_i sums over SGD steps; (27) sums over epochs, and so gets other times if clients differ in numbers of rows.
+- T_i sums over SGD steps; (27) sums over epochs, and so gets other times if clients differ in numbers of rows. With the
+  pace's momentum ρ, T_i is FedNova's lr·‖a‖₁, up to 1/(1 − ρ) times the sum of the learning rates.
+- H̄_i is measured at x_c of the client's first round, not of all clients before round 1. It is of the problem's loss on
+  one batch, without the pace's weight decay, and a negative H̄_i counts as 0, so that Ĝ_i > 0.
 - ``L`` is in units of the window squared, so that it does not depend on the scale of the learning rates.
 
 Where the paper contradicts itself: Γ is taken at τ + Δt and flows are carried on, as in (31) and (32), not (33);

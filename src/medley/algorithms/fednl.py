@@ -29,8 +29,8 @@ them in the first round. On logistic regression with 6 clients, 3 of which take 
 
 **Checked against**: the authors' code, whose means are unweighted. The step uses H before it has learned from this
 round's Hessians. l_i is the Frobenius norm, as in their code of FedNL-PP and FedNL-CR; their code of plain FedNL takes
-the spectral norm. With ``all_first=True``, "pp" takes the same steps as FedNL-PP's code under its second rule, with
-learning rate 1.
+the spectral norm. With ``all_first=True`` and ``init="full"``, "pp" takes the same steps as FedNL-PP's code under its
+second rule, with learning rate 1. With ``init="zero"`` it does not: the first lesson is compressed here too.
 
 **Missing replies**: H_i, and its part of H, stay the same on both sides. Gradients and losses are means over the
 clients that replied; under partial participation, over the last known ones of all clients.

@@ -253,9 +253,9 @@ class Sketch:
         f = torch.stack([p[i] * reported[i] for i in sorted(reported)]).sum(0).tolist()
         return [f_k - eta * down + eta**2 / 2 * bend for eta, f_k in zip(etas, f, strict=True)]
 
-    def diagonal(self, c: Values, rho: float) -> Vec:
-        """The diagonal of VᵀcV + ρI [d], at least ρ: pairs of an earlier Hessian may be subtracted."""
-        return (c @ self.V.square() + rho).clamp(min=rho)
+    def curvature(self, c: Values, rho: float, v: Vec) -> float:
+        """vᵀ(VᵀcV + ρI)v, at least ρ‖v‖²: pairs of an earlier Hessian may be subtracted."""
+        return rho * float(v @ v) + max(float(c @ (self.V @ v).square()), 0.0)
 
     def solve(self, c: Values, rho: float, g: Vec) -> Vec:
         """(VᵀcV + ρI)⁻¹g: by Woodbury's identity while there are fewer pairs than dimensions, else by Cholesky.

@@ -46,6 +46,15 @@ x &\leftarrow x - \textstyle\sum_i p_i \Delta_i && \text{Algorithm 1, line 12}
 - The paper's experiments have L = 5. The paper does not say which of them ran with adaptive rates; its listing has the
   worst case.
 
+**Checked against**: the authors' code, SatishKeshri/Continual_FL at 3c5484f. Its scripts run another method than the
+listing:
+
+- g'_i is the gradient of a mini-batch at z; there is no table.
+- Steps are Adam's, whose state begins anew in every round and for the step on the memory.
+- Each entry of a gradient is clamped.
+- The factors of Table 1 are computed for every mini-batch, from means over each layer's entries, and scale the gradient
+  before Adam, which takes out a constant factor.
+
 `CFLAG.joint` is this library's own form of the method. It has its own card.
 
 **Missing replies**: if a client's gradients are lost, it takes no part in the round, and the weights are shared among

@@ -30,7 +30,7 @@ marks the round before.
 | $w_i = \rho \sqrt{T T_i} + (1 - \rho)\sqrt{T T^-}$ | the time for which a reply counts |
 | $a = a^-/2 + \langle S^+ - S, v\rangle/f,\ b = b^-/2 + \Vert v \Vert^2$ | a secant along the last move |
 | $h = \max(0, a/b)$ | the star's conductance |
-| $t = (t^- + 1)(1 - \max(0, \cos(S^+, v))),\ \beta_0 = f t/(t + 3)$ | age and damping of the motion |
+| $t = (t^- + 1)(1 - \max(0, \cos(S^+, v))),\ \beta_0 = f t/(t + 3)$ | age, 0 in round 1, and damping of the motion |
 | $\beta = \min(\beta_0, 1 - \min(1, \Vert S^+ - S \Vert^2 / 2f \Vert S^+ \Vert^2)/2)$ | noise dampens it more |
 | $u = \mathrm{mean}\,w_i (S + J_i^+ - J_i) + (1 - \rho)\sqrt{T T^-}\,\mathrm{mean}(J_i - S)$ | the clients' part |
 | $v^+ = \beta v - u - 2 T S^+/(1 + 2 T h)$ | the move |

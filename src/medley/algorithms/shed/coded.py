@@ -25,9 +25,9 @@ class Coded(Exact):
     """Eigenvectors and changes of gradients in ``bits`` bits, with a scale each.
 
     If one unit for all columns would spoil more than half of a row, codes count in units of each column from then on:
-    roots of the Hessian's diagonal. If rounding would add about as much curvature to all other directions as they have,
-    for example with columns whose mean is far above their spread, the client sends plain numbers from then on.
-    ``above`` asks for a lift of Ĥ_i that restores Ĥ_i ⪰ H_i.
+    roots of the Hessian's diagonal. Leading eigenvectors whose rounding would outweigh the curvature of the directions
+    after them, for example with columns whose mean is far above their spread, have 16 bits more, and so have changes of
+    gradients from then on. ``above`` asks for a lift of Ĥ_i that restores Ĥ_i ⪰ H_i.
     """
 
     bits: int
@@ -48,10 +48,11 @@ class Coded(Exact):
             m.unit = torch.exp2(unit.to(new.g))
             codes, scale = quantise(rows / m.unit, self.bits)
         sent = restore(codes, scale) * m.unit
-        m.whole = m.whole or (new.stored == 0 and drowns(new, sent[:-1] - new.V, metric))
-        if m.whole:
-            m.g = new.g
-            return super().encode(m, new)
+        f = drowning(m, new, sent[:-1] - new.V, metric)
+        m.fine = m.fine or f > 0
+        finer = [*range(f), len(new.V)] if m.fine else []
+        more, more_scale = quantise((rows - sent)[finer] / m.unit, 16)
+        sent[finer] += restore(more, more_scale) * m.unit
         V = sent[:-1]
         m.g = m.g + sent[-1]
         if new.following <= m.delta and m.same:  # no pair is left: ρ stands for the rounding of those sent
@@ -64,6 +65,8 @@ class Coded(Exact):
             g_scale=scale[-1],
             V=codes[:-1],
             V_scale=scale[:-1],
+            fine=more,
+            fine_scale=more_scale,
             unit=unit,
             lam=new.lam,
             rho=rho,
@@ -85,37 +88,45 @@ class Coded(Exact):
 
     def decode(self, s: Server, i: int, up: Report) -> tuple[Vec, Vectors]:
         """Client i's gradient and eigenvectors from their codes."""
-        if up.g_scale is None:
-            s.whole = True
-            return super().decode(s, i, up)
         if up.unit is not None:
             s.unit[i] = torch.exp2(up.unit.to(s.x))
         unit = s.unit.get(i, torch.ones_like(s.x))
+        assert up.g_scale is not None
         assert up.V_scale is not None
-        g = s.g.get(i, torch.zeros_like(s.x)) + restore(up.g, up.g_scale) * unit
-        return g, restore(up.V, up.V_scale) * unit
+        sent = restore(torch.cat([up.V, up.g[None]]), torch.cat([up.V_scale, up.g_scale[None]])) * unit
+        if len(up.fine):
+            sent[[*range(len(up.fine) - 1), -1]] += restore(up.fine, up.fine_scale) * unit
+        return s.g.get(i, torch.zeros_like(s.x)) + sent[-1], sent[:-1]
 
 
-def drowns(new: Instalment, e: Vectors, metric: Vec) -> bool:
-    """Whether the rounding errors e of the eigenvectors add more than a quarter of the curvature of the other
-    directions.
+def drowning(m: Memory, new: Instalment, e: Vectors, metric: Vec) -> int:
+    """The number of leading eigenvectors up to the last one whose rounding error e_j would drown directions after it.
 
-    Both are measured after scaling the Hessian's diagonal to ones: Σ λ_j e_jᵀMe_j, and per direction, the part of the
-    trace that does not belong to v_1.
+    The server misses v_j's curvature along e_j: λ_j‖e_j‖². This must be at most a sixteenth of the curvature that
+    directions after v_j have there. Both are measured after scaling the Hessian's diagonal to ones: λ_j e_jᵀMe_j, and
+    per direction, the part of the trace that does not belong to v_1 … v_j. Pairs of a difference between Hessians are
+    compared with the directions after v_1 of the last whole Hessian.
     """
-    if not len(new.V) or len(metric) < 2:
-        return False
-    rest = len(metric) - float(new.lam[0] * (new.V[0].square() @ metric))
-    return float(new.lam.abs() @ (e.square() @ metric)) > max(rest, 0.0) / (len(metric) - 1) / 4
+    d = len(metric)
+    after = d - torch.arange(1, len(e) + 1).to(metric)
+    if new.stored == 0:
+        rest = (d - (new.lam * (new.V.square() @ metric)).cumsum(0)).clamp(min=0) / after.clamp(min=1)
+        m.soft = float(rest[0]) if len(rest) else 0.0
+    else:
+        rest = torch.full_like(after, m.soft)
+    missing = new.lam.abs() * (e.square() @ metric) * after / d
+    drowned = (missing > rest / 16).nonzero()
+    return int(drowned[-1]) + 1 if len(drowned) else 0
 
 
-def coded(step: Vec, diagonal: Vec) -> tuple[Codes, Scales] | None:
-    """p in 16 bits; None if rounding would spoil it, measured by Ĥ's ``diagonal`` [d].
+def coded(step: Vec, bend: Callable[[Vec], float]) -> tuple[Codes, Scales] | None:
+    """p in 16 bits; None if rounding would spoil it, if its error e has eᵀĤe > 1e-4 pᵀĤp.
 
-    The squared error of 16 bits is about 1e-9 of the step's squared length; at 1e-4 the loss might no longer fall.
+    Args:
+        bend: v -> vᵀĤv
     """
     codes, scale = quantise(step, 16)
-    return None if spoils(step, restore(codes, scale), diagonal, 1e-4) else (codes, scale)
+    return None if bend(restore(codes, scale) - step) > 1e-4 * bend(step) else (codes, scale)
 
 
 @dataclass(kw_only=True)

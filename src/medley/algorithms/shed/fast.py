@@ -11,7 +11,7 @@ eigenvectors: d² or (rows)² numbers, whichever is less. It sends ``pairs`` pai
 **One round sends** (floats per client; k the pairs of this round, K the candidate steps):
 
 - report (if numbers travel whole): d + 1 down, kd + 8k bytes + d + 2 up; of all, or of those that an attempt left out
-- report (if in 8 bits): d + 1 down, kd bytes + 16k bytes + d bytes + 3 up
+- report (if in 8 bits): d + 1 down, kd bytes + 16k bytes + d bytes + 3 up; 2d + 8 bytes for each vector in 24 bits
 - losses (if there is a line search): d + 1 down, 8(K + 1) bytes up; again where no candidate passed
 - attempt (if the search is speculative): d + 1 down, kd + 8k bytes + d + 8(K + 1) bytes + 2 up; the next report too
 - attempt (if in 8 bits): 2d bytes + (1) + 1 down, kd bytes + 16k bytes + d bytes + 8(K + 1) bytes + 3 up
@@ -30,10 +30,11 @@ eigenvectors: d² or (rows)² numbers, whichever is less. It sends ``pairs`` pai
   removed.
 
 **When codes do not fit.** If the columns' units differ by orders of magnitude, rounding would spoil more than half of a
-row. Codes then count in units of each column (roots of the Hessian's diagonal, d bytes once), and directions are sent
-in full. If one direction has nearly all of the curvature, for example if the columns' mean is 20 times their spread,
-its rounding would drown the others. All numbers of that client, and directions, are then sent in full. With
-standardised columns neither happens.
+row. Codes then count in units of each column (roots of the Hessian's diagonal, d bytes once). If a few directions have
+nearly all of the curvature, for example if the columns' mean is 20 times their spread, the rounding of their
+eigenvectors would drown the others. Those eigenvectors, and that client's changes of gradients from then on, have 16
+bits more per number: what 8 bits left out. A direction whose rounding would cost more than 1e-4 of the fall that the
+server expects is sent in full. With standardised columns none of this happens.
 
 **Missing replies**: the server uses the client's last gradient and eigenpairs; in the line search, the quadratic model
 made of them.
@@ -133,7 +134,7 @@ class Fast(Instalments):
         self, s: Server, clients: Cohort, step: Vec, p: Mapping[int, float], *, planned: int, c: Values, rho: float
     ) -> CandidateLosses:
         """What Armijo's rule asks for: with ``bits`` of a rounded step, and with the next reports if speculative."""
-        codes = None if self.bits is None or s.whole else coded.coded(step, s.held.diagonal(c, rho))
+        codes = None if self.bits is None else coded.coded(step, lambda v: s.held.curvature(c, rho, v))
         step = step if codes is None else restore(*codes)
         losses = super().candidate_losses(s, clients, step, p, planned=planned, c=c, rho=rho)
         if self.search != "speculative":

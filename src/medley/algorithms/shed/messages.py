@@ -26,6 +26,8 @@ class Report(Message):
     Attributes:
         g: ∇f_i(θ) [d]; if coded, its change, with ``g_scale``.
         V, lam: eigenvectors by rows [q, d], and eigenvalues [q]; if coded, with ``V_scale``.
+        fine: if rounding would drown the curvature of some directions, what the codes of the first eigenvectors and of
+            g leave out, in codes of 16 bits with ``fine_scale`` [f, d]; otherwise no rows.
         unit: for each column, the exponent of the power of 2 that is one step of its codes from this report on; None if
             unchanged.
         rho: ρ_i.
@@ -34,11 +36,13 @@ class Report(Message):
         lift: what to add to Ĥ_i's diagonal so that Ĥ_i ⪰ H_i; None for nothing.
     """
 
-    exact: ClassVar[frozenset[str]] = frozenset({"g_scale", "V_scale", "lam"})
+    exact: ClassVar[frozenset[str]] = frozenset({"g_scale", "V_scale", "fine_scale", "lam"})
     g: Vec | Int[Tensor, " d"]
     g_scale: Float[Tensor, ""] | None
     V: Vectors | Int[Tensor, "q d"]
     V_scale: Values | None
+    fine: Int[Tensor, "f d"]
+    fine_scale: Float[Tensor, " f"]
     unit: Int[Tensor, " d"] | None
     lam: Values
     rho: float
@@ -57,7 +61,7 @@ class AttemptedPoint(Message):
 class Attempt(Report):
     """Up: the losses on the way to θ − p, and the report of that point."""
 
-    exact: ClassVar[frozenset[str]] = frozenset({"g_scale", "V_scale", "lam", "f"})
+    exact: ClassVar[frozenset[str]] = frozenset({"g_scale", "V_scale", "fine_scale", "lam", "f"})
     f: Float[Tensor, " K"]
 
 
@@ -72,7 +76,6 @@ class Server:
         renewals, renewed_in: the number of renewals due so far, and the round of the last one.
         norms: ‖g‖ of the last three rounds.
 
-    - ``whole``: whether some client sends plain numbers; directions are then plain numbers too.
     - By client: ``g`` its last gradient, ``rho`` ρ_i, ``lift`` see `Report`, ``unit`` the units of its
       codes [d], ``renewed`` its renewals, ``at`` the round of the θ of its last report.
     """
@@ -91,7 +94,6 @@ class Server:
     at: dict[int, int] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
     before: list[Vec] = field(default_factory=list)
-    whole: bool = False
 
 
 @dataclass
@@ -106,7 +108,8 @@ class Memory:
             earlier Hessians.
         diagonal: the Hessian's diagonal [d].
         unit, same: units of the codes by column, and whether they are all the same.
-        whole: whether the client sends plain numbers, because rounding would drown the curvature.
+        fine: whether changes of gradients have 16 bits more, because an eigenvector needed more than ``bits``.
+        soft: the mean curvature per direction after v_1, if the Hessian's diagonal is scaled to ones.
         off: bounds on rounding, for the lift under ``above``: for each v sent as v̂, an a with v̂v̂ᵀ + aI ⪰ vvᵀ [s].
         lost: a lower bound on ρ that accounts for rounding, once no pair is left to send: Σ|λ_j|‖v̂_j − v_j‖².
     """
@@ -119,7 +122,8 @@ class Memory:
     diagonal: Vec
     unit: Vec
     same: bool = True
-    whole: bool = False
+    fine: bool = False
+    soft: float = 0.0
     spectrum: Spectrum | None = None
     of: Vec | None = None
     delta: float = 0.0

@@ -129,6 +129,8 @@ class Exact:
             g_scale=None,
             V=new.V,
             V_scale=None,
+            fine=new.V[:0].to(torch.int16),
+            fine_scale=new.lam[:0],
             unit=None,
             lam=new.lam,
             rho=new.rho,
