@@ -1,8 +1,9 @@
 """Meta: a meta-analysis, of each site's own fit of one formula, by fixed and by random effects.
 
 **Reference**: Viechtbauer, "Bias and Efficiency of Meta-Analytic Variance Estimators in the Random-Effects Model",
-J. Educ. Behav. Stat. 30, 2005, for REML; Higgins & Thompson, Statistics in Medicine 21, 2002, for I²; Hartung & Knapp,
-Statistics in Medicine 20, 2001.
+J. Educ. Behav. Stat. 30, 2005, for REML; DerSimonian & Laird, Controlled Clinical Trials 7, 1986; Paule & Mandel, J. Res.
+Natl. Bur. Stand. 87, 1982; Higgins & Thompson, Statistics in Medicine 21, 2002, for I²; Hartung & Knapp, Statistics in
+Medicine 20, 2001; Higgins, Thompson & Spiegelhalter, JRSS A 172, 2009, for prediction intervals.
 
 **One round sends** (floats per site, p parameters): the categories, as `GLM`; then (2p + 2) · sites.
 
@@ -12,7 +13,7 @@ for it; one without a row of a category's base, where there is one, has no fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -42,6 +43,10 @@ LEFT_OUT = (
     "it has no fit: none of its rows has the base of a category",
 )
 """Why a site is not in a meta-analysis, by the state that it reports."""
+
+
+Between = Literal["REML", "DL", "PM"]
+"""Estimates of the variance between sites."""
 
 
 class Shared(Message):
@@ -74,6 +79,7 @@ class Meta(Analysis):
         alpha: α of the negative binomial; None estimates it with the coefficients
         event: the column of events, for Cox's model; empty for a generalised linear one
         ties: how rows with equal times count, for Cox's model
+        tau2: how the variance between sites is estimated: "REML"; "DL", DerSimonian and Laird's; "PM", Paule and Mandel's
     """
 
     call = "meta"
@@ -89,6 +95,7 @@ class Meta(Analysis):
     alpha: Annotated[float, positive] | None = None
     event: str = ""
     ties: Literal["efron", "breslow"] = "efron"
+    tau2: Between = "REML"
 
     refuses_secure: ClassVar[str] = (
         "a meta-analysis shows each site's own fit, and secure sums hide it: leave one of both out"
@@ -172,30 +179,51 @@ class Pool(NamedTuple):
     Q: float
 
 
-def pool(y: np.ndarray, se: np.ndarray) -> Pool:
-    """Combine estimates y [k] with standard errors [k]; τ² by REML, and Hartung and Knapp's error, too."""
-    from scipy.optimize import brentq
-
+def pool(y: np.ndarray, se: np.ndarray, tau2: Between = "REML") -> Pool:
+    """Combine estimates y [k] with standard errors [k]; with Hartung and Knapp's error, too."""
     v = se**2
-    tau2 = 0.0
-
-    def at(t: float) -> tuple[np.ndarray, float, float]:
-        """Weights, mean and twice the slope of the restricted likelihood at τ² = t."""
-        w = 1 / (v + t)
-        mean = float(w @ y / w.sum())
-        return w, mean, float(w**2 @ (y - mean) ** 2 - w.sum() + w @ w / w.sum())
-
-    if len(y) > 1 and at(0.0)[2] > 0:  # of one estimate, rounding alone decides
-        high = float(np.var(y))
-        while at(high)[2] > 0:
-            high *= 2
-        tau2 = float(brentq(lambda t: at(t)[2], 0.0, high, xtol=1e-15 * high, rtol=1e-14))
-    (w, fixed, _), (u, random, _) = at(0.0), at(tau2)
+    w = 1 / v
     k = len(y)
+    fixed = float(w @ y / w.sum())
+    Q = float(w @ (y - fixed) ** 2)
+    between = _moment(w, Q) if tau2 == "DL" else _root(_paule_mandel if tau2 == "PM" else _restricted, y, v)
+    u = 1 / (v + between)
+    random = float(u @ y / u.sum())
     knapp = float("nan")
     if k > 1:
         knapp = float(np.sqrt(u @ (y - random) ** 2 / ((k - 1) * u.sum())))
-    return Pool(k, fixed, w.sum() ** -0.5, random, u.sum() ** -0.5, knapp, tau2, float(w @ (y - fixed) ** 2))
+    return Pool(k, fixed, w.sum() ** -0.5, random, u.sum() ** -0.5, knapp, between, Q)
+
+
+def _moment(w: np.ndarray, Q: float) -> float:
+    """DerSimonian and Laird's τ²: the one at which Q, by the weights of fixed effects, has its expected value."""
+    spread = float(w.sum() - w @ w / w.sum())
+    return max((Q - (len(w) - 1)) / spread, 0.0) if len(w) > 1 else 0.0
+
+
+def _restricted(y: np.ndarray, v: np.ndarray, t: float) -> float:
+    """Twice the slope of the restricted likelihood at τ² = t."""
+    w = 1 / (v + t)
+    mean = w @ y / w.sum()
+    return float(w**2 @ (y - mean) ** 2 - w.sum() + w @ w / w.sum())
+
+
+def _paule_mandel(y: np.ndarray, v: np.ndarray, t: float) -> float:
+    """How far Q exceeds its expected value at τ² = t, where weights know τ²."""
+    w = 1 / (v + t)
+    return float(w @ (y - w @ y / w.sum()) ** 2 - (len(y) - 1))
+
+
+def _root(slope: Callable[[np.ndarray, np.ndarray, float], float], y: np.ndarray, v: np.ndarray) -> float:
+    """The τ² at which a descending function of it is 0; 0 if it is never above 0."""
+    from scipy.optimize import brentq
+
+    if len(y) < 2 or slope(y, v, 0.0) <= 0:  # of one estimate, rounding alone decides
+        return 0.0
+    high = float(np.var(y))
+    while slope(y, v, high) > 0:
+        high *= 2
+    return float(brentq(lambda t: slope(y, v, t), 0.0, high, xtol=1e-15 * high, rtol=1e-14))
 
 
 class MetaFit(Explained):
@@ -224,7 +252,7 @@ class MetaFit(Explained):
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
             raise Unfit(f"meta: there is nothing to combine, because no site sent its own fit ({reasons})")
         estimated = [j for j, t in enumerate(present) if t.any()]
-        self.pools = {names[j]: pool(*estimates[present[j], j].T) for j in estimated}
+        self.pools = {names[j]: pool(*estimates[present[j], j].T, meta.tau2) for j in estimated}
         self.fixed, self.random = (
             Coefficients([*self.pools], self._each(kind), np.diag(self._each(f"{kind}_se") ** 2))
             for kind in ("fixed", "random")
@@ -248,7 +276,9 @@ class MetaFit(Explained):
         """One coefficient as a forest plot has it: by site, by fixed and random effects, and of the ``pooled`` fit.
 
         Columns are estimate, lower and upper end of its interval, and a site's weight in the random effects. Hartung
-        and Knapp's interval is by Student's t with k − 1 degrees of freedom. ``exp`` gives e to the power of each.
+        and Knapp's interval is by Student's t with k − 1 degrees of freedom. The prediction interval, where the
+        coefficient of another such site lies, is by t with k − 2, so for three sites or more. ``exp`` gives e to the
+        power of each.
         Raises RecipeError if no coefficient has this name.
         """
         from scipy.stats import norm, t
@@ -265,6 +295,8 @@ class MetaFit(Explained):
         lines["random effects"] = p.random, z * p.random_se, np.nan
         if p.k > 1:
             lines["Hartung-Knapp"] = p.random, t.isf(alpha / 2, p.k - 1) * p.knapp_se, np.nan
+        if p.k > 2:
+            lines["prediction"] = p.random, t.isf(alpha / 2, p.k - 2) * (p.tau2 + p.random_se**2) ** 0.5, np.nan
         if pooled is not None:
             lines["all rows together"] = pooled.params[name], z * pooled.bse[name], np.nan
         intervals: Sequence[Any] = [
@@ -275,6 +307,7 @@ class MetaFit(Explained):
     def summary(self) -> str:
         """Combined coefficients by random effects, and how far the sites differ, as text."""
         figures = self.random.frame().join(self.heterogeneity)
-        lines = [f"Meta-analysis of {int((self.rows > 0).sum())} sites, {self.rows.sum()} rows: random effects by REML"]
+        head = f"Meta-analysis of {int((self.rows > 0).sum())} sites, {self.rows.sum()} rows: random effects by "
+        lines = [head + self.meta.tau2]
         lines += [printed(figures, float_format=lambda v: f"{v:.4f}")]
         return "\n".join(lines + [f"left out: {shown(name)}: {shown(why)}" for name, why in self.left_out.items()])
