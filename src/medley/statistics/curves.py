@@ -20,6 +20,7 @@ from .cells import printed, texts
 from .describe import Question, curve_may, mergers
 from .extra import needed
 from .fit import Cost, Test, probability
+from .horizons import quantile_table, rmst_table
 from .rules import Withheld
 from .site import APART, Site
 
@@ -178,12 +179,30 @@ class Curves:
         statistic, df = float(gap @ np.linalg.pinv(V) @ gap), len(gap)  # without events V is 0
         return Test(statistic, df, float(chi2.sf(statistic, df)))
 
+    def rmst(self, until: float, alpha: float = 0.05) -> Any:
+        """Restricted mean survival times: a frame with the mean of the lesser of time and ``until``, by group.
+
+        Further rows have each group's difference from the first, with its p-value. They are of the curve's times: if
+        sites moved these, means are about as far from those of all times as `moved` says. Raises RecipeError for a time
+        at which no row of a group is at risk any more.
+        """
+        return rmst_table(self, until, alpha)
+
+    def quantile(self, share: float = 0.5, alpha: float = 0.05) -> Any:
+        """A frame with the time by which this share of a group has had the event, by group: the median by default.
+
+        Ends of the interval are where the bands of `frame` reach the level; infinite if they do not.
+        """
+        return quantile_table(self, share, alpha)
+
     def summary(self) -> str:
-        """The curves as text, with how far their times were moved, and the log-rank test."""
+        """The curves as text, with how far their times were moved, medians, and the log-rank test."""
         texts = [
             f"{shown(g or 'all')} (times moved by {self.moved[g]:.2g} on average)\n{printed(self.frame(g))}"
             for g in self.groups
         ]
+        medians = self.quantile().rename(index=lambda g: g or "all")
+        texts.append(f"medians\n{printed(medians, float_format=lambda v: f'{v:.4g}')}")
         if len(self.groups) > 1:
             test = self.logrank()
             p = probability(test.pvalue)

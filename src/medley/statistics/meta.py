@@ -1,9 +1,9 @@
 """Meta: a meta-analysis, of each site's own fit of one formula, by fixed and by random effects.
 
 **Reference**: Viechtbauer, "Bias and Efficiency of Meta-Analytic Variance Estimators in the Random-Effects Model",
-J. Educ. Behav. Stat. 30, 2005, for REML; DerSimonian & Laird, Controlled Clinical Trials 7, 1986; Paule & Mandel, J. Res.
-Natl. Bur. Stand. 87, 1982; Higgins & Thompson, Statistics in Medicine 21, 2002, for I²; Hartung & Knapp, Statistics in
-Medicine 20, 2001; Higgins, Thompson & Spiegelhalter, JRSS A 172, 2009, for prediction intervals.
+J. Educ. Behav. Stat. 30, 2005, for REML; DerSimonian & Laird, Controlled Clinical Trials 7, 1986; Paule & Mandel,
+J. Res. Natl. Bur. Stand. 87, 1982; Higgins & Thompson, Statistics in Medicine 21, 2002, for I²; Hartung & Knapp,
+Statistics in Medicine 20, 2001; Higgins, Thompson & Spiegelhalter, JRSS A 172, 2009, for prediction intervals.
 
 **One round sends** (floats per site, p parameters): the categories, as `GLM`; then (2p + 2) · sites.
 
@@ -79,7 +79,7 @@ class Meta(Analysis):
         alpha: α of the negative binomial; None estimates it with the coefficients
         event: the column of events, for Cox's model; empty for a generalised linear one
         ties: how rows with equal times count, for Cox's model
-        tau2: how the variance between sites is estimated: "REML"; "DL", DerSimonian and Laird's; "PM", Paule and Mandel's
+        tau2: the estimate of the variance between sites: by REML, DerSimonian and Laird ("DL"), or Paule and Mandel
     """
 
     call = "meta"
@@ -252,7 +252,7 @@ class MetaFit(Explained):
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
             raise Unfit(f"meta: there is nothing to combine, because no site sent its own fit ({reasons})")
         estimated = [j for j, t in enumerate(present) if t.any()]
-        self.pools = {names[j]: pool(*estimates[present[j], j].T, meta.tau2) for j in estimated}
+        self.pools = {names[j]: pool(*estimates[present[j], j].T, tau2=meta.tau2) for j in estimated}
         self.fixed, self.random = (
             Coefficients([*self.pools], self._each(kind), np.diag(self._each(f"{kind}_se") ** 2))
             for kind in ("fixed", "random")
