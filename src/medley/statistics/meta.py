@@ -252,7 +252,8 @@ class MetaFit(Explained):
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
             raise Unfit(f"meta: there is nothing to combine, because no site sent its own fit ({reasons})")
         estimated = [j for j, t in enumerate(present) if t.any()]
-        self.pools = {names[j]: pool(*estimates[present[j], j].T, tau2=meta.tau2) for j in estimated}
+        each = {names[j]: estimates[present[j], j].T for j in estimated}
+        self.pools = {name: pool(y, se, meta.tau2) for name, (y, se) in each.items()}
         self.fixed, self.random = (
             Coefficients([*self.pools], self._each(kind), np.diag(self._each(f"{kind}_se") ** 2))
             for kind in ("fixed", "random")
