@@ -19,6 +19,13 @@ from medley.transports import InProcess, Processes
 
 LOSSES = ("squared", "logistic", "softmax", "poisson")
 
+OBJECTIVES = {
+    "squared": "reg:squarederror",
+    "logistic": "binary:logistic",
+    "softmax": "multi:softprob",
+    "poisson": "count:poisson",
+}
+
 
 def table(loss: str, rows: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Four columns: numbers, whole numbers, two values, a constant; and targets for this loss."""
@@ -43,6 +50,16 @@ def federation(loss: str, parts: list[np.ndarray], trees: int = 4, depth: int = 
 
 def grown(fed: md.Federation, rounds: int = 4, **options: Any) -> md.Result:
     return md.run(md.Boost(bins=16), fed, rounds, progress=False, **options)
+
+
+def with_gaps(loss: str) -> tuple[np.ndarray, np.ndarray]:
+    """The table of this loss with a fifth of its values missing; whether the constant is there says something, too."""
+    X, y = table(loss)
+    rng = np.random.default_rng(2)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    low = np.argsort(y, kind="stable")[:30]
+    X[low, 3] = np.nan
+    return X, y
 
 
 def partitions(rows: int = 120) -> list[list[np.ndarray]]:
@@ -170,6 +187,92 @@ def test_xgboost_reads_the_forest_and_predicts_the_same(loss: str, tmp_path: Pat
     booster = xgboost.Booster(model_file=model.to_xgboost(tmp_path / "model.json"))
     margins = booster.predict(xgboost.DMatrix(X), output_margin=True)
     assert np.abs(margins - result.outputs(X).numpy()).max() < 1e-6
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_missing_values_go_to_the_side_that_gains_more_at_any_partition_and_in_xgboost(
+    loss: str, tmp_path: Path
+) -> None:
+    X, y = with_gaps(loss)
+    classes = {"logistic": 2, "softmax": 3}.get(loss)
+    family = md.problems.Trees(loss, trees=4, depth=3, missing=True)
+    results = [
+        grown(md.Federation(family, clients=[(X[i], y[i]) for i in parts], classes=classes)) for parts in partitions()
+    ]
+    assert all(torch.equal(results[0].x, r.x) for r in results)
+    nodes = Forest.of(results[0].x).trees[..., forest.MISSING]
+    inner = Forest.of(results[0].x).trees[..., forest.FEATURE] >= 0
+    assert {*nodes[inner].tolist()} == {0.0, 1.0}
+    assert (Forest.of(results[0].x).trees[inner][:, forest.FEATURE] == 3).any()  # divided by whether there is a value
+    xgboost = pytest.importorskip("xgboost")
+    model: Any = results[0].model
+    booster = xgboost.Booster(model_file=model.to_xgboost(tmp_path / "model.json"))
+    rows = np.concatenate([X, np.full((1, 4), np.nan, np.float32)])
+    margins = booster.predict(xgboost.DMatrix(rows), output_margin=True)
+    assert np.abs(margins - results[0].outputs(rows).numpy()).max() < 1e-6
+    settings = {"objective": OBJECTIVES[loss], "max_depth": 3, "max_bin": 256, "nthread": 1, "eta": 0.3}
+    settings |= {"num_class": 3} if loss == "softmax" else {}
+    fine = md.run(md.Boost(bins=256), md.Federation(family, clients=[(X, y)], classes=classes), 4, progress=False)
+    train = xgboost.DMatrix(X, y)
+    train.set_base_margin(np.tile(Forest.of(fine.x).base, (len(X), 1)).squeeze())
+    theirs = xgboost.train(settings, train, 4).predict(train, output_margin=True)
+    assert np.abs(theirs - fine.outputs(X).numpy()).max() < 1e-4
+
+
+def test_missing_values_come_in_by_every_door_and_only_where_they_are_declared(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    X, y = with_gaps("logistic")
+    table = pandas.DataFrame(X[:, :3], columns=["a", "b", "c"])
+    table["flag"] = pandas.Series([None, True, False] * 40, dtype=object)
+    table["label"] = y
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    np.save(tmp_path / "X.npy", X)
+    trees = md.problems.Trees("logistic", trees=2, depth=2, missing=True)
+    by_csv = md.datasets.csv(tmp_path / "rows.csv", "label", missing=True)
+    by_frame = md.datasets.frame(table, "label", missing=True)
+    assert np.array_equal(by_csv.X.numpy(), by_frame.X.numpy(), equal_nan=True)
+    assert int(by_csv.X.isnan().sum()) == int(np.isnan(X[:, :3]).sum()) + 40
+    saved = md.datasets.saved(md.datasets.disk.save(by_csv, tmp_path / "saved"))
+    sources: list[Any] = [
+        saved, table, (X, y), (np.load(tmp_path / "X.npy", mmap_mode="r"), y),
+        md.datasets.npz(tmp_path / "rows.npz", missing=True), md.datasets.Dataset(X, y, missing=True),
+        torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(y)),
+    ]  # fmt: skip
+    for source in sources:
+        result = grown(md.Federation(trees, clients=[source], classes=2), 2)
+        rows = table.drop(columns="label") if result.features else X
+        assert result.predict(rows).shape == (120,)
+        with pytest.raises(md.BadData, match=r"missing=True|is not finite|not a number|it is empty"):
+            grown(md.Federation(md.problems.Trees("logistic", trees=2), clients=[source], classes=2), 2)
+    with pytest.raises(md.BadData, match=r"this Logistic does not read; give problems.Trees\(..., missing=True\)"):
+        md.Federation(md.problems.Logistic(), data=by_csv, partition=md.partitions.IID(clients=2))
+    with pytest.raises(md.BadData, match="inf is not finite"):
+        md.datasets.Dataset(np.where(np.isnan(X), np.inf, X), y, missing=True)
+    with pytest.raises(md.BadData, match="column 'y': nan is not finite"):
+        md.datasets.Dataset(X, np.where(y > 0, np.nan, 0.0), missing=True)
+    with pytest.raises(md.BadData, match="trees need no scaling"):
+        by_csv.standardise()
+    (tmp_path / "words.csv").write_text("a,label\n1,0\nNA,1\n")
+    with pytest.raises(md.BadData, match=r"row 1, column 'a': 'NA' says that there is no number"):
+        md.datasets.csv(tmp_path / "words.csv", "label", missing=True)
+
+
+def test_samples_of_columns_are_the_same_at_any_partition_and_samples_of_rows_are_drawn_by_clients() -> None:
+    method = md.Boost(bins=16, column_share=0.5)
+    x = [md.run(method, federation("softmax", parts), 4, progress=False).x for parts in partitions()]
+    assert torch.equal(x[0], x[1])
+    assert torch.equal(x[0], x[2])
+    for trees in Forest.of(x[0]).trees[..., forest.FEATURE]:
+        assert len({*trees[trees >= 0].tolist()}) <= 2
+    method = md.Boost(bins=16, row_share=0.5)
+    rows = [md.run(method, federation("squared", partitions()[1]), 4, progress=False).x for _ in range(2)]
+    assert torch.equal(rows[0], rows[1])
+    roots = Forest.of(rows[0]).trees[:, 0, 0, forest.COVER]
+    assert ((roots > 40) & (roots < 80)).all()
+    assert len({*roots.tolist()}) > 1
+    fewer = md.run(method, federation("squared", partitions()[1]), 2, progress=False)
+    assert torch.equal(fewer.x[forest.FIXED :][:181], rows[0][forest.FIXED :][:181])
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ between bins.
 
 **One round sends** (floats per client, K outputs of a row):
 
-- survey (if bins are not agreed yet): 8 bytes down, 2052p bytes + 8m bytes up
+- survey (if bins are not agreed yet): 8 bytes down, 2048p bytes + 8m bytes up
 - divide (if bins are not agreed yet): 16(c + 1) bytes down, 64c bytes + 8(m + 1) bytes up
 - begin (first time): k + 8(p + 1) bytes down, 20n bytes up; without Σh, for squared errors, 12n
 - begin (later): k + 8 bytes down, 20n bytes up
@@ -19,9 +19,10 @@ between bins.
 **Departures** from XGBoost's ``hist``: bins come from counts on a fixed grid, not from sketches of the rows. g and h
 are rounded to multiples of a power of two, so that a sum over clients is exact: any partition of the same rows, in
 any order, grows the same trees to the bit. Only the histogram of the smaller child of a split is sent; the other one
-is the difference, which is exact too. A threshold lies in the middle between two cells of the grid that have rows. If
-no row of a node lacks a value, rows that lack it go later where most of its rows go. Trees are not pruned after they
-are grown.
+is the difference, which is exact too. A threshold lies in the middle between two cells of the grid that have rows. Rows
+without a value go to the side that gains more, as in XGBoost; if no row of a node lacks the value, rows that lack it go
+later where most of its rows go. The trees of a round share their samples of rows and columns. Trees are not pruned
+after they are grown.
 
 **Checked against**: xgboost-cpu 3.2 on seven tables; see docs/trees.md.
 
@@ -58,6 +59,7 @@ from ..contract import (
     Unsupported,
     Vec,
     at_least,
+    at_most,
     in_range,
     on_client,
     positive,
@@ -74,7 +76,7 @@ class Hello(Message):
 
 
 class Survey(Message):
-    """Up: rows by column and octave, and the missing ones, [columns × 513]; targets by exponent, or rows by class."""
+    """Up: rows by column and octave, [columns × 512]; rows by the exponent of their targets."""
 
     exact: ClassVar[frozenset[str]] = frozenset({"counts", "targets"})
     counts: Int[Tensor, " c"]
@@ -100,9 +102,10 @@ class Parts(Message):
 
 
 class Begin(Message):
-    """Down: a tree begins; the unit of g and h."""
+    """Down: the trees of a round begin; the unit of g and h, and the columns that they may use, None for all."""
 
     unit: float
+    columns: Int[Tensor, " c"] | None
 
 
 class News(Message):
@@ -112,7 +115,7 @@ class News(Message):
     trees: Float[Tensor, " k"]
     base: Float[Tensor, " o"] | None
     cuts: Float[Tensor, " c"] | None
-    lines: Int[Tensor, "2 p"] | None
+    lines: Int[Tensor, " p"] | None
 
 
 class Level(Message):
@@ -134,9 +137,8 @@ class Histograms(Message):
 
 @dataclass
 class Server:
-    """The forest; the lines between bins of all columns, one column after the other; how many each column has, and
-    whether some of its values are missing [2, columns]; the unit of g and h, 0 before bins are agreed; and up to which
-    tree clients have the forest.
+    """The forest; the lines between bins of all columns, one column after the other; how many each column has
+    [columns]; the unit of g and h, 0 before bins are agreed; and up to which tree clients have the forest.
     """
 
     x: Vec
@@ -148,8 +150,9 @@ class Server:
 
 @dataclass
 class Memory:
-    """Outputs of the client's rows [n, outputs]; the node of each row in the trees that grow [outputs, n]; lines
-    between bins and their numbers, as the server has them; the unit of g and h.
+    """Outputs of the client's rows [n, outputs]; the node of each row in the trees that grow [outputs, n], −1 for rows
+    that they leave out; lines between bins and their numbers, as the server has them; the unit of g and h; and the
+    columns that the trees may use, None for all.
     """
 
     F: Tensor
@@ -157,6 +160,7 @@ class Memory:
     cuts: Tensor
     lines: Tensor
     unit: float = 0.0
+    columns: Tensor | None = None
 
 
 def flat(a: np.ndarray, dtype: torch.dtype) -> Tensor:
@@ -175,6 +179,8 @@ class Boost(Algorithm[Server, Memory]):
         min_child_weight: the least Σh of a child
         min_rows: the fewest rows of a child, over all clients
         bins: the most bins of a column
+        row_share: the probability by which a row takes part in a round's trees, drawn by its client
+        column_share: the share of columns that a round's trees may use, drawn by the server; at least one
     """
 
     server_lr: Annotated[float, positive] = 0.3
@@ -183,6 +189,8 @@ class Boost(Algorithm[Server, Memory]):
     min_child_weight: Annotated[float, at_least(0)] = 1.0
     min_rows: Annotated[int, at_least(1)] = 1
     bins: Annotated[int, in_range(2, 1024)] = 64
+    row_share: Annotated[float, positive, at_most(1)] = 1.0
+    column_share: Annotated[float, positive, at_most(1)] = 1.0
 
     needs = frozenset({Need.TREES})
 
@@ -224,10 +232,10 @@ class Boost(Algorithm[Server, Memory]):
         replies = clients.ask(self.survey, Hello(layout.columns))
         up = replies.sum(dict.fromkeys(clients.ids, 1.0))
         counts = up.counts.numpy().reshape(layout.columns, -1)
-        rows = int(counts[0].sum())
+        rows = int(up.targets.sum())
         loss = forest.LOSSES[layout.loss]
         unit = splits.unit_of(loss, up.targets.numpy(), rows)
-        cells = bins.Cells.first(counts[:, : bins.OCTAVES])
+        cells = bins.Cells.first(counts)
         ids = replies.ids
         parts = None
         for bits in range(bins.FIRST, bins.FINEST, bins.STEP):
@@ -239,13 +247,15 @@ class Boost(Algorithm[Server, Memory]):
             parts = clients.ask(self.divide, request, ids=ids).sum(dict.fromkeys(ids, 1.0))
             cells = cells.refined(coarse, parts.counts.numpy().reshape(-1, 1 << bins.STEP))
         cuts = cells.cuts(layout.columns, self.bins)
-        if not sum(map(len, cuts)):
+        if not sum(map(len, cuts)) and (counts.sum(1) == rows).all():
             raise BadData(
                 f"Boost: all {layout.columns} columns are constant over the clients' rows, so no tree can divide them; "
                 "give columns that vary"
             )
+        if layout.missing:  # a last line above all values divides rows that have one from those that lack it
+            cuts = [np.append(lines, bins.ABOVE) for lines in cuts]
         s.cuts = torch.from_numpy(np.concatenate(cuts))
-        s.lines = torch.from_numpy(np.stack([[*map(len, cuts)], counts[:, bins.OCTAVES] > 0])).long()
+        s.lines = torch.tensor([*map(len, cuts)])
         s.unit = unit
         if int(s.x[forest.GROWN]) == 0 and parts is not None:
             x = s.x.clone()
@@ -286,8 +296,10 @@ class Boost(Algorithm[Server, Memory]):
             memory.F = news.base.double().repeat(len(X), 1)
         trees = forest.read(news.trees.numpy(), rows.layout)
         memory.F = torch.from_numpy(forest.add(memory.F.numpy(), X, trees))
-        memory.at = torch.zeros(rows.layout.outputs, len(X), dtype=torch.int16)
+        drawn = torch.rand(len(X), generator=me.rng("rows"), dtype=torch.float64) < self.row_share
+        memory.at = (drawn.short() - 1).repeat(rows.layout.outputs, 1)
         memory.unit = request.unit
+        memory.columns = request.columns
         return self.sums(me, np.arange(rows.layout.outputs) * rows.layout.nodes)
 
     @on_client
@@ -306,9 +318,12 @@ class Boost(Algorithm[Server, Memory]):
         """Σg, Σh and rows of some nodes, by column and bin; nodes are numbered through all outputs' trees."""
         rows = cast(TreeRows, me.problem)
         memory = me.memory
-        codes = rows.codes(memory.cuts, memory.lines[0])
+        codes = rows.codes(memory.cuts, memory.lines)
         g, h = rows.gradients(memory.F.numpy(), memory.unit)
-        widths = (memory.lines.sum(0) + 1).tolist()
+        widths = memory.lines + 1 + rows.layout.missing
+        if memory.columns is not None:
+            codes = codes[memory.columns.numpy()]
+            widths = widths[memory.columns]
         me.problem.work += rows.n
         parts = []
         for k, at in enumerate(memory.at.long().numpy()):
@@ -316,25 +331,31 @@ class Boost(Algorithm[Server, Memory]):
             slot = np.full(rows.layout.nodes + 1, -1)  # the last place is of rows that are left out, at −1
             slot[mine] = np.arange(len(mine))
             weights = [g[:, k], None] if h is None else [g[:, k], None, h[:, k]]
-            parts.append(splits.histograms(codes, widths, slot[at], len(mine), weights))
+            parts.append(splits.histograms(codes, widths.tolist(), slot[at], len(mine), weights))
         joined = [np.concatenate(tables) for tables in zip(*parts, strict=True)]
         h_sums = flat(joined[2], torch.float64) if h is not None else None
         return Histograms(flat(joined[0], torch.float64), h_sums, flat(joined[1], torch.int32))
 
     def grown(self, s: Server, clients: Cohort, layout: Layout) -> np.ndarray:
         """The trees of one round, records [outputs, nodes, record]."""
-        of = Bins(s.lines[0].numpy(), s.lines[1].numpy() > 0)
+        columns = np.arange(layout.columns)
+        sent = None
+        if self.column_share < 1:
+            order = torch.randperm(layout.columns, generator=clients.rng("columns"))
+            sent = order[: max(1, int(self.column_share * layout.columns))].sort().values
+            columns = sent.numpy()
+        of = Bins(s.lines.numpy()[columns], bool(layout.missing))
         tree = np.zeros((layout.outputs, layout.nodes, forest.RECORD))
         tree[:, :, forest.FEATURE] = -1
         records = tree.reshape(-1, forest.RECORD)
         each = {i: self.news(s, layout, i) for i in clients.ids}
-        replies = clients.ask(self.begin, Begin(s.unit), each)
+        replies = clients.ask(self.begin, Begin(s.unit, sent), each)
         table = read(replies.sum(dict.fromkeys(clients.ids, 1.0)), of)
         s.have = s.have | dict.fromkeys(replies.ids, int(s.x[forest.GROWN]))
         ids = replies.ids
         nodes = np.arange(layout.outputs) * layout.nodes
         for level in range(layout.depth):
-            best = splits.best_splits(table, of, self.growth)
+            best = splits.best_splits(table, of, self.growth(layout)).among(columns)
             if level == 0:
                 self.settle(records, nodes, best.total, layout)
             children = self.split(records, nodes, best, s, layout)
@@ -359,17 +380,18 @@ class Boost(Algorithm[Server, Memory]):
             nodes = children.reshape(-1)
         return tree
 
-    @property
-    def growth(self) -> Growth:
+    def growth(self, layout: Layout) -> Growth:
         """What a split must reach."""
-        return Growth(self.ridge, self.min_gain, self.min_child_weight, self.min_rows)
+        jump = splits.JUMP if forest.LOSSES[layout.loss] == "poisson" else np.inf
+        return Growth(self.ridge, self.min_gain, self.min_child_weight, self.min_rows, jump)
 
     def split(self, records: np.ndarray, nodes: np.ndarray, best: Splits, s: Server, layout: Layout) -> np.ndarray:
         """Write the splits of nodes into their records; the children of those that split [splits, 2]."""
         inner = best.column >= 0
         parent = nodes[inner]
         column = best.column[inner]
-        line = np.cumsum(s.lines[0].numpy())[column] - s.lines[0].numpy()[column] + best.line[inner]
+        lines = s.lines.numpy()
+        line = (np.cumsum(lines) - lines)[column] + best.line[inner]
         records[parent, forest.FEATURE] = column
         records[parent, forest.THRESHOLD] = s.cuts.numpy()[line]
         records[parent, forest.MISSING] = best.missing[inner]
@@ -382,11 +404,7 @@ class Boost(Algorithm[Server, Memory]):
 
     def settle(self, records: np.ndarray, nodes: np.ndarray, sums: Sums, layout: Layout) -> None:
         """Write the output −ηG/(H + λ) of nodes, in case they stay leaves, and their Σh."""
-        bend = sums.h + self.ridge
-        step = np.divide(-sums.g, bend, out=np.zeros_like(sums.g), where=bend > 0)
-        if forest.LOSSES[layout.loss] == "poisson":
-            step = np.clip(step, -splits.JUMP, splits.JUMP)
-        records[nodes, forest.VALUE] = (self.server_lr * step).astype(np.float32)
+        records[nodes, forest.VALUE] = (self.server_lr * sums.step(self.growth(layout))).astype(np.float32)
         records[nodes, forest.COVER] = sums.h
 
 

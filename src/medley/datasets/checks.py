@@ -16,16 +16,24 @@ from ..rows.tensors import as_tensor, check_finite
 from .ingest.labels import RawTargets
 
 
-def rows_and_targets(X: Any, y: Any, place: Place) -> tuple[Tensor, RawTargets]:
-    """Any rows and their targets, checked. Raises BadData, naming the row."""
-    rows = as_tensor(X, place)
+def rows_and_targets(X: Any, y: Any, place: Place, missing: bool = False) -> tuple[Tensor, RawTargets]:
+    """Any rows and their targets, checked. Raises BadData, naming the row.
+
+    Args:
+        missing: whether NaN in X stands for a missing value; default False
+    """
+    rows = as_tensor(X, place, missing=missing)
     targets = y if isinstance(y, RawTargets) else RawTargets.of(y, place)
-    check_rows(rows, targets.values, place)
+    check_rows(rows, targets.values, place, missing)
     return rows, targets
 
 
-def check_rows(X: Tensor, y: Tensor | np.ndarray, place: Place) -> None:
-    """Raise BadData for rows and targets that do not pair, for none, and for numbers that are not finite."""
+def check_rows(X: Tensor, y: Tensor | np.ndarray, place: Place, missing: bool = False) -> None:
+    """Raise BadData for rows and targets that do not pair, for none, and for numbers that are not finite.
+
+    Args:
+        missing: whether NaN in X stands for a missing value; default False
+    """
     if X.ndim < 2 or not y.shape or len(X) != len(y):
         remedy = "(X[None], y[None]) for one row"
         if y.shape and X.shape.numel() == y.shape[0]:
@@ -39,7 +47,7 @@ def check_rows(X: Tensor, y: Tensor | np.ndarray, place: Place) -> None:
         raise BadData("there are no rows; leave it out", place=place)
     if 0 in X.shape[1:]:
         raise BadData(f"X is {[*X.shape]}, rows without columns; give at least one", place=place)
-    check_finite(X, place)
+    check_finite(X, place, missing)
 
 
 def check_targets(y: Tensor, classes: int | None, place: Place) -> None:
@@ -109,8 +117,9 @@ def check_kinds(data: Any) -> None:
         value: object = getattr(data, name)
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise RecipeError(f"{data.name}: {name} is {value!r}; give the names of the {what}", name)
-    if not isinstance(data.inferred, bool):
-        raise RecipeError(f"{data.name}: inferred is {data.inferred!r}; give True or False", "inferred")
+    for name in ("inferred", "missing"):
+        if not isinstance(getattr(data, name), bool):
+            raise RecipeError(f"{data.name}: {name} is {getattr(data, name)!r}; give True or False", name)
     if data.scaling is not None and not isinstance(data.scaling, Scaling):
         raise RecipeError(f"{data.name}: scaling is {data.scaling!r}; leave it to standardise()", "scaling")
     take(data, integer, "classes")

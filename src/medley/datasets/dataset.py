@@ -74,6 +74,8 @@ class Dataset(Settings):
         scaling: Mean and deviation by which `standardise` has scaled X; default None.
         inferred: Whether ``labels`` lists only the classes that these rows happen to have, so that other rows may have
             more; default False.
+        missing: Whether NaN in X stands for a missing value. Only `medley.problems.Trees` takes such rows; default
+            False, which raises BadData for NaN.
     """
 
     X: Features
@@ -91,6 +93,7 @@ class Dataset(Settings):
     features: tuple[str, ...] = field(default=(), metadata=ASIDE)
     scaling: Scaling | None = field(default=None, metadata=ASIDE)
     inferred: bool = field(default=False, metadata=ASIDE)
+    missing: bool = field(default=False, metadata=ASIDE)
 
     if TYPE_CHECKING:  # arguments may be arrays, lists and frames; attributes are tensors
         # fmt: off
@@ -99,6 +102,7 @@ class Dataset(Settings):
             keys: Mapping[str, Any] = ..., name: str = "data", labels: Sequence[Label] = (), X_validation: Any = None,
             y_validation: Any = None, weights: Any = None, test_keys: Mapping[str, Any] = ...,
             features: Sequence[str] = (), scaling: Scaling | None = None, inferred: bool = False,
+            missing: bool = False,
         ) -> None: ...
         # fmt: on
 
@@ -110,7 +114,7 @@ class Dataset(Settings):
             # The same numbers in another memory order would use other kernels, whose last bits differ.
             if type(t) is Tensor and t.layout == torch.strided and not t.is_contiguous():
                 object.__setattr__(self, part, t.contiguous())
-        check_rows(self.X, self.y, Place(self.name))
+        check_rows(self.X, self.y, Place(self.name), self.missing)
         check_targets(self.y, self.classes, Place(self.name))
         if self.features and layout(self.X) != (len(self.features),):
             raise BadData(
@@ -121,7 +125,7 @@ class Dataset(Settings):
         for X, y, part in ((self.X_test, self.y_test, "test"), (self.X_validation, self.y_validation, "validation")):
             if X is not None and y is not None:
                 place = Place(self.name, part)
-                check_rows(X, y, place)
+                check_rows(X, y, place, self.missing)
                 check_targets(y, self.classes, place)
                 refuse_other_form((X, y), (self.X, self.y), place, "the training rows")
             elif X is not None or y is not None:
@@ -171,7 +175,7 @@ class Dataset(Settings):
             place = Place(self.name, part[2:])
             if isinstance(value, Tensor):
                 check_tensor(value, place, part)
-            rows = value if isinstance(value, Tensor) else as_tensor(value, place, part)
+            rows = value if isinstance(value, Tensor) else as_tensor(value, place, part, self.missing)
             object.__setattr__(self, part, rows.detach() if type(rows) is Tensor else rows)
         self._take_targets()
         for part in ("keys", "test_keys"):
@@ -366,6 +370,8 @@ class Dataset(Settings):
         """
         out = self
         call = f"{self.name}.standardise({'' if like is None else f'like={like!r}'})"
+        if self.missing:
+            raise BadData(f"{call}: rows with missing values have no mean; trees need no scaling, so leave it out")
         if isinstance(self.X, Sparse | Fields):
             raise BadData(f"{call} subtracts means, which would make sparse rows dense; {DENSE}")
         if like is None:

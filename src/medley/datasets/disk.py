@@ -47,7 +47,12 @@ def save(data: Dataset, folder: Place) -> Path:
     for k, values in enumerate(data.test_keys.values()):
         np.save(place / f"test_key{k}.npy", np.asarray(values), allow_pickle=False)
     table: dict[str, Any] = {"name": data.name, "classes": data.classes, "labels": data.labels, "keys": list(data.keys)}
-    table |= {"test_keys": list(data.test_keys), "features": data.features, "inferred": data.inferred}
+    table |= {
+        "test_keys": list(data.test_keys),
+        "features": data.features,
+        "inferred": data.inferred,
+        "missing": data.missing,
+    }
     if data.scaling is not None:
         table["scaling"] = data.scaling.plain()
     # Last, so that an unfinished folder does not count as a data set.
@@ -77,7 +82,7 @@ def saved(folder: Place) -> Dataset:
         features = tuple(table.get("features", ()))
         scaling = Scaling.from_plain(table["scaling"]) if "scaling" in table else None
         fields: dict[str, Any] = parts | {"features": features, "scaling": scaling, "classes": table["classes"]}
-        fields["inferred"] = table.get("inferred") is True
+        fields |= {name: table.get(name) is True for name in ("inferred", "missing")}
         return Dataset(**fields, keys=keys, name=name, labels=labels, test_keys=test_keys)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, BadData):

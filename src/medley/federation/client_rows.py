@@ -37,32 +37,45 @@ class ClientRows(NamedTuple):
     y_test: RawTargets | None = None
 
     @classmethod
-    def of(cls, source: Any, place: Place, aside: str | None = None, features: Sequence[str] = ()) -> ClientRows:
+    def of(
+        cls,
+        source: Any,
+        place: Place,
+        aside: str | None = None,
+        features: Sequence[str] = (),
+        missing: bool = False,
+    ) -> ClientRows:
         """A client's rows, checked.
 
         Args:
             source: a tuple of arrays in one of the `FORMS`, a data set of any library, or a frame
             aside: a column that is no input; default none
             features: the names of a frame's columns of inputs, in the wanted order; default the frame's order
+            missing: whether NaN and empty cells stand for missing values; default False
 
         Raises BadData, naming client, row and column.
         """
-        arrays = _arrays(source, place, aside, features)
+        arrays = _arrays(source, place, aside, features, missing)
         if not isinstance(arrays, tuple | list) or not 2 <= len(arrays) <= 5:
             raise BadData(FILE * isinstance(source, str | Path) + FORMS, place=place)
         _refuse_slips(arrays, place)
-        X, y = rows_and_targets(arrays[0], arrays[1], place)
+        X, y = rows_and_targets(arrays[0], arrays[1], place, missing)
         w = None if len(arrays) in (2, 4) or arrays[-1] is None else weights_of(arrays[-1], len(X), place)
         if len(arrays) < 4 or arrays[2] is None or _is_empty(arrays[2]):
             return cls(X, y, w)
         tests = replace(place, part="test")
-        X_test, y_test = rows_and_targets(arrays[2], arrays[3], tests)
+        X_test, y_test = rows_and_targets(arrays[2], arrays[3], tests, missing)
         refuse_other_form((X_test, y_test.values), (X, y.values), tests, "the training rows")
         return cls(X, y, w, X_test, y_test)
 
     @classmethod
     def of_tests(
-        cls, source: Any, like: tuple[Any, Any], aside: str | None = None, features: Sequence[str] = ()
+        cls,
+        source: Any,
+        like: tuple[Any, Any],
+        aside: str | None = None,
+        features: Sequence[str] = (),
+        missing: bool = False,
     ) -> ClientRows:
         """Test rows that belong to no client, checked; arguments and errors are those of `of`.
 
@@ -71,13 +84,13 @@ class ClientRows(NamedTuple):
         """
         if isinstance(source, Dataset):
             source = replace(source, X_test=None, y_test=None, test_keys={}, weights=None)
-        arrays = _arrays(source, TEST, aside, features)
+        arrays = _arrays(source, TEST, aside, features, missing)
         if not isinstance(arrays, tuple | list) or len(arrays) != 2:
             what = type(source).__name__ + (f" of {len(source)}" if isinstance(source, tuple | list) else "")
             raise BadData(f"its type is {what}; give a pair (X, y), a frame or a data set", place=TEST)
         if any(map(_is_empty, arrays)):
             raise BadData("there are no rows; leave test= out", place=TEST)
-        X, y = rows_and_targets(arrays[0], arrays[1], TEST)
+        X, y = rows_and_targets(arrays[0], arrays[1], TEST, missing)
         refuse_other_form((X, y.values), like, TEST, "the training rows")
         return cls(X, y)
 
@@ -95,7 +108,7 @@ def refuse_by_client(test: Any) -> None:
         )
 
 
-def _arrays(source: Any, place: Place, aside: str | None, features: Sequence[str]) -> Any:
+def _arrays(source: Any, place: Place, aside: str | None, features: Sequence[str], missing: bool) -> Any:
     """Rows as a tuple of arrays, columns in the order of ``features``; anything unknown unchanged."""
     if isinstance(source, Dataset):
         if source.X_validation is not None and place.client is not None:
@@ -104,7 +117,7 @@ def _arrays(source: Any, place: Place, aside: str | None, features: Sequence[str
         tests = [] if data.X_test is None or data.y_test is None else [data.X_test, raw(data.y_test, data.labels)]
         return (data.X, raw(data.y, data.labels), *tests, *([] if data.weights is None else [data.weights]))
     if is_items(source):
-        return pair_of(source, place, aside, features)
+        return pair_of(source, place, aside, features, missing)
     if isinstance(source, Mapping):
         refuse_parts([*map(str, source)], f"{place} has {{}}")
     if not isinstance(source, tuple | list):

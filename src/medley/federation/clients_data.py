@@ -15,7 +15,7 @@ from ..datasets.checks import refuse_other_form
 from ..rows.lazy import joined
 from .alike import check_bytes, common_classes, common_features, common_scaling
 from .client_rows import FILE, ClientRows, refuse_by_client
-from .labels import stored
+from .labels import stored, takes_missing
 
 
 def pooled(
@@ -44,11 +44,12 @@ def pooled(
     features, columns = common_features(listed, test, aside, places)
     scaling = common_scaling(listed, test, places)
     classes, named = common_classes(listed, test, classes, places)
-    rows = [ClientRows.of(client, place, aside, columns) for client, place in zip(listed, places, strict=True)]
+    missing = takes_missing(problem)
+    rows = [ClientRows.of(client, place, aside, columns, missing) for client, place in zip(listed, places, strict=True)]
     first = rows[0]
     for r, place in zip(rows[1:], places[1:], strict=True):
         refuse_other_form((r.X, r.y.values), (first.X, first.y.values), place, f"those of {places[0]}")
-    shared = None if test is None else ClientRows.of_tests(test, (first.X, first.y.values), aside, columns)
+    shared = None if test is None else ClientRows.of_tests(test, (first.X, first.y.values), aside, columns, missing)
     tests = {i: (r.X_test, r.y_test) for i, r in enumerate(rows) if r.X_test is not None and r.y_test is not None}
     if tests and shared is not None:
         raise BadData("Federation(test=...): clients have their own test rows; pass either those or test=")
@@ -69,6 +70,7 @@ def pooled(
         features=features if X.shape[1:] == (len(features),) else (),
         scaling=scaling,
         inferred=bool(labels) and not named,
+        missing=missing,
     )
     return data, [len(r.X) for r in rows]
 

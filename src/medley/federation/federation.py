@@ -39,7 +39,7 @@ from ..storage.result import Result
 from ..tasks import Stream, Tasks
 from .checks import check_labels, check_names, check_sources, checked_number, expect
 from .clients_data import pooled
-from .labels import recorded_labels, refuse_renumbered
+from .labels import recorded_labels, refuse_renumbered, takes_missing
 from .run import check, run
 from .scenario import Scenario, Weighting
 from .simulation import Simulation
@@ -113,7 +113,7 @@ class Federation(Settings, Explained):
         membership: Members | None = None,
     ) -> None:
         scenario = Scenario.of(problem, pace, participation, devices, weights, f_star, stream, replay)
-        data, clients, partition = _sources(data, clients, partition)
+        data, clients, partition = _sources(data, clients, partition, takes_missing(problem))
         classes = checked_number(problem, validation, classes, own_test)
         data = whole_data(problem, data, test, classes, partition.key if isinstance(partition, ByKey) else None)
         expect(data, Dataset, "Federation(data=...)", "datasets.Dataset(X, y, classes=10)", "data")
@@ -288,7 +288,7 @@ class Federation(Settings, Explained):
         if isinstance(stream, Tasks):
             for s, rows in enumerate(stream.parts()):
                 labels = tuple(sorted({*rows[1].tolist(), *rows[3].tolist()}))
-                yield Dataset(*rows, classes=all_data.classes, name=f"task {s}"), labels
+                yield Dataset(*rows, classes=all_data.classes, name=f"task {s}", missing=all_data.missing), labels
             return
         key = getattr(stream, "key", None)
         X = all_data.X if key is None else all_data.order_of(key)[0]
@@ -404,12 +404,12 @@ def _joined_tasks(stream: Tasks) -> Dataset:
     return Dataset(X, y, X_test, y_test, classes=max(2, 1 + int(max(y.max(), y_test.max()))), name="own tasks")
 
 
-def _sources(data: Any, clients: Any, partition: Any) -> tuple[Any, Any, Any]:
-    """Data, clients and partition: clients in one table, or in one data set with a key, become data with that
-    partition.
+def _sources(data: Any, clients: Any, partition: Any, missing: bool) -> tuple[Any, Any, Any]:
+    """Data, clients and partition: clients in one table, whose empty cells may be ``missing`` values, or in one data
+    set with a key, become data with that partition.
     """
     if is_frame(clients) or is_hugging_face(clients):
-        clients = by_client(clients)
+        clients = by_client(clients, missing)
     if isinstance(clients, Dataset) and data is None:
         return clients, None, ByKey(only_key(clients.keys, repr(clients))) if partition is None else partition
     return data, clients, partition

@@ -30,6 +30,22 @@ def fits(problem: Family, classes: int = 2) -> Literal["values", "classes", "los
     return "loss"
 
 
+def takes_missing(problem: Family) -> bool:
+    """Whether a problem reads NaN in X as a missing value."""
+    return getattr(problem, "missing", False) is True
+
+
+def refuse_missing(problem: Family, missing: bool, place: Place) -> None:
+    """Raise BadData for rows that may have missing values, unless the problem reads them."""
+    if missing and not takes_missing(problem):
+        raise BadData(
+            f"the rows may have missing values, which this {type(problem).__name__} does not read; give "
+            "problems.Trees(..., missing=True), or fill them in, for example by "
+            "medley.statistics.Study(...).prepare(['age: median'])",
+            place=place,
+        )
+
+
 def numbered(problem: Family, parts: Sequence[RawTargets], classes: int | None, named: Sequence[Label] = ()) -> Coded:
     """Targets of all clients' training and test rows, as the problem reads them, numbered together.
 

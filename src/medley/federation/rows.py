@@ -269,7 +269,7 @@ def refuse_overflow(original: Tensor, converted: Tensor, what: str) -> None:
     if not original.is_floating_point() or torch.finfo(original.dtype).max <= torch.finfo(converted.dtype).max:
         return
     for first, part in blocks(converted):
-        bad = not_finite(part)
+        bad = not_finite(part, missing=True)  # a conversion makes infinities only
         if bad is None:
             continue
         at = [first + bad[0][0], *bad[0][1:]]

@@ -17,7 +17,7 @@ from ..datasets.ingest.raw import as_key, features_of, is_items, is_table, targe
 from ..rows.columns import TARGETS, cells, columns_of, differ
 from .client_rows import TEST, ClientRows, refuse_by_client
 from .clients_data import pooled
-from .labels import fits, refuse_other_number, stored
+from .labels import fits, refuse_missing, refuse_other_number, stored
 
 log = logging.getLogger("medley")
 
@@ -75,7 +75,7 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, 
                 place=TEST,
             )
         test_keys = {name: test.keys[name] for name in data.keys if name in test.keys}
-        return ClientRows.of_tests(test, like, features=data.features), test_keys
+        return ClientRows.of_tests(test, like, features=data.features, missing=data.missing), test_keys
     columns = columns_of(test, str(TEST)) if is_table(test) else {}
     coding = None if scaling is None or not columns else scaling.coding
     is_raw = coding is not None and ({*coding.names} <= {*columns} or not {*data.features} <= {*columns})
@@ -90,7 +90,7 @@ def _tests_like(data: Dataset, test: Any, key: str | None) -> tuple[ClientRows, 
     difference = differ(names, data.features) if has_names else ""
     if difference:
         raise BadData(f"the frame {difference}; give the columns of the training rows", place=TEST)
-    rows = ClientRows.of_tests(test, like, key, data.features if has_names else ())
+    rows = ClientRows.of_tests(test, like, key, data.features if has_names else (), data.missing)
     if scaling is not None and has_names:
         rows = rows._replace(X=scaling(rows.X))
     elif scaling is not None:
@@ -164,6 +164,7 @@ def suited(problem: Family, data: Dataset, classes: int | None) -> Dataset:
     If the problem fits values, whole numbers that a reader took for classes become values again. If you passed
     ``classes``, the labels are already 0..classes-1 and stay as they are.
     """
+    refuse_missing(problem, data.missing, Place(data.name))
     if data.y.ndim != 1:
         return data if classes is None else replace(data, classes=classes)
     names = data.labels

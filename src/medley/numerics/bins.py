@@ -21,7 +21,10 @@ FINEST = 29
 """Bits of the finest cells: twenty of the mantissa, a millionth of a number."""
 
 OCTAVES = 1 << FIRST
-"""Cells at first; a further count is of missing values."""
+"""Cells at first."""
+
+ABOVE = np.finfo(np.float32).max
+"""A line above all values."""
 
 FINE = 4
 """A cell with more than 1/`FINE` of a bin's rows is divided."""
@@ -40,13 +43,9 @@ def numbers_of(keys: np.ndarray) -> np.ndarray:
 
 
 def octaves(X: np.ndarray) -> np.ndarray:
-    """Counts of the first cells and of missing values of each column of X [n, columns], int32 [columns, 513]."""
-    out = np.zeros((X.shape[1], OCTAVES + 1), np.int32)
-    for f, column in enumerate(X.T):
-        present = column[~np.isnan(column)]
-        out[f, :OCTAVES] = np.bincount(keys_of(present) >> (32 - FIRST), minlength=OCTAVES)
-        out[f, OCTAVES] = len(column) - len(present)
-    return out
+    """Counts of the first cells of each column of X [n, columns] without its missing values, int32 [columns, 512]."""
+    keys = [keys_of(column[~np.isnan(column)]) >> (32 - FIRST) for column in X.T]
+    return np.stack([np.bincount(k, minlength=OCTAVES) for k in keys]).astype(np.int32)
 
 
 def divided(X: np.ndarray, columns: np.ndarray, cells: np.ndarray, bits: int) -> np.ndarray:

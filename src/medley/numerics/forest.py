@@ -1,8 +1,9 @@
 """A forest of regression trees as one flat vector of fixed length, and its outputs for rows.
 
-The vector begins with a header: numbers of columns, outputs, trees and levels, the loss, how many trees have grown, and
-the outputs before the first tree. A record for each node of each tree follows, in the order of a heap: the children of
-node j are 2j + 1 and 2j + 2. Places of trees that have not grown yet are 0. All numbers are those of float32.
+The vector begins with a header: numbers of columns, outputs, trees and levels, the loss, whether values may be missing,
+how many trees have grown, and the outputs before the first tree. A record for each node of each tree follows, in the
+order of a heap: the children of node j are 2j + 1 and 2j + 2. Places of trees that have not grown yet are 0. All
+numbers are those of float32.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Layout(NamedTuple):
         trees: how many rounds of trees there is room for
         depth: levels of splits in a tree
         loss: its place in `LOSSES`
+        missing: 1 if rows may lack values
     """
 
     columns: int
@@ -45,6 +47,7 @@ class Layout(NamedTuple):
     trees: int
     depth: int
     loss: int
+    missing: int = 0
 
     @property
     def nodes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,9 +125,19 @@ class Sums(NamedTuple):
         """The differences, which are exact."""
         return Sums(self.g - other.g, self.h - other.h, self.n - other.n)
 
-    def score(self, ridge: float) -> np.ndarray:
-        """G²/(H + λ), by which a node's best output lowers twice the loss; 0 where nothing bends."""
-        bend = self.h + ridge
+    def step(self, growth: Growth) -> np.ndarray:
+        """A node's best output −G/(H + λ), within what it may be; 0 where nothing bends."""
+        bend = self.h + growth.ridge
+        step = np.divide(-self.g, bend, out=np.zeros_like(self.g), where=bend > 0)
+        return np.clip(step, -growth.jump, growth.jump)
+
+    def score(self, growth: Growth) -> np.ndarray:
+        """By how much a node's best output lowers twice the loss: G²/(H + λ) if nothing limits that output."""
+        bend = self.h + growth.ridge
+        if growth.jump < np.inf:
+            step = self.step(growth)
+            limited: np.ndarray = -step * (2 * self.g + bend * step)
+            return limited
         score: np.ndarray = np.divide(self.g * self.g, bend, out=np.zeros_like(self.g), where=bend > 0)
         return score
 
@@ -151,6 +161,10 @@ class Splits:
     missing: np.ndarray
     total: Sums
 
+    def among(self, columns: np.ndarray) -> Splits:
+        """The same splits, of a table that had only these columns."""
+        return replace(self, column=np.where(self.column < 0, -1, columns[self.column]))
+
     @property
     def right(self) -> Sums:
         """Sums of the rows that go right."""
@@ -159,12 +173,17 @@ class Splits:
 
 @dataclass(frozen=True)
 class Growth:
-    """What a split must reach; see `medley.Boost` for the settings."""
+    """What a split must reach; see `medley.Boost` for the settings.
+
+    Attributes:
+        jump: the most that a leaf may move an output before shrinkage
+    """
 
     ridge: float
     min_gain: float
     min_child_weight: float
     min_rows: int
+    jump: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,11 +192,11 @@ class Bins:
 
     Attributes:
         sizes: the lines between the bins of each column
-        missing: which columns have a further bin, of missing values
+        missing: whether each column has a further bin, of missing values
     """
 
     sizes: np.ndarray
-    missing: np.ndarray
+    missing: bool
 
     @property
     def widths(self) -> np.ndarray:
@@ -191,7 +210,7 @@ class Bins:
         bins = np.arange(int(self.sizes.max(initial=0)) + 1)
         inside = bins <= self.sizes[:, None]
         present = np.where(inside, flat[:, np.where(inside, first[:, None] + bins, 0)], 0)
-        return present, np.where(self.missing, flat[:, np.where(self.missing, first + self.sizes + 1, 0)], 0)
+        return present, flat[:, first + self.sizes + 1] if self.missing else np.zeros_like(present[:, :, 0])
 
 
 def best_splits(flat: Sums, bins: Bins, growth: Growth) -> Splits:
@@ -208,7 +227,7 @@ def best_splits(flat: Sums, bins: Bins, growth: Growth) -> Splits:
     absent = missing.at((..., None, None))
     both = Sums(*(np.concatenate([a, a + m], 3) for a, m in zip(left, absent, strict=True)))
     right = total.at((slice(None), None, None, None)).less(both)
-    gain = both.score(growth.ridge) + right.score(growth.ridge) - total.score(growth.ridge)[:, None, None, None]
+    gain = both.score(growth) + right.score(growth) - total.score(growth)[:, None, None, None]
     fits = (np.arange(left.n.shape[2]) < bins.sizes[:, None])[None, :, :, None]
     for side in (both, right):
         fits = fits & (side.h >= growth.min_child_weight) & (side.n >= growth.min_rows)

@@ -91,22 +91,33 @@ def is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def table(columns: Mapping[str, np.ndarray], place: Place) -> np.ndarray:
-    """Columns as float64 [n, columns]. Raises BadData, naming row and column, for cells that are no numbers."""
-    return np.stack([numbers(c, place.at(column=name), columns) for name, c in columns.items()], 1)
+def table(columns: Mapping[str, np.ndarray], place: Place, missing: bool = False) -> np.ndarray:
+    """Columns as float64 [n, columns]. Raises BadData, naming row and column, for cells that are no numbers.
+
+    Args:
+        missing: whether empty cells become NaN; default False
+    """
+    return np.stack([numbers(c, place.at(column=name), columns, missing) for name, c in columns.items()], 1)
 
 
-def numbers(column: np.ndarray, place: Place, others: Mapping[str, np.ndarray] | str = "") -> np.ndarray:
+def numbers(
+    column: np.ndarray, place: Place, others: Mapping[str, np.ndarray] | str = "", missing: bool = False
+) -> np.ndarray:
     """A column's cells as float64.
 
     Args:
         others: all columns of the table by name, so that the error can say how many are text; or the remedy itself
+        missing: whether empty cells become NaN; default False
 
     Raises BadData, naming the row, for dates, for cells that are not numbers, for nan and infinity, and for
     whole numbers that no float64 holds.
     """
     refuse_kind(column, place)
     refuse_inexact(column, place)
+    empty = np.zeros(len(column), bool)
+    if missing and column.dtype.kind in "OUSf":
+        empty = np.isnan(column) if column.dtype.kind == "f" else np.array([*map(is_missing, column.tolist())], bool)
+        column = np.where(empty, np.nan, column.astype(object)) if column.dtype.kind != "f" else column
     try:
         if column.dtype.kind in "OU" and any(isinstance(v, str) and "_" in v for v in column.tolist()):
             raise ValueError  # Python reads "2024_01" as a number
@@ -114,7 +125,7 @@ def numbers(column: np.ndarray, place: Place, others: Mapping[str, np.ndarray] |
     except (TypeError, ValueError):
         row = next(i for i, v in enumerate(column.tolist()) if not is_number(v))
         raise no_number(column[row], place.at(row), others) from None
-    bad = ~(np.abs(values) <= np.finfo(np.float32).max)
+    bad = ~(np.abs(values) <= np.finfo(np.float32).max) & ~empty
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         if np.isfinite(values[row]):

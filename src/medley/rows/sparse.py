@@ -168,13 +168,17 @@ def largest(t: Tensor) -> tuple[list[int], float]:
     return [int(i) for i in np.unravel_index(k, t.shape)], float(t.reshape(-1)[k])
 
 
-def not_finite(t: Tensor) -> tuple[list[int], float] | None:
-    """Place and value of the first entry that is NaN or infinite; None if all are finite."""
+def not_finite(t: Tensor, missing: bool = False) -> tuple[list[int], float] | None:
+    """Place and value of the first entry that is NaN or infinite; None if all are finite.
+
+    Args:
+        missing: whether NaN stands for a missing value and is none of these; default False
+    """
     if isinstance(t, Sparse):
-        bad = np.flatnonzero(~np.isfinite(t.matrix.data))
+        bad = np.flatnonzero(np.isinf(t.matrix.data) if missing else ~np.isfinite(t.matrix.data))
         if not len(bad):
             return None
         row = int(np.searchsorted(t.matrix.indptr, bad[0], side="right")) - 1
         return [row, int(t.matrix.indices[bad[0]])], float(t.matrix.data[bad[0]])
-    places = (~t.isfinite()).nonzero()
+    places = (t.isinf() if missing else ~t.isfinite()).nonzero()
     return (places[0].tolist(), float(t[tuple(places[0])])) if len(places) else None

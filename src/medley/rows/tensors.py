@@ -67,7 +67,7 @@ def as_row(value: Any, path: Sequence[str | int] = ()) -> Tensor:
     return t if t.is_floating_point() else t.to(torch.int64)
 
 
-def as_tensor(value: Any, place: Place, what: str = "X") -> Tensor:
+def as_tensor(value: Any, place: Place, what: str = "X", missing: bool = False) -> Tensor:
     """Rows as a tensor, dense or sparse: floats as they are, whole numbers and booleans as int64.
 
     Rows of mapped arrays of floats are read when they are used; targets and vectors are read at once.
@@ -76,6 +76,7 @@ def as_tensor(value: Any, place: Place, what: str = "X") -> Tensor:
         value: an array, a tensor, a frame, nested lists, or one of SciPy's sparse matrices; several inputs a row as a
             dict or a tuple of arrays
         what: its name in messages; "X" for rows, other names for targets and weights
+        missing: whether empty cells of a frame become NaN; default False
 
     Raises BadData, naming client, row and column, for entries that are masked, complex, dates, text or other objects,
     and for whole numbers above the largest int64.
@@ -84,7 +85,7 @@ def as_tensor(value: Any, place: Place, what: str = "X") -> Tensor:
     if isinstance(value, Lazy | Fields):
         return value if rows and value.ndim > 1 else in_memory(value)
     if rows and not is_sparse(value):  # some sparse matrices are dicts
-        several = fields(value, lambda v, name: as_tensor(v, place, f"{what}[{name}]"))
+        several = fields(value, lambda v, name: as_tensor(v, place, f"{what}[{name}]", missing))
         if several is not None:
             return several
     if isinstance(value, np.memmap) and value.dtype.kind == "f" and value.ndim > 1 and rows:
@@ -97,7 +98,7 @@ def as_tensor(value: Any, place: Place, what: str = "X") -> Tensor:
                           place=place)  # fmt: skip
         return Sparse.of(value)
     if not isinstance(value, Tensor):
-        value = torch.from_numpy(native(plain(value, place, what)))
+        value = torch.from_numpy(native(plain(value, place, what, missing)))
     t: Tensor = value.detach()
     check_tensor(t, place, what)
     t = t.cpu()
@@ -125,13 +126,17 @@ def check_tensor(t: Tensor, place: Place, what: str) -> None:
         plain(t.numpy(force=True), place, what)
 
 
-def plain(value: Any, place: Place, what: str) -> np.ndarray:
-    """An array that torch reads without a change of values. Raises BadData, naming the place, for any other."""
+def plain(value: Any, place: Place, what: str, missing: bool = False) -> np.ndarray:
+    """An array that torch reads without a change of values. Raises BadData, naming the place, for any other.
+
+    Args:
+        missing: whether empty cells of a frame become NaN; default False
+    """
     if is_frame(value):
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             names = columns_of(value, str(place))
-            return table({name: cells(value, column, place) for name, column in names.items()}, place)
+            return table({name: cells(value, column, place) for name, column in names.items()}, place, missing)
         return array
     refuse_unordered(value, place, what)
     try:
@@ -228,14 +233,18 @@ def _refused(bad: np.ndarray, array: np.ndarray, place: Place, what: str, why: s
     return BadData(f"{shown}{f' of the input {inner}' if inner else ''}{beyond} {why}", place=place.at(at[0], column))
 
 
-def check_finite(t: Tensor, place: Place) -> None:
-    """Raise BadData, naming row and column, for the first NaN or infinity. Lazy rows are not read for it."""
+def check_finite(t: Tensor, place: Place, missing: bool = False) -> None:
+    """Raise BadData, naming row and column, for the first NaN or infinity. Lazy rows are not read for it.
+
+    Args:
+        missing: whether NaN stands for a missing value and is allowed; default False
+    """
     for part, name in tensors(t, ""):
         if not part.numel() or not part.is_floating_point() or isinstance(part, Lazy):
             continue
         if not isinstance(part, Sparse) and all(bool(end.isfinite()) for end in part.aminmax()):
             continue  # both ends of a tensor with a NaN are NaN: no second copy of the data, no mask
-        first = not_finite(part)
+        first = not_finite(part, missing)
         if first is not None:
             (row, *rest), value = first
             inner = f" in the input {name}" if name else ""

@@ -36,13 +36,14 @@ WITHHELD: Mapping[str, Any] = {}
 """Stands for a scaling that a folder must not hold, because no noise protects it."""
 
 
-def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) -> Any:
+def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None, missing: bool = False) -> Any:
     """Rows as the model saw them in training: a frame's columns by name, scaled; anything but a table unchanged.
 
     Args:
         features: names of the features of training, in order; none if training had no names
         scaling: mean and deviation of its features, `Scaling.plain`, and how they are computed from a frame's columns;
             None if they were not standardised
+        missing: whether empty cells stand for missing values, which the model reads; default False
 
     Raises BadData, naming the columns, if some are missing or unknown to training, if cells are not finite numbers, and
     if X holds targets too.
@@ -61,10 +62,10 @@ def rows_of(X: Any, features: Sequence[str], scaling: Mapping[str, Any] | None) 
         columns = {n: c for n, c in columns.items() if n in features or (not features and n not in TARGETS)}
     elif features:
         _refuse_others([*columns], features)
-    missing = [name for name in features if name not in columns]
-    if missing:
-        raise BadData(f"predict(X): the data set has no {_listed(missing)}, which the training data had")
-    return _scaled(X, {name: columns[name] for name in features or columns}, scaling)
+    absent = [name for name in features if name not in columns]
+    if absent:
+        raise BadData(f"predict(X): the data set has no {_listed(absent)}, which the training data had")
+    return _scaled(X, {name: columns[name] for name in features or columns}, scaling, missing)
 
 
 def _refuse_pairs(X: Any, features: Sequence[str]) -> None:
@@ -110,7 +111,7 @@ def _refuse_others(names: Sequence[str], features: Sequence[str]) -> None:
         )
 
 
-def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] | None) -> Any:
+def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] | None, missing: bool) -> Any:
     """These columns of a table as rows, scaled like the training rows; several non-numeric columns as a dict."""
     arrays = {name: cells(table, column) for name, column in columns.items()}
     if any(c.ndim > 1 or (c.dtype == object and hasattr(c[0], "getbands")) for c in arrays.values()):
@@ -118,7 +119,7 @@ def _scaled(table: Any, columns: Mapping[str, Any], scaling: Mapping[str, Any] |
         for name, array in arrays.items():
             inputs[name] = torch.stack([as_row(value, (name,)) for value in array])
         return inputs if len(inputs) > 1 else next(iter(inputs.values()))
-    X = table_of(arrays, CALL)
+    X = table_of(arrays, CALL, missing)
     if scaling is None:
         return torch.from_numpy(X)
     scaler = scaling_of(scaling)
@@ -151,6 +152,11 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:5]) + more
 
 
+def reads_missing(module: nn.Module) -> bool:
+    """Whether a model reads NaN in its rows as a missing value, as a forest may."""
+    return getattr(module, "reads_missing", False) is True
+
+
 def outputs_of(
     module: nn.Module, X: Any, batch: int, integers: Sequence[str] | None, dimensions: int | None = None
 ) -> Tensor:
@@ -164,13 +170,14 @@ def outputs_of(
 
     Raises BadData if the module cannot read the rows, and if the outputs of one row lack the row dimension.
     """
-    rows = as_tensor(X, CALL)
+    missing = reads_missing(module)
+    rows = as_tensor(X, CALL, missing=missing)
     if isinstance(rows, Fields) and dimensions is not None:
         raise BadData(
             f"predict(X): X is a {type(X).__name__} of several inputs, but the training rows are one array; give such "
             "rows, for example numpy.column_stack([*X.values()]) of columns by name"
         )
-    check_finite(rows, CALL)
+    check_finite(rows, CALL, missing)
     if rows.ndim < 2:
         raise BadData(f"predict(X): X has shape {list(rows.shape)}; give rows [n, ...], one row as X[None]")
     if dimensions is not None and rows.ndim != dimensions:

@@ -35,7 +35,7 @@ from .environment import environment
 from .formats import head_of, other_format
 from .history import Row, check_kinds, history_of, history_text
 from .html import facts
-from .predictions import outputs_of, predicted, probabilities, rows_of, scaling_of
+from .predictions import outputs_of, predicted, probabilities, reads_missing, rows_of, scaling_of
 
 FORMAT = 4
 """The format of result.json and the files next to it."""
@@ -316,7 +316,7 @@ class Result(Explained):
                 "client",
             )
         module = model if client is None else self.client_model(client)
-        rows = rows_of(X, self.features, self.settings.get("scaling"))
+        rows = rows_of(X, self.features, self.settings.get("scaling"), reads_missing(module))
         return outputs_of(module, rows, batch, self.settings.get("integers"), self.settings.get("dimensions"))
 
     def predict(self, X: Any, batch: int = 256, client: int | str | None = None) -> np.ndarray:

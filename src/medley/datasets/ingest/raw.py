@@ -20,6 +20,7 @@ from ...rows.fields import Fields
 from ...rows.lazy import Lazy, Mapped
 from ...rows.numbers import refuse_inexact, table
 from ...rows.precision import kept_apart
+from ...rows.sparse import not_finite
 from ...rows.tensors import as_row
 from .keys import DROP, refuse_index
 from .labels import RawTargets
@@ -75,13 +76,18 @@ class Shelf:
 
 
 class Items:
-    """One input of a data set's items: ``path`` leads to it from an item, by names or places."""
+    """One input of a data set's items: ``path`` leads to it from an item, by names or places.
+
+    Args:
+        missing: whether NaN stands for a missing value; default False
+    """
 
     cheap = False
 
-    def __init__(self, shelf: Shelf, path: Path) -> None:
+    def __init__(self, shelf: Shelf, path: Path, missing: bool = False) -> None:
         self.shelf = shelf
         self.path = path
+        self.missing = missing
         try:
             first = as_row(_at(shelf.read([0])[0], path), path)
         except BadData as e:
@@ -107,9 +113,10 @@ class Items:
         X = torch.stack(out)
         if X.dtype == torch.int64 and X.numel() and max(int(X.max()), -int(X.min())) > 2**53:
             refuse_inexact(X.numpy(), self.shelf.place)
-        if X.is_floating_point() and not bool(X.sum().isfinite()) and (bad := ~X.isfinite()).any():
-            at = bad.nonzero()[0].tolist()
-            message = f"{float(X[tuple(at)])} is not finite; remove such items, or fill them in"
+        bad = not_finite(X, self.missing) if X.is_floating_point() and not bool(X.sum().isfinite()) else None
+        if bad is not None:
+            at, value = bad
+            message = f"{value} is not finite; remove such items, or fill them in"
             raise BadData(message, place=self.shelf.place.at(numbers[at[0]], *at[1:2]))
         return X
 
@@ -153,7 +160,7 @@ def features_of(data: Any, place: Place, aside: str | None = None) -> tuple[str,
 
 
 def pair_of(
-    value: Any, place: Place, aside: str | None = None, features: Sequence[str] = ()
+    value: Any, place: Place, aside: str | None = None, features: Sequence[str] = (), missing: bool = False
 ) -> tuple[Tensor, RawTargets | Any]:
     """Inputs and targets of a data set of another library.
 
@@ -163,12 +170,13 @@ def pair_of(
     Args:
         aside: a column that is not an input, such as each row's client; default none
         features: the names of a frame's columns of inputs, in the wanted order; default the frame's order
+        missing: whether NaN and empty cells stand for missing values; default False
 
     Raises BadData for a data set without numbered items, and for items that are not pairs.
     """
     items: Any = loaded(value, place) if isinstance(value, DataLoader) else value
     if is_frame(items):
-        return _of_frame(items, place, aside, features)
+        return _of_frame(items, place, aside, features, missing)
     if plain_tensors(items) and items.tensors[1:]:
         *inputs, y = items.tensors
         return inputs[0] if len(inputs) == 1 else Fields(inputs), y
@@ -178,9 +186,9 @@ def pair_of(
         raise BadData("it has no rows; leave it out", place=place)
     paths, names, target = _places(read_item(items, 0, place), place, aside)
     if is_table(items) and names:
-        return _of_frame(items, place, aside, features)
+        return _of_frame(items, place, aside, features, missing)
     shelf = Shelf(items, place)
-    inputs = [Lazy([Items(shelf, path)]) for path in paths]
+    inputs = [Lazy([Items(shelf, path, missing)]) for path in paths]
     return inputs[0] if len(inputs) == 1 else Fields(inputs, names), column(items, target, place)
 
 
@@ -244,7 +252,9 @@ def _places(item: Any, place: Place, aside: str | None) -> tuple[list[Path], lis
     raise BadData(message, place=place)
 
 
-def _of_frame(value: Any, place: Place, aside: str | None, features: Sequence[str]) -> tuple[Tensor, RawTargets]:
+def _of_frame(
+    value: Any, place: Place, aside: str | None, features: Sequence[str], missing: bool
+) -> tuple[Tensor, RawTargets]:
     """Inputs and targets of a frame, whose target has one of the usual names."""
     names = columns_of(value, str(place))
     target = target_of(names, place)
@@ -257,12 +267,12 @@ def _of_frame(value: Any, place: Place, aside: str | None, features: Sequence[st
     inputs = [n for n in names if n not in (target, aside)]
     refuse_index(inputs, place, DROP)
     refuse_client(inputs, place)
-    X = inputs_of(value, features or inputs, place)
+    X = inputs_of(value, features or inputs, place, missing)
     return X, RawTargets.of(cells(value, names[target], place), place.at(column=target))
 
 
-def inputs_of(value: Any, features: Sequence[str], place: Place) -> Tensor:
-    """These columns of a table as a tensor [n, columns]."""
+def inputs_of(value: Any, features: Sequence[str], place: Place, missing: bool) -> Tensor:
+    """These columns of a table as a tensor [n, columns]; NaN in empty cells, if they may be ``missing``."""
     columns = columns_of(value, str(place))
     for name in features:
         if name not in columns:
@@ -272,7 +282,7 @@ def inputs_of(value: Any, features: Sequence[str], place: Place) -> Tensor:
         raise BadData("the table has no columns for the inputs; add some", place=place)
     if not all(map(len, by_name.values())):
         raise BadData("the table has no rows; leave it out", place=place)
-    return torch.from_numpy(kept_apart(table(by_name, place)))
+    return torch.from_numpy(kept_apart(table(by_name, place, missing)))
 
 
 def refuse_client(inputs: Collection[str], place: Place) -> None:

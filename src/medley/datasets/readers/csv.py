@@ -31,6 +31,7 @@ def csv(  # noqa: PLR0913
     header: bool | None = None,
     prepared: Any = None,
     client: str | None = None,
+    missing: bool = False,
 ) -> Dataset:
     """A CSV file; every column but ``target``, ``client`` and ``keys`` is a numeric feature.
 
@@ -49,6 +50,7 @@ def csv(  # noqa: PLR0913
             Default none.
         client: The column of each row's client, a text as the file has it; `partitions.ByKey` deals by it. Default
             none.
+        missing: Whether empty cells of features become missing values, for `medley.problems.Trees`; default False.
 
     Raises:
         RecipeError: A column is not there.
@@ -58,12 +60,12 @@ def csv(  # noqa: PLR0913
     """
     call = called("csv", path, delimiter=None if delimiter == "," else delimiter)
     check_delimiter(delimiter, call)
-    roles = Roles.of(call, target, client, keys, prepared)
+    roles = Roles.of(call, target, client, keys, prepared, missing=missing)
     file = locate(path, folder, (), call)
     refuse_packed(file, call)
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
-            lines = Lines(stream, delimiter, call)
+            lines = Lines(stream, delimiter, call, missing)
             names = names_of_columns(lines.first, header, lines.delimiter, call)
             inputs = roles.inputs(names)
             numeric = inputs if roles.scaling is None else []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv as csvfile
 import logging
+import math
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,13 @@ BLOCK = 128
 class Lines:
     """The lines of a CSV file. Excel's first line, ``sep=;``, says the delimiter."""
 
-    def __init__(self, stream: Any, delimiter: str, call: str) -> None:
+    def __init__(self, stream: Any, delimiter: str, call: str, missing: bool = False) -> None:
         self.call = call
         self.delimiter = delimiter
         self.start = 0
+        self.missing = missing
         self.flags = set[int]()
+        self.typed = set[int]()
         self.width = 0
         self.row = 0
         start = stream.tell() if stream.seekable() else 0
@@ -126,34 +130,34 @@ class Lines:
         out = np.empty((len(columns[0]), len(numeric)))
         for k, j in enumerate(numeric):
             cells = columns[j]
-            if not first and {*map(str.strip, cells)} <= FLAGS.keys():
-                self.flags.add(j)
-            try:
-                read = map(_flag if j in self.flags else float, cells)
-                out[:, k] = np.fromiter(read, np.float64, len(out))
-                if (np.abs(out[:, k]) < 2**53).all() and "_" not in "".join(cells):
-                    continue
-            except (ValueError, KeyError):
-                pass
+            if j not in self.typed and (some := {*map(str.strip, cells)} - ({""} if self.missing else set())):
+                self.typed.add(j)
+                if some <= FLAGS.keys():
+                    self.flags.add(j)
             place = Place(self.call, column=header[j])
             try:
                 if j in self.flags:
-                    self._refuse_flag(cells, place)
-                out[:, k] = numbers(np.array(cells, object), place, {header[i]: np.array(columns[i]) for i in numeric})
+                    out[:, k] = self._flags(cells, place)
+                    continue
+                with suppress(ValueError):
+                    out[:, k] = np.fromiter(map(float, cells), np.float64, len(out))
+                    if (np.abs(out[:, k]) < 2**53).all() and "_" not in "".join(cells):
+                        continue
+                named = {header[i]: np.array(columns[i]) for i in numeric}
+                out[:, k] = numbers(np.array(cells, object), place, named, self.missing)
             except BadData as e:
                 raise e.at(place.at(first + (e.row or 0))) from None
         return out
 
-    def _refuse_flag(self, cells: Sequence[str], place: Place) -> None:
-        """Raise BadData for the first cell, in a column of True and False, that is neither."""
-        row = next(r for r, c in enumerate(cells) if c.strip() not in FLAGS)
+    def _flags(self, cells: Sequence[str], place: Place) -> list[float]:
+        """Cells of a column of True and False as numbers. Raises BadData for the first that is neither."""
+        values = FLAGS | ({"": math.nan} if self.missing else {})
+        row = next((r for r, c in enumerate(cells) if c.strip() not in values), None)
+        if row is None:
+            return [values[c.strip()] for c in cells]
         if is_number(cells[row]):
             raise BadData(f"{cells[row]!r} among True and False; write all the same way", place=place.at(row))
         raise no_number(cells[row], place.at(row))
-
-
-def _flag(cell: str) -> float:
-    return FLAGS[cell.strip()]
 
 
 def _lines(cells: Sequence[str]) -> int:

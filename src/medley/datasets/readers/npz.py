@@ -23,6 +23,7 @@ def npz(  # noqa: PLR0913
     regression: bool | None = None,
     folder: Place | None = None,
     client: str | None = None,
+    missing: bool = False,
 ) -> Dataset:
     """Arrays of an npz file; nothing is unpickled.
 
@@ -37,6 +38,7 @@ def npz(  # noqa: PLR0913
             are numbered in ascending order.
         folder: The folder to look in first; default none.
         client: Name of the column [n] of each row's client; default none.
+        missing: Whether NaN in features stands for a missing value, for `medley.problems.Trees`; default False.
 
     The log names arrays that are not used. Raises RecipeError if the file lacks a name, or one of ``X_test`` and
     ``y_test`` is missing, and BadData if the file is damaged or holds Python objects.
@@ -49,4 +51,5 @@ def npz(  # noqa: PLR0913
     if (X_test is None) != (y_test is None):
         raise RecipeError(f"{call}: give both X_test= and y_test=, or neither.", "X_test")
     test = (arrays[X_test], arrays[y_test]) if X_test is not None and y_test is not None else None
-    return Raw(call, arrays[X], arrays[y], y, {k: arrays[k] for k in named}, test=test).dataset(file.stem, regression)
+    raw = Raw(call, arrays[X], arrays[y], y, {k: arrays[k] for k in named}, test=test, missing=missing)
+    return raw.dataset(file.stem, regression)

@@ -23,13 +23,14 @@ def parquet(
     folder: Place | None = None,
     client: str | None = None,
     prepared: Any = None,
+    missing: bool = False,
 ) -> Dataset:
     """A Parquet file; every column but ``target``, ``client`` and ``keys`` is a numeric feature.
 
     For arguments and errors see `csv`. It needs pyarrow, the extra ``parquet``; without it RecipeError is raised.
     """
     call = f"datasets.parquet({str(path)!r})"
-    roles = Roles.of(call, target, client, keys, prepared)
+    roles = Roles.of(call, target, client, keys, prepared, missing=missing)
     table, name = table_in(path, folder, call)
     names = [name.strip() for name in table.column_names]
     inputs = roles.inputs(names)

@@ -40,6 +40,7 @@ class Raw:
         keys: columns [n] by name
         features: the names of X's columns; none for arrays without names
         test: X and y of test rows, if there are some
+        missing: whether NaN in X stands for a missing value
     """
 
     call: str
@@ -49,6 +50,7 @@ class Raw:
     keys: Mapping[str, Any] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     test: tuple[Any, Any] | None = None
+    missing: bool = False
 
     def dataset(self, name: str, regression: bool | None = None, scaling: Scaling | None = None) -> Dataset:
         """The data set of these rows.
@@ -64,6 +66,7 @@ class Raw:
         parts = [RawTargets.of(y, place.at(column=self.target)) for (_, y), place in zip(rows, places, strict=True)]
         keys = {k: key_column(v, places[0].at(column=k)) for k, v in self.keys.items()}
         same: dict[str, Any] = {"keys": keys, "name": name, "features": self.features, "scaling": scaling}
+        same["missing"] = self.missing
         coded = None if regression else code(parts, floats="either" if regression is None else "labels")
         if coded is None or (coded.classes is None and parts[0].values.ndim == 1):
             ys = [values_of(p) for p in parts]
@@ -77,7 +80,7 @@ class Raw:
         if isinstance(X, Tensor):
             return X
         if not is_sparse(X):
-            X = plain(X, place, "X")
+            X = plain(X, place, "X", self.missing)
             refuse_inexact(X, place)
         if not X.shape:
             raise BadData(f"X is one value, {X[()]!s:.40}; give rows", place=place)
@@ -89,9 +92,9 @@ class Raw:
         ready = kept_apart(X)
         t = Sparse.of(ready) if is_sparse(ready) else torch.from_numpy(ready)
         try:
-            check_finite(t, place)
+            check_finite(t, place, self.missing)
         except BadData as e:
-            check_finite(Sparse.of(X) if is_sparse(X) else torch.from_numpy(native(X)), place)
+            check_finite(Sparse.of(X) if is_sparse(X) else torch.from_numpy(native(X)), place, self.missing)
             stands = place if e.stands is None else e.stands[0]
             raise BadData("it is too large for float32; use another unit", place=stands) from None
         return t
@@ -120,6 +123,7 @@ class Roles:
         client: the column of the clients, if there is one
         scaling: a preparation, whose columns are the inputs; None: all columns without another role
         unindexed: what to do with a frame's index
+        missing: whether empty cells of inputs become NaN
     """
 
     call: str
@@ -128,15 +132,18 @@ class Roles:
     client: object = None
     scaling: Scaling | None = None
     unindexed: str = "write the file with index=False"
+    missing: bool = False
 
     @classmethod
     def of(
-        cls, call: str, target: str, client: object, keys: Sequence[object], prepared: Any = None, **how: str
+        cls, call: str, target: str, client: object, keys: Sequence[object], prepared: Any = None, **how: Any
     ) -> Roles:
         """The roles that a user names. Raises RecipeError for a column with two of them."""
         names = all_keys(target, client, keys, call)
         scaling = None if prepared is None else preparation(prepared, call)
         if scaling is not None:
+            if how.get("missing"):
+                raise RecipeError(f"{call}: prepared= fills in empty cells; leave missing= out", "missing")
             refuse_special(scaling, [target, *names[: client is not None]], call)
         return cls(call, target, names, client, scaling, **how)
 
@@ -178,11 +185,10 @@ class Roles:
             features = self.scaling.coding.features
             X = self.scaling(torch.from_numpy(self.scaling.coding(columns, self.call)))
         elif X is None:
-            X = torch.from_numpy(kept_apart(table_of({k: columns[k] for k in inputs}, place)))
+            X = torch.from_numpy(kept_apart(table_of({k: columns[k] for k in inputs}, place, self.missing)))
         keyed = {k: columns[k] for k in self.keys}
-        return Raw(self.call, X, columns[self.target], self.target, keyed, features).dataset(
-            name, regression, self.scaling
-        )
+        raw = Raw(self.call, X, columns[self.target], self.target, keyed, features, missing=self.missing)
+        return raw.dataset(name, regression, self.scaling)
 
     def of_frame(self, table: Any, names: Mapping[str, Any], name: str, regression: bool | None) -> Dataset:
         """As `dataset`, of these columns of a frame."""
@@ -205,7 +211,7 @@ class Roles:
 
 
 @checked("datasets")
-def frame(
+def frame(  # noqa: PLR0913
     table: Any,
     target: str | int,
     client: str | int | None = None,
@@ -214,6 +220,7 @@ def frame(
     name: str = "frame",
     prepared: Any = None,
     keys: Sequence[str | int] = (),
+    missing: bool = False,
 ) -> Dataset:
     """The data set of a pandas frame, a Hugging Face data set, or any table with columns by name, read into memory.
 
@@ -226,6 +233,7 @@ def frame(
         name: the data set's name in messages and reports
         prepared: what `Study.prepare` found, or its file; its columns are the inputs. Default none
         keys: further columns that are no inputs, such as each row's patient; default none
+        missing: whether empty cells of inputs become missing values, for `medley.problems.Trees`; default False
 
     Numbers that name columns become text: the key of ``client=3`` is "3". Raises RecipeError for a column that is not
     there, BadData for a table without rows or with two columns of one name, and, naming column and row, for cells that
@@ -235,7 +243,7 @@ def frame(
         kind = type(table).__name__
         raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, such as pandas.DataFrame(table)", "table")
     names = columns_of(table, CALL)
-    roles = Roles.of(CALL, str(target), client, keys, prepared, unindexed=DROP)
+    roles = Roles.of(CALL, str(target), client, keys, prepared, unindexed=DROP, missing=missing)
     if features is not None:
         chosen = [*map(str, features)]
         if prepared is not None:
@@ -254,8 +262,12 @@ def frame(
     return roles.of_frame(table, names, name, regression)
 
 
-def by_client(value: Any) -> Dataset:
-    """A frame of all clients' rows as a data set with the key "client". Raises BadData without that column."""
+def by_client(value: Any, missing: bool = False) -> Dataset:
+    """A frame of all clients' rows as a data set with the key "client". Raises BadData without that column.
+
+    Args:
+        missing: whether empty cells of inputs become missing values; default False
+    """
     place = Place("Federation(clients=frame)")
     columns = columns_of(value, str(place))
     target = target_of(columns, place)
@@ -267,4 +279,5 @@ def by_client(value: Any) -> Dataset:
             "the target's, clients=datasets.frame(table, target='died', client='hospital')",
             place=place,
         )
-    return Roles.of(str(place), target, "client", (), unindexed=DROP).of_frame(value, columns, "frame", None)
+    roles = Roles.of(str(place), target, "client", (), unindexed=DROP, missing=missing)
+    return roles.of_frame(value, columns, "frame", None)

@@ -31,6 +31,7 @@ from ...datasets.ingest.labels import Label, RawTargets, code, is_plain, placed
 from ...datasets.readers.table import values_of
 from ...federation.clients import ClientFactory
 from ...federation.evaluation import Held, held_figures, load, outputs
+from ...federation.labels import refuse_missing
 from ...federation.people import people_of
 from ...federation.rows import Layout, bound, counting, gathered, held_out, ready, with_targets
 from ...federation.scenario import Scenario
@@ -55,6 +56,7 @@ class Lot:
     Attributes:
         X, y: training rows, possibly none
         X_test, y_test: test rows, or None
+        missing: whether NaN in X stands for a missing value
     """
 
     X: Tensor
@@ -66,6 +68,7 @@ class Lot:
     labels: tuple[int, ...]
     names: Names
     keys: Mapping[str, np.ndarray]
+    missing: bool
 
     @classmethod
     def of(cls, d: Dataset, labels: Sequence[int], rows: Tensor | slice, tests: Tensor | slice) -> Lot:
@@ -73,7 +76,7 @@ class Lot:
         X, y = (None if t is None or not len(t[tests]) else t[tests] for t in (d.X_test, d.y_test))
         w = None if d.weights is None else d.weights[rows].double()
         keys = {name: column[rows] for name, column in d.keys.items()}
-        return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels), Names.of(d), keys)
+        return cls(d.X[rows], d.y[rows], w, X, y, d.classes, tuple(labels), Names.of(d), keys, d.missing)
 
     def counted(self, family: Family, client: int) -> Lot:
         """The rows that have a target, as in a simulation. Raises BadData if no training row has one."""
@@ -160,9 +163,10 @@ def _fit(r: Recipe) -> str:
     table = r.tables.get("problem", {})
     kind = str(table.get("kind")).lower()
     loss = table.get("loss", "cross_entropy")
-    if kind == "leastsquares" or loss == "mse":
+    if kind == "leastsquares" or loss in ("mse", "squared", "poisson"):
         return "values"
-    return "classes" if kind in ("logistic", "softmax") or (kind == "network" and loss == "cross_entropy") else "loss"
+    classes = kind in ("logistic", "softmax") or (kind == "network" and loss == "cross_entropy")
+    return "classes" if classes or loss in ("logistic", "softmax") else "loss"
 
 
 def own_lots(r: Recipe, i: int, data: Any) -> list[Lot]:
@@ -264,6 +268,7 @@ class NodeRows:
         scenario.check(n)
         classes = common.classes
         family = scenario.problem
+        refuse_missing(family, any(lot.missing for lot in lots), Place.of(self.i))
         self.plan = TaskPlan.draw(scenario.stream, common.labels, classes, n, seed, rounds, device)
         in_order = [lots[k] for k in self.plan.order(self.i)]
         ordered = [(lot, np.arange(len(lot.X))) for lot in in_order]

@@ -25,6 +25,7 @@ class Trees(TreesLoss):
             with F the logarithm of the rate
         trees: rounds for which the vector has room; `Boost` needs as many rounds, or fewer
         depth: levels of splits in a tree
+        missing: whether NaN in X is a missing value, for which each split learns the side; otherwise NaN is refused
     """
 
     @property
@@ -48,7 +49,7 @@ class Trees(TreesLoss):
         if self.loss == "logistic" and (classes or 2) != 2:
             raise BadData(f"Trees('logistic') has two classes, and these rows have {classes}; use Trees('softmax')")
         outputs = LIKE["softmax"].width(classes) if self.loss == "softmax" else 1
-        layout = Layout(X.shape[1], outputs, self.trees, self.depth, LOSSES.index(self.loss))
+        layout = Layout(X.shape[1], outputs, self.trees, self.depth, LOSSES.index(self.loss), int(self.missing))
         return TreesProblem(self, layout, classes, dtype or torch.float32)
 
     def canonical(self, y: Data, classes: int | None) -> Data:
@@ -85,4 +86,5 @@ class Trees(TreesLoss):
 
     def settings(self) -> dict[str, Any]:
         """The model's name and shape, for the record."""
-        return {"problem": "Trees", "loss": self.loss, "trees": self.trees, "depth": self.depth}
+        settings = {"problem": "Trees", "loss": self.loss, "trees": self.trees, "depth": self.depth}
+        return settings | ({"missing": True} if self.missing else {})

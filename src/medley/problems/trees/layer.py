@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...contract.types import Vec
-from ...numerics.forest import Forest, importance
+from ...numerics.forest import Forest, importance, layout_of
 from .xgboost import model_of
 
 
@@ -30,6 +30,11 @@ class Grown(nn.Module):
             raise ValueError(f"the forest takes rows of {grown.layout.columns} columns, and these are {list(X.shape)}")
         z = torch.from_numpy(grown.outputs(X.to(torch.float32).numpy())).to(self.x.dtype)
         return z if grown.layout.outputs > 1 else z[:, 0]
+
+    @property
+    def reads_missing(self) -> bool:
+        """Whether NaN in rows is a missing value."""
+        return bool(layout_of(self.x).missing)
 
     def importance(self) -> dict[str, np.ndarray]:
         """Sums over all splits by column [columns]: "gain", "cover" (Σh of the rows divided) and "splits"."""

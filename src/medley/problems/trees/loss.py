@@ -23,6 +23,7 @@ class TreesLoss(Checked):
     loss: Literal["squared", "logistic", "softmax", "poisson"]
     trees: Annotated[int, in_range(1, 10_000)] = 100
     depth: Annotated[int, in_range(1, 12)] = 6
+    missing: bool = False
 
     @property
     def classification(self) -> bool:

@@ -9,15 +9,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ...contract import Data, Need, RecipeError, Rows, State, Unsupported, Vec, Weights
+from ...contract import Data, Need, Place, RecipeError, Rows, State, Unsupported, Vec, Weights
 from ...numerics import bins, forest, splits
+from ...rows.lazy import in_memory
+from ...rows.tensors import check_finite
 from ...runtime.forwarded import forwarded
 from ...runtime.meter import Meter
 from ..labels import count
 from .layer import Grown
 from .loss import TreesLoss
 
-Place = tuple[int, int]
+Span = tuple[int, int]
 """Where rows are in memory, and how many: stands for them as long as they are there."""
 
 
@@ -38,8 +40,8 @@ class TreesProblem:
         self.dtype = dtype
         self.d = layout.d
         self.gives = frozenset({Need.TREES, Need.ROWS, *([Need.CLASSES] if family.classification else [])})
-        self._codes: dict[Place, tuple[Tensor, Tensor, np.ndarray]] = {}
-        self._outputs: dict[Place, tuple[Tensor, np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._codes: dict[Span, tuple[Tensor, Tensor, np.ndarray]] = {}
+        self._outputs: dict[Span, tuple[Tensor, np.ndarray, np.ndarray, np.ndarray]] = {}
 
     @property
     def readout(self) -> None:
@@ -49,8 +51,13 @@ class TreesProblem:
         return vars(self) | {"_codes": {}, "_outputs": {}}
 
     def inputs(self, X: Data) -> Data:
-        """Rows in float32, whose numbers the forest's thresholds have."""
-        return X.to(torch.float32)
+        """Rows in memory in float32, whose numbers the forest's thresholds have.
+
+        Raises BadData for NaN that is no missing value.
+        """
+        rows = in_memory(X).to(torch.float32)
+        check_finite(rows, Place(), missing=bool(self.layout.missing))
+        return rows
 
     def values(self, X: Data) -> np.ndarray:
         """Rows as an array, float32 [n, columns]."""
@@ -73,7 +80,7 @@ class TreesProblem:
         if not torch.equal(x[: forest.GROWN], expected) or not 0 <= grown <= self.layout.trees or grown % 1:
             raise RecipeError(
                 "run(init=...): these numbers are no forest of this problem; give a result of Trees of the same loss, "
-                "trees, depth and columns, or leave init= out",
+                "trees, depth, missing and columns, or leave init= out",
                 "init",
             )
         if grown + rounds > self.layout.trees:
@@ -117,7 +124,7 @@ class TreesProblem:
         return entry[2]
 
     @staticmethod
-    def _remember(values: dict[Place, Any], X: Data, value: Any) -> None:
+    def _remember(values: dict[Span, Any], X: Data, value: Any) -> None:
         """Keep a value for rows that stay where they are, as a client's part of all rows does; a copy may not."""
         if X._is_view():
             values.pop(next(iter(values)) if len(values) >= MOST else (-1, -1), None)
