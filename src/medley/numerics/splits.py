@@ -128,8 +128,9 @@ class Sums(NamedTuple):
     def step(self, growth: Growth) -> np.ndarray:
         """A node's best output −G/(H + λ), within what it may be; 0 where nothing bends."""
         bend = self.h + growth.ridge
-        step = np.divide(-self.g, bend, out=np.zeros_like(self.g), where=bend > 0)
-        return np.clip(step, -growth.jump, growth.jump)
+        step: np.ndarray = np.divide(-self.g, bend, out=np.zeros_like(self.g), where=bend > 0)
+        step = np.clip(step, -growth.jump, growth.jump)
+        return step
 
     def score(self, growth: Growth) -> np.ndarray:
         """By how much a node's best output lowers twice the loss: G²/(H + λ) if nothing limits that output."""

@@ -253,9 +253,9 @@ def frame(  # noqa: PLR0913
             role = "target" if both[0] == roles.target else "client"
             message = f"features= has {both[0]!r}, the column of the {role}; leave it out there"
             raise RecipeError(f"{CALL}: {message}", "features")
-        missing = [name for name in chosen if name not in names]
-        if missing:
-            raise RecipeError.unknown(missing[0], names, f"{CALL}: features=: the table")
+        absent = [name for name in chosen if name not in names]
+        if absent:
+            raise RecipeError.unknown(absent[0], names, f"{CALL}: features=: the table")
         if len({*chosen}) < len(chosen):
             raise RecipeError(f"{CALL}: features={chosen}: give each column once", "features")
         names = {k: names[k] for k in (*chosen, *roles.named) if k in names}
