@@ -187,3 +187,31 @@ def test_predictions_have_all_digits_and_a_text_among_inputs_is_named(tmp_path, 
     result = medley("predict", "run", "rows.csv")
     assert result.exit_code == 2
     assert "row 1, column 'v': 'x' is not a number" in result.stderr
+
+
+def test_predict_reads_empty_cells_where_the_forest_does(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 2)), columns=["u", "v"])
+    frame["smokes"] = pd.Series([True, False, None] * 20, dtype=object)
+    frame[["u", "v"]] = frame[["u", "v"]].mask(rng.random((60, 2)) < 0.3)
+    frame["ill"] = np.where(frame["u"].fillna(0) > 0, "yes", "no")
+    rows = frame.drop(columns="ill")
+    rows.to_csv("rows.csv", index=False)
+    rows.to_parquet("rows.parquet")
+    trees = md.problems.Trees("logistic", trees=2, depth=2, missing=True)
+    data = md.datasets.frame(frame, "ill", missing=True)
+    run = md.run(md.Boost(), md.Federation(trees, data=data, partition=md.partitions.IID(clients=2)), 2, checkpoint="a")
+    plain = (np.asarray(rows, float), frame["ill"])
+    md.run(md.Boost(), md.Federation(trees, clients=[plain]), 2, checkpoint="b")
+    full = (rows.fillna(0).astype(float), frame["ill"] == "yes")
+    md.run(md.Boost(), md.Federation(md.problems.Trees("logistic", trees=2), clients=[full]), 2, checkpoint="c")
+    for folder in ("a", "b"):
+        for file in ("rows.csv", "rows.parquet"):
+            done = medley("predict", folder, file)
+            assert done.exit_code == 0, done.stderr
+            table = [*csv.DictReader(io.StringIO(done.stdout))]
+            assert [row["prediction"] for row in table] == run.predict(rows).tolist()
+    done = medley("predict", "c", "rows.csv")
+    assert done.exit_code == 2
+    assert "column 'u': it is empty; fill it in" in done.stderr or "column 'smokes': it is empty" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -182,3 +183,27 @@ def test_cells_that_no_float_holds_are_refused(column: Any, match: str) -> None:
     for call in (lambda: s.glm("y ~ x"), lambda: s.describe(["x"]), lambda: s.prepare(["x: standardise"])):
         with pytest.raises(md.BadData, match=match):
             call()
+
+
+def public_calls() -> dict[str, Any]:
+    """The study, its methods and those of its results, if they have keywords."""
+    s = study()
+    fit = s.glm("y ~ x")
+    objects = [s, fit, s.describe("x", by="k"), s.prepare(["x: standardise"]), s.pca(["x", "y"])]
+    calls: dict[str, Any] = {"Study": Study}
+    for thing in objects:
+        for name, method in inspect.getmembers(thing, callable):
+            kinds = [p.kind for p in inspect.signature(method).parameters.values()] if name[0] != "_" else []
+            if inspect.Parameter.POSITIONAL_OR_KEYWORD in kinds and inspect.ismethod(method):
+                calls[f"{type(thing).__name__}.{name}"] = method
+    return calls
+
+
+def test_an_unknown_or_missing_argument_of_a_study_is_answered_with_those_that_it_has() -> None:
+    calls = public_calls()
+    assert len(calls) > 15
+    for call in calls.values():
+        with pytest.raises(md.UnknownSetting, match=r"\(\) has no 'bogus'\. It knows: \w"):
+            call(bogus=1)
+    with pytest.raises(md.RecipeError, match=r"lr_test\(\): smaller= is missing"):
+        calls["GLMFit.lr_test"]()

@@ -67,7 +67,8 @@ def _lines(result: Result, table: Any, client: str | int | None) -> list[Sequenc
     from ..contract import RecipeError
     from ..storage.predictions import predicted, probabilities
 
-    outputs = result.outputs(table if result.features else _array(table), client=client)
+    missing = getattr(result.model, "reads_missing", False)
+    outputs = result.outputs(table if result.features else _array(table, missing), client=client)
     of = result.settings
     values = predicted(outputs, of.get("classes"), of.get("labels"), of.get("decision", "argmax"))
     columns = {"prediction": values} if values.ndim == 1 else {f"output {k}": v for k, v in enumerate(values.T)}
@@ -81,12 +82,15 @@ def _lines(result: Result, table: Any, client: str | int | None) -> list[Sequenc
     return [("row", *columns), *zip(range(len(values)), *cells, strict=True)]
 
 
-def _array(table: Any) -> Any:
-    """A table's columns as an array [n, columns], in their order. Raises BadData, naming row and column, for text."""
+def _array(table: Any, missing: bool) -> Any:
+    """A table's columns as an array [n, columns], in their order; NaN in empty cells, if they may be ``missing``.
+
+    Raises BadData, naming row and column, for text.
+    """
     import numpy as np
 
     from ..contract import Place
     from ..rows.numbers import table as as_numbers
 
     columns = {name: np.asarray(table[name]) for name in names_of(table)}
-    return as_numbers(columns, Place("medley predict"))
+    return as_numbers(columns, Place("medley predict"), missing)

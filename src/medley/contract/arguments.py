@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from .errors import RecipeError
+from .keywords import refuse_missing, refuse_unknown
 from .settings import describe
 
 P = ParamSpec("P")
@@ -51,6 +52,18 @@ def method_with(settings: Callable[P, T]) -> Callable[[Callable[[S, T], R]], Cal
         return cast("Callable[Concatenate[S, P], R]", call)
 
     return around
+
+
+def known_keywords(method: Callable[P, R]) -> Callable[P, R]:
+    """A decorator of a method: for an unknown keyword, and for a missing one, the error lists those that it has."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        refuse_unknown(method, method.__name__, kwargs)
+        refuse_missing(method, method.__name__, len(args) - 1, kwargs)  # the first is the object
+        return method(*args, **kwargs)
+
+    return call
 
 
 def _refuse_missing(call: str, settings: Any, count: int, named: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..contract import BadData, Client, Cohort, on_client, positive
+from ..contract.arguments import known_keywords
 from ..contract.text import shown
 from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpacked
 from .cells import printed, texts
@@ -150,6 +151,7 @@ class Curves:
         self.at_risk = leave[:, ::-1].cumsum(1)[:, ::-1]
         self.moved = {g: float(m / max(n, 1)) for g, m, n in zip(self.groups, moved, leave.sum(1), strict=True)}
 
+    @known_keywords
     def frame(self, group: str = "", alpha: float = 0.05) -> Any:
         """A row for each time with an event: at risk, events, survival, Greenwood's error, the interval of log −log."""
         from scipy.stats import norm

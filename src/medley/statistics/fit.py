@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..contract import RecipeError
+from ..contract.arguments import known_keywords
 from ..contract.text import shown
 from .cells import printed
 from .extra import needed
@@ -82,6 +83,7 @@ class Coefficients:
         """The covariance of the coefficients."""
         return needed("pandas").DataFrame(self.covariance, self.names, self.names)
 
+    @known_keywords
     def conf_int(self, alpha: float = 0.05) -> Any:
         """Confidence intervals of 1 − ``alpha``, columns 0 and 1."""
         from scipy.stats import norm
@@ -89,6 +91,7 @@ class Coefficients:
         half = norm.isf(alpha / 2) * np.sqrt(np.diag(self.covariance))
         return needed("pandas").DataFrame({0: self.b - half, 1: self.b + half}, index=self.names)
 
+    @known_keywords
     def frame(self, exp: bool = False, alpha: float = 0.05) -> Any:
         """A table of coefficients: coef, std err, z, P>|z|, and the interval.
 
@@ -107,6 +110,7 @@ class Coefficients:
             }
         )
 
+    @known_keywords
     def latex(self, exp: bool = False, digits: int = 3) -> str:
         """The same as a LaTeX table, for booktabs."""
         frame = self.frame(exp)
@@ -182,6 +186,7 @@ class GLMFit(Coefficients):
         columns = ("used", "missing", "incomplete")
         return needed("pandas").DataFrame(self.rows.astype(int), index=[*self.sites], columns=columns)
 
+    @known_keywords
     def lr_test(self, smaller: GLMFit) -> Test:
         """The likelihood-ratio test of this fit against a smaller one on the same rows.
 

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract import BadData, Client, Cohort, Message, RecipeError, at_least, on_client
+from ..contract.arguments import known_keywords
 from ..rows.columns import columns_of, is_frame, is_hugging_face
 from .analysis import Analysis, Moments, Report, lower, site_of, tensor, upper
 from .extra import needed
@@ -172,6 +173,7 @@ class Components:
         self.explained = self.variances / values.sum()
         self.loadings = vectors[:, :k]
 
+    @known_keywords
     def frame(self, table: Any) -> Any:
         """The scores of a table's rows, a pandas frame with a column for each component, "PC1", "PC2" and so on.
 

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from ..contract import BadData, Checked, RecipeError
+from ..contract.arguments import known_keywords
 from ..contract.text import shown
 from ..numerics.scaling import Scaling
 from ..rows.coding import Coding, Column
@@ -230,6 +231,7 @@ class Preparation:
         low, high = map(float, plan["clip"]) if "clip" in plan else (0.0, 0.0)
         return Column(name, levels, (low, high) if "clip" in plan else None, fill, "indicator" in plan)
 
+    @known_keywords
     def frame(self, table: Any) -> Any:
         """The features of a table, a pandas frame of float64. Raises BadData for cells that it cannot read."""
         of = self.scaling
@@ -239,6 +241,7 @@ class Preparation:
         X = (of.coding(cells, call) - of.mean.numpy()) / of.deviation.numpy()
         return needed("pandas").DataFrame(X, columns=[*of.coding.features])
 
+    @known_keywords
     def save(self, path: str | Path) -> Path:
         """Write it as JSON, for `prepared` of data sets and recipes."""
         write(Path(path), json.dumps(self.scaling.plain(), ensure_ascii=False) + "\n")

@@ -25,9 +25,10 @@ from ..contract import (
     State,
     TooFewReplies,
 )
-from ..contract.arguments import method_with
+from ..contract.arguments import known_keywords, method_with
 from ..contract.errors import named
 from ..contract.place import naming
+from ..contract.settings import Settings
 from ..contract.surroundings import set_aside
 from ..secure import SecureSum
 from ..secure.connection import SecureConnection
@@ -105,7 +106,7 @@ def check_ring(secure: SecureSum, sites: int) -> None:
 
 
 @dataclass(eq=False)
-class Study:
+class Study(Settings):
     """A study over sites. Each site's rows stay there: only sums over rows leave.
 
     Attributes:
@@ -174,6 +175,7 @@ class Study:
         out.sites = dict(enumerate(site for site in self.sites.values() if site.name not in names))
         return out
 
+    @known_keywords
     @set_aside("Study.run()")
     def run(self, analysis: Analysis | None = None) -> Any:
         """Run an analysis over all sites, a round of the ledger: a `GLMFit`, a `TableOne`, and so on.
@@ -246,6 +248,7 @@ class Study:
         fit: GLMFit = self.run(analysis)
         return fit
 
+    @known_keywords
     def describe(
         self,
         columns: Sequence[str] | str | None = None,
@@ -286,6 +289,7 @@ class Study:
         fit: MetaFit = self.run(analysis)
         return fit
 
+    @known_keywords
     def prepare(
         self, columns: Sequence[str] | None = None, where: str = "", leave_out: Sequence[str] = ()
     ) -> Preparation:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..contract.arguments import known_keywords
 from ..contract.text import shown
 from .cells import printed
 from .describe import Cell, Describe
@@ -33,6 +34,7 @@ class TableOne:
     def __post_init__(self) -> None:
         self.groups, self.cells = self.result
 
+    @known_keywords
     def test(self, column: str) -> Test | None:
         """Whether the groups differ: Welch's t for two, one-way ANOVA for more, χ² for categories; None if withheld."""
         from scipy import stats
@@ -62,6 +64,7 @@ class TableOne:
         F = float(n @ (m - n @ m / n.sum()) ** 2) / k / (float((n - 1) @ sd**2) / rest)
         return Test(F, k, float(stats.f.sf(F, k, rest)))
 
+    @known_keywords
     def frame(self, digits: int = 1) -> Any:
         """The table: a row for each column of numbers and each category, a column for all and for each group."""
         # Lines are a list, not a mapping: columns may have categories, and even labels, of the same names.
@@ -113,6 +116,7 @@ class TableOne:
         notes += ["withheld: a site's rows are too few, or could be told from other figures"] if hidden else []
         return "\n".join([printed(self.frame()), *notes])
 
+    @known_keywords
     def latex(self, digits: int = 1) -> str:
         """The table in LaTeX, for booktabs."""
         return latex(self.frame(digits), digits)
