@@ -46,22 +46,26 @@ toy("lr h up to 3", LogUniform(0.003, 0.02))
 toy("a third 16 times slower", LogUniform(0.02, 0.1), 3, devices=slow)
 
 
-def edited(name: str, old: str, new: str) -> tuple[str, Any]:
-    """The name of a method of FedNorton, and the method with a piece of its text replaced."""
+def edited(name: str, *pieces: tuple[str, str]) -> tuple[str, Any]:
+    """The name of a method of FedNorton, and the method with pieces of its text replaced."""
     text = "from __future__ import annotations\nif 1:\n" + inspect.getsource(getattr(md.FedNorton, name))
     made = {}
-    assert text.count(old) == 1, f"{name} has {text.count(old)} times {old!r}"
-    exec(text.replace(old, new), vars(fednorton), made)
+    for old, new in pieces:
+        assert text.count(old) == 1, f"{name} has {text.count(old)} times {old!r}"
+        text = text.replace(old, new)
+    exec(text, vars(fednorton), made)
     return name, made[name]
 
 
-RATE = "sum(p[j] / float(w.T) for j, (*_, w) in visits.items()) / share"
-TIMES = "sum(clients.p[i] * float(w.T) for i, w in steps.items()) / replies.share"
+SHARE = "share = sum(p[i] for i in visits)"
+RATE = (SHARE, f"{SHARE}; rate = sum(p[i] / v.T for i, v in visits.items()) / share")
+COUNT = "count = len(visits)"
+TIMES = (COUNT, f"{COUNT}; mean = sum(clients.p[i] * v.T for i, v in visits.items()) / replies.share")
 TERMS = {
-    "ρ = 1": edited("round", "s.late.lasting(clients.p, s.rho)", "(1.0, 1.0)"),
-    "T = mean T_i": edited("round", "u, T=1 / rate,", f"u, T={TIMES},"),
-    "w_i = T_i": edited("refresh", "T**0.5", f"T * ({RATE}) ** 0.5"),
-    "w_i = T": edited("refresh", "T**0.5", f"({RATE}) ** -0.5"),
+    "ρ = 1": edited("round", ("s.late.lasting(clients.p, s.rho)", "(1.0, 1.0)")),
+    "T = mean T_i": edited("round", TIMES, ("u, T=1 / rate,", "u, T=mean,")),
+    "w_i = T_i": edited("refresh", RATE, ("v.T**0.5", "v.T * rate**0.5")),
+    "w_i = T": edited("refresh", RATE, ("v.T**0.5", "rate**-0.5")),
     "no average": ("model", lambda self, s: s.x),
 }
 SYNC: dict[str, Any] = {"AHEAD": (0, 1, 4), "NESTEROV": (inf, 1.5, 6), "HALF": (0, 0.25, 1), "KEPT, star": (0, 0.75)}

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import medley as md
-from medley.algorithms.fednorton import Change, Memory, Net, Server, steadiness
+from medley.algorithms.fednorton import Change, Memory, Net, Server, Visit, steadiness
 from medley.algorithms.fednorton.descent import same_draws
 from medley.algorithms.fednorton.late import FORGET, Branch, Lateness
 from medley.contract import pytree as tree
-from medley.contract.messages import Model, TimedStep
+from medley.contract.messages import Model
 from medley.problems import LeastSquares, Synthetic
 from medley.storage import checkpoint
 from support.oracles import error, federation, quadratic_parts, run, walk
@@ -450,8 +450,8 @@ def test_the_mean_round_is_stable_for_times_of_any_distribution(rho):
         nets = [rho * (J_i - S) for J_i in J]
         D = [T_i[i] * s_i[i] * (nets[i] - h * x) for i in range(n)]
         s = Server(x, S, dict(enumerate(J)), rho, T)
-        got = {i: (x, nets[i], TimedStep(D[i], float(T_i[i]))) for i in range(n)}
-        after, u = m.refresh(s, S, got, dict(enumerate(p.tolist())), rho)
+        visits = {i: Visit(x, nets[i], D[i], float(T_i[i])) for i in range(n)}
+        after, u = m.refresh(s, S, visits, dict(enumerate(p.tolist())), rho)
         for e in (0.0, 0.5, 2 / (1 + 2 * T * float(p @ s_i) * h)):
             whole = torch.stack([*s.J.values(), x - T**0.5 * u - e * T * after])
             assert float(torch.linalg.eigvals(whole).abs().max()) < 1
@@ -975,3 +975,15 @@ def test_under_adam_the_minimum_repels_and_steps_do_not_shrink():
     wanted = -eta / eps * (h @ torch.full((6,), 1e-13).double())
     assert torch.allclose(step(1e-13), wanted, rtol=0.05, atol=0)
     assert float(wanted.norm() / (1e-13 * 6**0.5)) > 1e4
+
+
+def test_blocks_of_coordinates_and_of_replies_do_not_matter(monkeypatch: pytest.MonkeyPatch):
+    q = md.problems.synthetic_quadratics(clients=9, d=7, seed=1)
+    pace = md.scenarios.Pace(lr=md.distributions.Uniform(0.01, 0.1), steps=3, batch=None)
+    fed = md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.7)
+    whole = md.run(method(), fed, 12, progress=False).x
+    for block, together in ((3, 2), (1, 9)):
+        monkeypatch.setattr("medley.algorithms.fednorton.BLOCK", block)
+        monkeypatch.setattr("medley.algorithms.fednorton.TOGETHER", together)
+        x = md.run(method(), fed, 12, progress=False).x
+        assert float((x - whole).norm() / whole.norm()) < 1e-12

@@ -8,7 +8,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..contract import Algorithm, Client, Need, Nothing, OptimizerState, OwnState, Packed, PartlyShared, Problem, nbytes
+from ..contract import (
+    Algorithm,
+    Client,
+    Each,
+    Message,
+    Need,
+    Nothing,
+    OptimizerState,
+    OwnState,
+    Packed,
+    PartlyShared,
+    Problem,
+    nbytes,
+)
 from ..contract.annotation import in_words
 from ..contract.errors import ClientFailed, Diverged, MedleyError, WireError
 from ..contract.place import ClientNames, name_of, naming
@@ -141,13 +154,18 @@ class ClientHost:
         finite = self.device == "cpu"
         shared = request_of(codec, exchange.common, types.common, dtype)
         common = types.common.unpack(shared, d, where, finite, dtype)
-        each = {}
+        each: Mapping[int, Message] = {}
         if types.each is not None:
             missing = sorted({*ids} - exchange.each.keys())
             if missing:
                 raise WireError(f"{name_of(missing[0])}, {where}: its own message, a {types.each.__name__}, is missing")
-            decoded = {i: request_of(codec, exchange.each[i], types.each, dtype) for i in ids}
-            each = {i: types.each.unpack(m, d, f"{name_of(i)}, {where}", finite, dtype) for i, m in decoded.items()}
+            kind = types.each
+
+            def own(i: int) -> Message:
+                packed = request_of(codec, exchange.each[i], kind, dtype)
+                return kind.unpack(packed, d, f"{name_of(i)}, {where}", finite, dtype)
+
+            each = Each(ids, own) if isinstance(exchange.each, Each) else {i: own(i) for i in ids}
         return Request(exchange, self.algorithm, ids, common, each, *self.parts({i: memories.get(i) for i in ids}))
 
     def parts(self, saved: Mapping[int, Any]) -> MemoryParts:
@@ -161,7 +179,7 @@ class ClientHost:
             optimizers = {i: m["optimizer"] for i, m in present.items() if m.get("optimizer") is not None}
             owns = {i: None if m is None else m.get("own") for i, m in saved.items()}
             saved = {i: None if m is None else m["memory"] for i, m in saved.items()}
-        if self.algorithm.remembers:
+        if self.algorithm.remembers and any(m is None for m in saved.values()):
             zero = torch.zeros(self.problem.d, dtype=self.problem.dtype, device=self.device)
             saved = {i: self.algorithm.remember(zero) if m is None else m for i, m in saved.items()}
         return MemoryParts(saved, codec_states, optimizers, owns)
@@ -174,7 +192,8 @@ class ClientHost:
         groups: Iterable[tuple[int, ...]] = [request.ids]
         if self.algorithm.remembers or request.types.each is not None:
             nothing = Nothing()
-            groups = alike({i: (m or nothing, request.each.get(i, nothing)) for i, m in request.memories.items()})
+            own = {} if isinstance(request.each, Each) else request.each  # those are of one form
+            groups = alike({i: (m or nothing, own.get(i, nothing)) for i, m in request.memories.items()})
         return split(groups, self.stack_size)
 
     def _answers(self, request: Request, ids: tuple[int, ...], fold: Fold) -> list[Answer]:

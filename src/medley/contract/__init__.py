@@ -8,7 +8,7 @@ from .annotation import ValueType, in_words, kinds
 from .arguments import called_with
 from .calls import checked
 from .client import Client, Descent, Engine, LocalUpdate, M, Nothing
-from .cohort import BoundedSum, Cohort, OnLate, Replies
+from .cohort import BoundedSum, Cohort, Each, OnLate, Replies
 from .errors import (
     BadData,
     ClientFailed,
@@ -67,7 +67,7 @@ from .wrapper import Wrapper, WrapperServer
 
 __all__ = [
     "LIMIT", "Algorithm", "BadData", "Batch", "BoundedSum", "Candidates", "Checked", "Client", "ClientFailed",
-    "Cohort", "Data", "Decision", "Descent", "Diverged", "Engine", "Family", "FirstModel", "Gradient", "Index",
+    "Cohort", "Data", "Decision", "Descent", "Diverged", "Each", "Engine", "Family", "FirstModel", "Gradient", "Index",
     "Lies", "Line", "LocalLoss", "LocalSampling", "LocalUpdate", "Losses", "M", "MedleyError", "Message",
     "MessageTypes", "Mode", "Model", "ModelAndPull", "ModelAndRate", "Need", "Nothing", "Num", "Objective", "OnLate",
     "OptimizerFactory", "OptimizerState", "OwnState", "Pace", "Packed", "PartlyShared", "Patterns", "PersonalModel",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, overload, runtime_checkable
 
 import torch
@@ -20,6 +20,7 @@ OnLate = Literal["drop", "deliver"]
 D = TypeVar("D", bound=Message)
 E = TypeVar("E", bound=Message)
 U = TypeVar("U", bound=Message)
+V = TypeVar("V")
 
 
 class BoundedSum(NamedTuple):
@@ -34,6 +35,33 @@ class BoundedSum(NamedTuple):
     total: Packed | None
     within: int
     came: int
+
+
+class Each(Mapping[int, V]):
+    """Messages of single clients, all of one form, each made when it is read: large ones need not all exist at once.
+
+    Args:
+        ids: the clients
+        make: id -> the client's message, the same at every call until the replies are read
+    """
+
+    def __init__(self, ids: Iterable[int], make: Callable[[int], V]) -> None:
+        self._ids = dict.fromkeys(ids)
+        self._make = make
+
+    def __getitem__(self, i: int) -> V:
+        if i not in self._ids:
+            raise KeyError(i)
+        return self._make(i)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __contains__(self, i: object) -> bool:
+        return i in self._ids
 
 
 @runtime_checkable
@@ -172,7 +200,7 @@ class Cohort(Protocol):
         Args:
             method: a method of the algorithm marked ``@on_client``
             common: the message for all clients; it is encoded once
-            each: a message for each client by id, if the method takes one
+            each: a message for each client by id, if the method takes one; `Each` makes large ones as they are sent
             ids: the clients to ask; by default all clients that take part
             late: "drop": a reply that comes after the exchange is lost; "deliver": it is delivered in the round in
                 which it arrives

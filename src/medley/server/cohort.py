@@ -12,7 +12,19 @@ from typing import Any
 
 import torch
 
-from ..contract import Lies, LocalSampling, MedleyError, Message, MessageTypes, OnLate, Packed, Sampling, Task, nbytes
+from ..contract import (
+    Each,
+    Lies,
+    LocalSampling,
+    MedleyError,
+    Message,
+    MessageTypes,
+    OnLate,
+    Packed,
+    Sampling,
+    Task,
+    nbytes,
+)
 from ..contract.place import name_of
 from ..contract.problem import Readout
 from ..runtime import streams
@@ -151,7 +163,7 @@ class LiveCohort:
         )
         self._exchanges += 1
         every = nbytes(body) + (sum(t.numel() * t.element_size() for t in books.buffers) if books.buffers else 0)
-        down = {i: every + (nbytes(bodies[i]) if bodies else 0) for i in clients_asked}
+        down = self._down(every, bodies, clients_asked)
         delivery = Delivery(exchange, down, self.connection, books, self.device)
         began = time.perf_counter()
 
@@ -190,12 +202,22 @@ class LiveCohort:
 
     def _encoded(
         self, common: Message, each: Mapping[int, Message] | None, clients_asked: tuple[int, ...]
-    ) -> tuple[Packed, dict[int, Packed]]:
+    ) -> tuple[Packed, Mapping[int, Packed]]:
         """The request to all, and each client's own, as the codec of requests encodes them."""
         codec = downlink(self.codec)
-        rng = lambda *client: streams.generator(self.seed, "server", self.round, self._exchanges, *client, "codec")
-        bodies = {} if each is None else {i: request_by(codec, each[i], partial(rng, i)) for i in clients_asked}
-        return request_by(codec, common, rng), bodies
+        names = ("server", self.round, self._exchanges)
+        rng = lambda *client: streams.generator(self.seed, *names, *client, "codec")
+        own = each or {}
+        bodies: Mapping[int, Packed] = Each(
+            clients_asked if each else (), lambda i: request_by(codec, own[i], partial(rng, i))
+        )
+        return request_by(codec, common, rng), bodies if isinstance(each, Each) else dict(bodies)
+
+    def _down(self, every: int, bodies: Mapping[int, Packed], clients_asked: tuple[int, ...]) -> dict[int, int]:
+        """The request's payload bytes by client, from those to ``every`` client and each client's own."""
+        if isinstance(bodies, Each) and bodies and isinstance(downlink(self.codec), Plain):
+            return dict.fromkeys(clients_asked, every + nbytes(next(iter(bodies.values()))))  # all are of one form
+        return {i: every + (nbytes(bodies[i]) if bodies else 0) for i in clients_asked}
 
 
 def chosen(method: Any, ids: Iterable[Any]) -> tuple[int, ...]:
@@ -228,9 +250,8 @@ def checked(
     if types is None:
         raise MedleyError(f"ask({name}): mark it with @on_client and call it as clients.ask(self.{name}, ...)")
     messages = [("the message to all", common, types.common)]
-    messages += [
-        (f"the message of {name_of(i)}", m, types.each) for i, m in (each or {}).items() if types.each is not None
-    ]
+    if types.each is not None and each and not isinstance(each, Each):  # the others are checked as they are read
+        messages += [(f"the message of {name_of(i)}", m, types.each) for i, m in each.items()]
     for what, message, message_class in messages:
         if type(message) is not message_class:
             raise MedleyError(f"ask({name}): {what} is {type(message).__name__}, not {message_class.__name__}")

@@ -79,14 +79,28 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...contract import Algorithm, Client, Cohort, LocalUpdate, Message, Need, Num, Unsupported, Vec, number, on_client
+from ...contract import (
+    Algorithm,
+    Client,
+    Cohort,
+    Each,
+    LocalUpdate,
+    Message,
+    Need,
+    Num,
+    Unsupported,
+    Vec,
+    number,
+    on_client,
+)
 from ...contract.messages import Model, Recalled, TimedStep, recall_all
 from .descent import passive
 from .late import FORGET, KEPT, MARGIN, NEAR, Lateness, Share
@@ -100,6 +114,13 @@ NESTEROV = 3.0
 HALF = 0.5
 """The bound on β: the motion sums S over at most as many rounds as twice its signal-to-noise ratio, but always over two
 or more."""
+
+
+BLOCK = 1 << 16
+"""The numbers of a vector that the server computes with at a time, 256 KiB in float32."""
+
+TOGETHER = 4
+"""The replies that the server computes with at a time: more take memory, fewer more passes over its own vectors."""
 
 
 class Net(Message):
@@ -160,6 +181,19 @@ class Memory:
     J: Vec | None = None
 
 
+class Visit(NamedTuple):
+    """A client's visit at the node: x [d], n_i, or a part of it, the reply's D_i [d] and T_i."""
+
+    x: Vec
+    net: Vec | Callable[[slice], Vec]
+    delta: Vec
+    T: float
+
+    def flow(self, at: slice) -> Vec:
+        """n_i in these coordinates."""
+        return self.net[at] if isinstance(self.net, Tensor) else self.net(at)
+
+
 def steadiness(changed: Tensor, size: Tensor) -> Tensor:
     """ρ⁺ = max(0, 1 − ½ Σ p_i|J_i⁺ − J_i|²/Σ p_i|J_i⁺|²) []; 1 where both are 0.
 
@@ -168,6 +202,25 @@ def steadiness(changed: Tensor, size: Tensor) -> Tensor:
     """
     still = torch.where(changed > 0, 0.0, 1.0).to(size)
     return torch.where(size > 0, 1 - changed / (2 * size), still).nan_to_num(0.0).clamp_min(0)
+
+
+def blocks(x: Vec) -> list[slice]:
+    """Coordinates in blocks that stay in a core's cache; an accelerator takes all at once."""
+    size = BLOCK if x.is_cpu else len(x)
+    return [slice(k, k + size) for k in range(0, len(x), size)]
+
+
+def products(before: Vec, after: Vec, v: Vec, rho: Share, cuts: Sequence[slice]) -> list[float]:
+    """|S⁺|, |S⁺ − S|, |v|, ⟨S⁺, v⟩ and ⟨S⁺ − S, v⟩; with them ρ if it is a tensor, for one wait."""
+    norms = []
+    inner = after.new_zeros(2)
+    for at in cuts:
+        change = after[at] - before[at]
+        norms.append(torch.stack([after[at].norm(), change.norm(), v[at].norm()]))
+        inner += torch.stack([after[at] @ v[at], change @ v[at]])
+    sizes = norms[0] if len(norms) == 1 else torch.stack(norms).norm(dim=0)
+    parts = [sizes, inner, *([rho[None]] if isinstance(rho, Tensor) else [])]
+    return torch.cat(parts).tolist()
 
 
 @dataclass(frozen=True)
@@ -204,20 +257,30 @@ class FedNorton(Algorithm[Server, Memory]):
         busy = clients.at_work
         S = s.late.kirchhoff(s.S, s.x)
         rho_net, rho_node = s.late.lasting(clients.p, s.rho)
-        first = Net(S * rho_net * (s.late.part - 1))
-        net = {i: Net((s.J[i] - S).mul_(rho_net)) if i in s.J else first for i in clients.ids}
-        replies = clients.ask(self.simulate, Model(s.x), net, late="deliver")
+        first = S * rho_net * (s.late.part - 1) if set(clients.ids) - s.J.keys() else S
+
+        def flow(i: int, at: slice = slice(None)) -> Vec:
+            """n_i, or a part of it."""
+            return (s.J[i][at] - S[at]).mul_(rho_net) if i in s.J else first[at]
+
+        replies = clients.ask(self.simulate, Model(s.x), Each(clients.ids, lambda i: Net(flow(i))), late="deliver")
         steps = replies.each()
-        requests = s.late.asked | {i: (s.x, n.flow) for i, n in net.items() if i not in busy}
-        s.late.asked = {i: requests[i] for i in sorted(clients.at_work)}
+        asked = s.late.asked
+        s.late.asked = {i: asked[i] if i in busy else (s.x, flow(i)) for i in sorted(clients.at_work)}
         if not steps:
             return None
         s.late.arrived(replies, clients.round)
-        rate = sum(clients.p[i] * float(w.T) ** -1 for i, w in steps.items()) / replies.share
-        root = sum(clients.p[i] * float(w.T) ** 0.5 for i, w in steps.items()) / replies.share
-        after, u = self.refresh(s, S, {i: (*requests[i], w) for i, w in steps.items()}, clients.p, rho_node)
+        visits = dict[int, Visit]()
+        for i, w in steps.items():
+            x, net = asked[i] if i in busy else (s.x, partial(flow, i))
+            visits[i] = Visit(x, net, w.delta, float(w.T))
+        steps.clear()
+        rate = sum(clients.p[i] * v.T**-1 for i, v in visits.items()) / replies.share
+        root = sum(clients.p[i] * v.T**0.5 for i, v in visits.items()) / replies.share
+        count = len(visits)
+        after, u = self.refresh(s, S, visits, clients.p, rho_node)
         damped = 1 + (AHEAD / rate + root * rate**-0.5) * MARGIN * s.late.part * s.late.G
-        return self.move(s, (S, after), u, T=1 / rate, clients=clients, replies=len(steps), damped=damped)
+        return self.move(s, (S, after), u, T=1 / rate, clients=clients, replies=count, damped=damped)
 
     @on_client(vectorized=True)
     def simulate(self, me: Client[Memory], request: Model, net: Net) -> TimedStep:
@@ -226,9 +289,13 @@ class FedNorton(Algorithm[Server, Memory]):
         return TimedStep(update.step, update.T)
 
     def refresh(
-        self, s: Server, S: Vec, visits: Mapping[int, tuple[Vec, Vec, TimedStep]], p: Mapping[int, float], rho: Share
+        self, s: Server, S: Vec, visits: dict[int, Visit], p: Mapping[int, float], rho: Share
     ) -> tuple[Vec, Vec]:
-        """J_i⁺, ρ⁺ and Kirchhoff's sum, from replies with the x and n_i of their requests. Returns S⁺ and u/√T [d]."""
+        """J_i⁺, ρ⁺ and Kirchhoff's sum, from replies. Returns S⁺ and u/√T [d].
+
+        Empties ``visits``: a reply's memory is free once its flow is there. Vectors are read once, in blocks that stay
+        in a core's cache.
+        """
         share = sum(p[i] for i in visits)
         fresh = 1 - float(rho)
         is_late = s.late.delay > 0
@@ -238,24 +305,35 @@ class FedNorton(Algorithm[Server, Memory]):
         powers = S.new_zeros(2)
         J = dict(s.J)
         sums = s.S.clone() if is_late else after
-        for i, (x, n, up) in visits.items():
-            T = float(up.T)
-            has_flow = i in J
-            flow = n - up.delta / T
-            error = change = flow - J[i] if has_flow else flow
-            g = s.late.gap(i) if is_late else 1 / share
-            if is_late:
-                sums.add_(change, alpha=p[i])
-                error = s.late.visit(i, p[i], s.x, at=x + NEAR * up.delta, flow=flow, change=change)
-            common = fresh * (s.T or T) ** 0.5
-            weight = p[i] / share * ((1 - fresh) * T**0.5 + common)
-            after.add_(error, alpha=p[i])
-            u.add_(error, alpha=weight)
-            if has_flow and fresh:
-                u.add_(J[i], alpha=p[i] * g * common)
-            of_S += weight - p[i] * g * common
-            powers += p[i] * torch.stack([(error @ error) * (has_flow or not is_late), flow @ flow])
-            J[i] = flow
+        cuts = [slice(None)] if is_late else blocks(S)
+        while visits:
+            some = {i: visits.pop(i) for i in [*visits][: 1 if is_late else TOGETHER]}
+            common = {i: fresh * (s.T or v.T) ** 0.5 for i, v in some.items()}
+            weight = {i: p[i] / share * ((1 - fresh) * v.T**0.5 + common[i]) for i, v in some.items()}
+            back = {i: p[i] * (s.late.gap(i) if is_late else 1 / share) * common[i] for i in some}
+            flows = {i: torch.empty_like(S) for i in some}
+            squares = dict[int, Tensor]()
+            for at in cuts:
+                of_after = after[at]
+                of_u = u[at]
+                for i, v in some.items():
+                    flow = torch.div(v.delta[at], v.T, out=flows[i][at])
+                    torch.sub(v.flow(at), flow, out=flow)
+                    J_i = J[i][at] if i in J else None
+                    error = change = flow if J_i is None else flow - J_i
+                    if is_late:
+                        sums.add_(change, alpha=p[i])
+                        error = s.late.visit(i, p[i], s.x, at=v.x + NEAR * v.delta, flow=flow, change=change)
+                    of_after.add_(error, alpha=p[i])
+                    of_u.add_(error, alpha=weight[i])
+                    if J_i is not None and fresh:
+                        of_u.add_(J_i, alpha=back[i])
+                    both = torch.stack([(error @ error) * (i in J or not is_late), flow @ flow])
+                    squares[i] = squares[i] + both if i in squares else both
+            for i in some:
+                of_S += weight[i] - back[i]
+                powers += p[i] * squares[i]
+            J |= flows
         s.J = J
         s.S = sums
         s.rho = steadiness(*powers)
@@ -271,12 +349,9 @@ class FedNorton(Algorithm[Server, Memory]):
         m Σ p_i h_i.
         """
         f = replies / clients.population
-        still = torch.zeros_like(s.x)
-        v = still if s.v is None else s.v
-        change = S[1] - S[0]
-        products = [S[1].norm(), change.norm(), v.norm(), S[1] @ v, change @ v]
-        products += [s.rho] if isinstance(s.rho, Tensor) else []  # with them, for one wait
-        after, changed, moved, along, rise, *rho = torch.stack(products).tolist()
+        v = s.x.new_zeros(1).expand_as(s.x) if s.v is None else s.v
+        cuts = blocks(s.x)
+        after, changed, moved, along, rise, *rho = products(S[0], S[1], v, s.rho, cuts)
         s.rho = rho[0] if rho else s.rho
         s.rise = KEPT * s.rise + rise / f
         s.way = KEPT * s.way + moved * moved
@@ -285,12 +360,20 @@ class FedNorton(Algorithm[Server, Memory]):
         s.age = 0.0 if s.v is None else (s.age + 1) * (1 - cos)
         b = f * s.age / (s.age + NESTEROV)
         noise = min(1.0, (changed / after) * (changed / after) / (2 * f)) if after > 0 else 1.0
-        v = min(b, 1 - HALF * noise) * v - (T**0.5 * u + AHEAD * T / (1 + AHEAD * T * star) * S[1]) / damped
-        x = s.x + v
         w = math.sqrt(f * (1 - b))
-        s.read = None if w == 1 else torch.lerp(self.model(s), x, w)
+        model = self.model(s)
+        x = torch.empty_like(s.x)
+        read = None if w == 1 else torch.empty_like(s.x)
+        ahead = AHEAD * T / (1 + AHEAD * T * star)
+        for at in cuts:
+            moves = min(b, 1 - HALF * noise) * v[at] - (T**0.5 * u[at] + ahead * S[1][at]) / damped
+            torch.add(s.x[at], moves, out=x[at])
+            u[at] = moves  # u has served: its memory is v's
+            if read is not None:
+                torch.lerp(model[at], x[at], w, out=read[at])
+        s.read = read
         s.x = x
-        s.v = v
+        s.v = u
         s.T = T
         clients.note(window=T, conductance=star, lateness=s.late.delay)
 
