@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import os
+import random
+import signal
+import sys
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import medley as md
 from medley import loops
 from medley import recipe as recipes
 from medley.contract.errors import ClientFailed
+from medley.engines.set_back import ALL_HOOKS
 from support.methods import METHODS
 
 F = nn.functional
@@ -221,9 +231,44 @@ def listed(module: nn.Module, rows: object, pace: object, seed: int, state: dict
     state["moments"] = [1.0]
 
 
+def optimizer_hook(*_: object) -> None:
+    handles.append(register_optimizer_step_pre_hook(lambda *_: None))
+
+
+def autocast(*_: object) -> None:
+    torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+
+
+def device(*_: object) -> None:
+    torch.device("meta").__enter__()
+
+
+def default_device(*_: object) -> None:
+    torch.set_default_device("meta")
+
+
+def widened(module: nn.Module, *_: object) -> None:
+    module.register_parameter("scale", nn.Parameter(torch.ones(1)))
+
+
+def counting(module: nn.Module, *_: object) -> None:
+    module.register_buffer("count", torch.zeros(1))
+
+
+def moved(module: nn.Module, *_: object) -> None:
+    module.to("meta")
+
+
 handles: list[Any] = []
 ERRORS = {
-    hooked: r"Network\(train=hooked\): the function left a hook on 0; remove it",
+    optimizer_hook: r"left a hook on every optimizer; remove it",
+    autocast: r"left autocast on for cpu; use torch.autocast\(\) as a context",
+    device: r"left torch's default device at meta; use torch.device\(\) as a context",
+    default_device: r"left torch's default device at meta",
+    widened: r"added scale to the module, which would not travel",
+    counting: r"added count to the module, which would not travel",
+    moved: r"changed the device of 0.weight from cpu to meta",
+    hooked: r"hooked\): the function left a hook on 0; remove it",
     halved: r"changed the dtype of 0\.weight from torch.float32 to torch.float16",
     reshaped: r"changed the shape of 3\.weight from \[10, 6\] to \[11, 6\]",
     renamed: r"changed the shape of 0\.weight|took .* out of the module",
@@ -236,29 +281,186 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("loop", ERRORS, ids=lambda f: f.__name__)
-def test_what_a_loop_may_not_leave_behind_is_named(loop: Callable[..., object]) -> None:
+def test_what_a_loop_may_not_leave_behind_is_named_with_the_client(loop: Callable[..., object]) -> None:
     fed = md.Federation(md.problems.Network(net(), train=loop), data=DATA, partition=md.partitions.IID(2))
-    try:
-        with pytest.raises(md.RecipeError, match=ERRORS[loop]):
-            md.run(md.FedAvg(), fed, rounds=1, progress=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-        handles.clear()
+    before = process()
+    with pytest.raises(md.RecipeError, match=r"client 0: Network\(train=.*" + ERRORS[loop]):
+        md.run(md.FedAvg(), fed, rounds=1, progress=False)
+    assert process() == before
     assert torch.is_grad_enabled()
-    assert torch.get_default_dtype() == torch.float32
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.get_default_device().type == "cpu"
 
 
-def test_frozen_parameters_are_shared_and_may_not_be_written() -> None:
-    def thaws(module: Any, *_: object) -> None:
+def process() -> list[Any]:
+    """What a loop may change of the process."""
+    return [
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.get_deterministic_debug_mode(),
+        torch.get_float32_matmul_precision(),
+        torch.is_anomaly_enabled(),
+        torch._C._get_mkldnn_enabled(),
+        str(np.geterr()),
+        os.getcwd(),
+        signal.getsignal(signal.SIGINT),
+        [len(by_number) for by_number in ALL_HOOKS],
+    ]
+
+
+def swaps(module: Any, rows: loops.LoopRows) -> None:
+    module[3].weight = nn.Parameter(module[3].weight.detach().clone())
+
+
+def assigns(module: Any, rows: loops.LoopRows) -> None:
+    module.load_state_dict(copy.deepcopy(module).state_dict(), assign=True)
+
+
+def seeds_everything(module: Any, rows: loops.LoopRows) -> None:
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
+
+
+def zeroes_what_it_has(module: Any, rows: loops.LoopRows) -> None:
+    for other, their in remembered:
+        for t in (*other.parameters(), *other.buffers(), their.X, their.y):
+            t.data.zero_()
+    remembered.append((module, rows))
+
+
+def forks(module: Any, rows: loops.LoopRows) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer versions of Python warn of threads
+        process = os.fork()
+    if process:
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+
+
+remembered: list[Any] = []
+LEFT: dict[str, Callable[[Any, Any], object]] = {
+    "threads": lambda module, rows: torch.set_num_threads(3),
+    "deterministic": lambda module, rows: torch.use_deterministic_algorithms(True),
+    "precision": lambda module, rows: torch.set_float32_matmul_precision("medium"),
+    "oneDNN": lambda module, rows: torch._C._set_mkldnn_enabled(False),
+    "anomalies": lambda module, rows: torch.autograd.set_detect_anomaly(True),
+    "numpy": lambda module, rows: np.seterr(all="raise"),
+    "folder": lambda module, rows: os.chdir("/"),
+    "Ctrl-C": lambda module, rows: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    "eval": lambda module, rows: module.eval(),
+    "frozen": lambda module, rows: module.requires_grad_(False),
+    "double and back": lambda module, rows: module.double().float(),
+    "compiled": lambda module, rows: module.compile(backend="eager"),
+    "shared memory": lambda module, rows: module.share_memory(),
+    "batches": lambda module, rows: [list(rows.batches()), next(iter(rows.batches()))],
+    "swaps": swaps,
+    "assigns": assigns,
+    "seeds": seeds_everything,
+    "remembers": zeroes_what_it_has,
+    **({"forks": forks} if hasattr(os, "fork") else {}),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(k, marks=[pytest.mark.slow] * (k == "compiled")) for k in LEFT])
+def test_what_one_client_does_to_the_process_reaches_no_other(name: str) -> None:
+    def loop(module: nn.Module, rows: loops.LoopRows, pace: Any, seed: int) -> None:
+        sgd(module, rows, pace, seed)
+        if rows.client == 1:
+            LEFT[name](module, rows)
+
+    before = process()
+    remembered.clear()
+    assert torch.equal(run(loop).x, plainly())
+    assert process() == before
+
+
+@functools.cache
+def plainly() -> torch.Tensor:
+    return run(sgd).x
+
+
+@pytest.mark.parametrize("how", ["in place", "past the version", "thawed"])
+def test_frozen_parameters_are_shared_and_stay_as_they_are(how: str) -> None:
+    def loop(module: Any, *_: object) -> None:
         with torch.no_grad():
-            module[0].weight += 1
+            if how == "in place":
+                module[0].weight += 1
+            elif how == "past the version":
+                module[0].weight.data += 1
+            else:
+                module[0].weight.requires_grad_(True)
 
     module = net()
     module[0].weight.requires_grad_(False)  # type: ignore[index]
-    fed = md.Federation(md.problems.Network(module, train=thaws), data=DATA, partition=md.partitions.IID(2))
-    with pytest.raises(md.RecipeError, match=r"changed the frozen 0\.weight in place"):
+    fed = md.Federation(md.problems.Network(module, train=loop), data=DATA, partition=md.partitions.IID(2))
+    with pytest.raises(md.RecipeError, match=r"client 0: .* (changed the frozen|thawed) 0\.weight"):
         md.run(md.FedAvg(), fed, rounds=1, progress=False)
+    assert not module[0].weight.requires_grad  # type: ignore[index]
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.last.weight = self.first.weight
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(X)))  # type: ignore[no-any-return]
+
+
+def test_a_parameter_that_two_parts_share_stays_one() -> None:
+    def apart(module: Any, rows: loops.LoopRows, pace: Any, seed: int) -> None:
+        module.last.weight = nn.Parameter(module.last.weight.detach().clone())
+        sgd(module, rows, pace, seed)
+
+    results = []
+    for train in (None, sgd, apart):
+        net = md.problems.Network(Tied(), train=train)
+        fed = md.Federation(net, data=DATA, partition=md.partitions.IID(2), weights="uniform")
+        if train is apart:
+            with pytest.raises(md.RecipeError, match=r"client 0: .*trained last.weight apart from the part .* shares"):
+                md.run(md.FedAvg(), fed, rounds=1, progress=False)
+        else:
+            results.append(md.run(md.FedAvg(), fed, rounds=1, progress=False).x)
+    assert torch.allclose(*results, atol=1e-6)
+
+
+def test_a_function_that_trains_nothing_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    def trains_a_copy(module: nn.Module, rows: loops.LoopRows, pace: Any, seed: int) -> None:
+        sgd(copy.deepcopy(module), rows, pace, seed)
+
+    run(trains_a_copy)
+    assert [r.getMessage() for r in caplog.records] == [
+        "client 0: Network(train=trains_a_copy) trained nothing: all parameters are as they were. It must train the "
+        "module that it gets, not a copy"
+    ]
+
+
+@pytest.mark.parametrize("what", ["0.weight", "1.running_mean"])
+def test_numbers_that_are_not_finite_are_the_clients(what: str) -> None:
+    def diverges(module: nn.Module, rows: loops.LoopRows, pace: Any, seed: int) -> None:
+        if rows.client == 2:
+            module.state_dict()[what].fill_(torch.nan)
+
+    with pytest.raises(md.Diverged, match=r"client 2.* not finite.*try a smaller lr"):
+        run(diverges)
+
+
+def test_a_loop_that_exits_fails_and_one_that_ends_by_ctrl_c_interrupts_the_run() -> None:
+    def exits(module: nn.Module, rows: loops.LoopRows, pace: Any, seed: int) -> None:
+        if rows.client == 2:
+            sys.exit(3)
+
+    def as_lightning(module: nn.Module, rows: loops.LoopRows, pace: Any, seed: int) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)
+
+    with pytest.raises(ClientFailed, match=r"client 2 failed.*Network\(train=exits\) called sys.exit\(3\)") as error:
+        run(exits)
+    assert "in exits" in error.value.traceback
+    assert "Ctrl-C" in str(run(as_lightning).status)
 
 
 def test_a_client_whose_loop_raises_is_named_with_its_traceback() -> None:

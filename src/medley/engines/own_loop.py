@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..contract import Client, Descent, LocalUpdate, RecipeError, Unsupported, Vec
+from ..contract import Client, Descent, Diverged, LocalUpdate, Pace, RecipeError, Unsupported, Vec
 from ..contract.place import name_of
-from ..contract.surroundings import refusal
 from ..problems.network import NetworkProblem
 from ..problems.network.objective import NetworkObjective
 from ..problems.network.spec import Train, keeps_state
@@ -22,7 +23,10 @@ from ..runtime import streams
 from ..storage.base import shared_copy
 from .minibatches import simulated_time
 from .seq import one_by_one
+from .set_back import ALL_HOOKS, left_open, set_back
 from .torch_optimizer import can_be_saved, copied
+
+log = logging.getLogger("medley")
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """The attributes in which a module of torch has its hooks."""
@@ -83,6 +87,10 @@ class OwnLoop:
 
     train: Train
     name: str = "own loop"
+    client: str = ""
+    """The client in messages."""
+    still: list[str] = field(default_factory=list, compare=False)
+    """The first client that the function left as it was, which the log names once."""
 
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
         """See `medley.contract.client.Client.descend`. Raises Unsupported for a step that is not plain descent."""
@@ -102,31 +110,26 @@ class OwnLoop:
         problem.load(x)
         module = shared_copy(problem.module)
         module.train()
-        rows = LoopRows(me, objective)
-        frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-        watched: list[tuple[str, Tensor, int]] = [(f"the frozen {name}", p, p._version) for name, p in frozen.items()]
-        hooks = hooks_of(module)
         phase = f"{me.phase} own loop".lstrip()
         streams.name_globals(problem.device, me.seed, me.id, me.round, phase)
         seed = streams.key(me.seed, me.id, me.round, phase) % 2**31
         state = {k: copied(v) for k, v in (me.optimizer_state or {}).items()}
         more = {"state": state} if keeps_state(self.train) else {}
-        try:
-            returned = self.train(module, rows, me.pace, seed, **more)
-            self._check_left(returned, problem.device)
-        finally:
-            torch.set_grad_enabled(True)
-            torch.set_default_dtype(torch.float32)
-        for what, t, version in watched:
-            if t._version != version:
-                raise self.error(f"changed {what} in place; other clients use the same numbers, so work on a copy")
-        added = next((place for place, count in hooks_of(module).items() if count > hooks.get(place, 0)), None)
-        if added is not None:
-            raise self.error(f"left a hook on {added}; remove it before the function returns: handle.remove()")
-        y = self._parameters(problem, module)
-        self._take_buffers(problem, module)
+        mine = replace(self, client=name_of(me.id))
+        rows = LoopRows(me, objective)
+        mine._call(problem=problem, module=module, rows=rows, pace=me.pace, seed=seed, more=more)
+        y = mine._parameters(problem, module)
+        mine._take_buffers(problem, module)
         if more:
-            me.optimizer_state = self._checked(state)
+            me.optimizer_state = mine._checked(state)
+        if torch.equal(x, y) and me.steps and me.pace.lr and not self.still:
+            self.still.append(mine.client)
+            log.warning(
+                "%s: %s trained nothing: all parameters are as they were. It must train the module that it gets, not "
+                "a copy",
+                mine.client,
+                self.called,
+            )
         passes, rest = divmod(me.steps, len(me.cuts))
         me.problem.work += sum(cut.stop - cut.start for cut in me.cuts * passes + me.cuts[:rest])
         return LocalUpdate(y - x, simulated_time(me.pace, me.steps, 0.0, how), me.steps, self.name)
@@ -137,33 +140,74 @@ class OwnLoop:
         return f"Network(train={getattr(self.train, '__name__', type(self.train).__name__)})"
 
     def error(self, text: str) -> RecipeError:
-        """An error that names the function."""
-        return RecipeError(f"{self.called}: the function {text}", "train")
+        """An error that names the client and the function."""
+        return RecipeError(f"{self.client}: {self.called}: the function {text}", "train")
 
-    def _check_left(self, returned: object, device: str) -> None:
-        """Raise RecipeError for a function that returns a module instead of training the given one, or that leaves
-        torch in another mode.
-        """
-        if returned is not None:
+    def _call(
+        self,
+        problem: NetworkProblem,
+        module: nn.Module,
+        rows: LoopRows,
+        pace: Pace,
+        seed: int,
+        more: Mapping[str, Any],
+    ) -> None:
+        """Call the function. Raises RecipeError for what it leaves behind; `set_back` then undoes it."""
+        frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+        numbers = {name: content(p) for name, p in frozen.items()}
+        names = set(module.state_dict())
+        hooks = hooks_of(module)
+        everywhere = sum(map(len, ALL_HOOKS))
+        process = os.getpid()
+        with set_back():
+            try:
+                returned = self.train(module, rows, pace, seed, **more)
+            except SystemExit as e:
+                if isinstance(e.__context__, KeyboardInterrupt):  # so Lightning ends after Ctrl-C
+                    raise KeyboardInterrupt from None
+                raise RuntimeError(f"{self.called} called sys.exit({e.code!r})") from e
+            finally:
+                if os.getpid() != process:  # a fork that comes back would run everything a second time
+                    os._exit(1)
+                thawed = [name for name, p in frozen.items() if p.requires_grad]
+                for p in frozen.values():  # clients share them
+                    p.requires_grad_(False)
+            if returned is not None:
+                raise self.error(
+                    f"returned a {type(returned).__name__}; train the given module in place, and return nothing"
+                )
+            why = left_open(problem.device)
+            if not why and sum(map(len, ALL_HOOKS)) > everywhere:
+                why = "a hook on every optimizer; remove it before the function returns: handle.remove()"
+            if why:
+                raise self.error(f"left {why}")
+        for name, p in frozen.items():
+            if content(p) != numbers[name]:
+                raise self.error(
+                    f"changed the frozen {name} in place; other clients use the same numbers, so work on a copy"
+                )
+        if thawed:
             raise self.error(
-                f"returned a {type(returned).__name__}; train the given module in place, and return nothing"
+                f"thawed {thawed[0]}, and frozen parameters do not travel; thaw it before you give Network the module"
             )
-        if not torch.is_grad_enabled():
-            raise self.error("left gradients off; use torch.no_grad() as a context")
-        if torch.get_default_dtype() != torch.float32:
-            raise self.error(f"left torch's default dtype at {torch.get_default_dtype()}; set it back before the end")
-        why = refusal(device)
-        if why:
-            raise self.error(f"left torch in a mode that other clients would meet: {why}")
+        place = next((place for place, count in hooks_of(module).items() if count > hooks.get(place, 0)), None)
+        if place is not None:
+            raise self.error(f"left a hook on {place}; remove it before the function returns: handle.remove()")
+        added = [name for name in module.state_dict() if name not in names]
+        if added and names <= set(module.state_dict()):
+            raise self.error(
+                f"added {added[0]} to the module, which would not travel; add it before you give Network the module"
+            )
 
     def _parameters(self, problem: NetworkProblem, module: nn.Module) -> Vec:
         """The trained parameters [d]. Raises RecipeError for one that is gone, or has another shape, dtype or place."""
-        paths = {index: path for path, index in reversed(problem.places)}
-        trained = {}
-        for index, shape in enumerate(problem.shapes):
-            trained[index] = self._same(
-                paths[index], dict(module.named_parameters(remove_duplicate=False)), shape, problem.flat
-            )
+        by_name = dict(module.named_parameters(remove_duplicate=False))
+        trained: dict[int, Tensor] = {}
+        for path, index in problem.places:
+            t = self._same(path, by_name, problem.shapes[index], problem.flat)
+            first = trained.setdefault(index, t)
+            if first is not t and not torch.equal(first, t):
+                raise self.error(f"trained {path} apart from the part of the module that shares it; keep them tied")
         return torch.cat([trained[index].detach().reshape(-1) for index in range(len(problem.shapes))])
 
     def _same(self, path: str, tensors_by_name: Mapping[str, Tensor], shape: torch.Size, like: Tensor) -> Tensor:
@@ -186,6 +230,10 @@ class OwnLoop:
         for name, b in problem.module.named_buffers():
             t = self._same(name, trained, b.shape, b)
             if not torch.equal(b, t):  # a buffer that stands still keeps its version
+                if b.isfinite().all() and not t.isfinite().all():
+                    raise Diverged(
+                        f"{self.client}: {self.called} left {name} not finite: the run diverges; try a smaller lr"
+                    )
                 b.copy_(t.detach())
 
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,6 +268,11 @@ def refuse_steps(how: Descent) -> None:
                 method="train",
                 need="loop",
             )
+
+
+def content(p: Tensor) -> str:
+    """A digest that changes if a parameter does. Its version would not: code may write through ``p.data``."""
+    return repr(float(p.detach().sum(dtype=torch.float64)))
 
 
 def hooks_of(module: nn.Module) -> dict[str, int]:
