@@ -15,6 +15,9 @@ from statistics import fmean, stdev
 from run import HERE, Line, file_of, merit, point, read, words
 from scipy.stats import t
 
+sys.path.append(str(Path(__file__).parents[1] / "league"))
+from ranking import holm, paired
+
 from experiments import BEYOND, EXPERIMENTS, LRS, SEEDS, Experiment
 
 
@@ -55,7 +58,9 @@ def at_the_best(runs: list[Line]) -> list[Line]:
 
 LEGEND = (
     "After a tuned rate, *end* says that it is an end of the longest grid, so that a better one may lie beyond, and "
-    "*alike* that the validation scores of all rates are within a point."
+    "*alike* that the validation scores of all rates are within a point. ± is half of a 95 % t-interval of one paired "
+    "difference. p is of a paired t-test over the seeds, or of Fisher's exact test where a run diverged, with Holm's "
+    "correction over the rows of the table, as in the league."
 )
 
 
@@ -93,10 +98,11 @@ def runtime(out: Path) -> list[str]:
 
 def table(e: Experiment, by_method: dict[str, list[Line]], finals: dict[str, list[Line]]) -> list[str]:
     """A row for every method, in per cent."""
-    heads = ["method", "paper", "here", "lr ×", f"{e.ours} − it", "seeds", "CPU s a round"]
+    heads = ["method", "paper", "here", "lr ×", f"{e.ours} − it", "p (Holm)", "seeds", "CPU s a round"]
     if e.tasks:
         heads[1:3] = ["paper: Acc", "Fgt", "here: Acc", "Fgt"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    corrected = corrected_p(e, finals)
     for method, runs in finals.items():
         if not runs:
             continue
@@ -113,9 +119,20 @@ def table(e: Experiment, by_method: dict[str, list[Line]], finals: dict[str, lis
         rounds = sum(r["rounds"] for r in good) or 1
         cpu = sum(r["cpu"] for r in good) / rounds
         difference = "" if method == e.ours else against(finals[e.ours], runs)
-        cells += [rate(by_method[method], runs[0]), difference, f"{len(good)}{bad}", f"{cpu:.2f}"]
+        cells += [rate(by_method[method], runs[0]), difference, corrected.get(method, "")]
+        cells += [f"{len(good)}{bad}", f"{cpu:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def corrected_p(e: Experiment, finals: dict[str, list[Line]]) -> dict[str, str]:
+    """By method, Holm's p of ours against it; methods with less than two seeds in common with ours have none."""
+    merits = {m: {r["seed"]: r["score"] if r["status"] == "finished" else -math.inf for r in finals[m]} for m in finals}
+    ours = merits[e.ours]
+    common = {m: [seed for seed in ours if seed in theirs] for m, theirs in merits.items() if m != e.ours}
+    rivals = [m for m, seeds in common.items() if len(seeds) > 1]
+    p = [paired([ours[s] for s in common[m]], [merits[m][s] for s in common[m]])[1] for m in rivals]
+    return {m: f"{v:.3f}" for m, v in zip(rivals, holm(p), strict=True)}
 
 
 def values(runs: list[Line], key: str = "score") -> dict[int, float]:

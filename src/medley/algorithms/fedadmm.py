@@ -21,8 +21,8 @@ near the minimum, within a few steps of size lr.
 **Checked against**: the authors' code. The gradient of a local step, the dual variable, the message (with θ instead of
 the last w_i), the server's step and ρ agree. The code's η falls from 1 to 1/2 after round 60. Its SGD applies momentum
 0.5 to the whole gradient, including the pull ρ(w − θ); ``Pace(momentum=0.5)`` adds the pull after the momentum. For the
-code's step, pass torch's SGD: ``Pace(optimizer=partial(torch.optim.SGD, momentum=0.5))``. With 20 local steps on six
-quadratics the two are 0.1 % apart after the first round for ρ = .01, and 6 % for ρ = .6.
+code's step, pass torch's SGD: ``Pace(optimizer=partial(torch.optim.SGD, momentum=0.5))``. The two differ by more if ρ
+is larger.
 
 **Missing replies**: a lost reply is left out of the mean; w_i and y_i stay as they were.
 

@@ -21,9 +21,9 @@ corrected loss too, so x ends near the minimum, at a distance of some steps of s
 
 **Checked against**: the first author's code, FL-Simulator. There the gradients g₁ and g₂ have no weight decay, and λy
 is added at y. Here decay is part of the gradient: g₁, which sets the direction of the perturbation, includes λy, and g₂
-includes λ times the perturbed point, which differs from λy by a vector of length λρ. On six quadratics with λ = .001
-and both ρ and prox .1, the models are 4e-5 apart after 20 rounds. The code clips the norm of g₂ + prox·(h_i − x) at 10;
-``Pace(clip=10)`` clips g₁ and g₂, each by itself. With α below 1 the code uses α·g₂ alone, without (1 − α)·g₁.
+includes λ times the perturbed point, which differs from λy by a vector of length λρ. The code clips the norm of g₂ +
+prox·(h_i − x) at 10; ``Pace(clip=10)`` clips g₁ and g₂, each by itself. With α below 1 the code uses α·g₂ alone,
+without (1 − α)·g₁.
 
 **Missing replies**: a lost reply is left out of the mean. h_i stays as it was on both sides; h is the mean of all h_i.
 

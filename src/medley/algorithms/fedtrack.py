@@ -17,10 +17,9 @@ table's mean: ∇g_i(x_t) + Σ_B (n_B/n_i)(∇g_B(z_B) − ∇g_B(x_t)), with z_
 step here takes ∇g_i(x_t) + ∇g_B(z) − ∇g_B(x_t), with B its own mini-batch (SVRG). That needs two vectors; the table
 needs one for each mini-batch. Such a step counts the change of B in full and forgets the changes of the batches before.
 Both have the same fixed point, and with the full batch both are FedLin. ``form="iag"`` is the table; its mini-batches
-are cut once a round and used in turn. On four quadratics of 6 to 12 rows, with batches of 3 and lr .05, the two models
-are 7 % apart after one round of one epoch, and 3 % after five. The paper gives all clients the same weight. Here the
-weights are p_i. We had neither the paper's listing nor code by its authors, so the table follows equation (5) of
-C-FLAG's paper, which takes it from there; C-FLAG draws the component of each step at random.
+are cut once a round and used in turn. The paper gives all clients the same weight. Here the weights are p_i. We had
+neither the paper's listing nor code by its authors, so the table follows equation (5) of C-FLAG's paper, which takes it
+from there; C-FLAG draws the component of each step at random.
 
 **Missing replies**: if a client's gradient is lost, the server does not ask it to train. Both means are over the
 clients that replied.

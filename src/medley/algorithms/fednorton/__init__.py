@@ -50,8 +50,8 @@ is the number of rounds since the client's last reply. So clients that reply oft
 minima. See `late`.
 
 **Point of rest.** With exact gradients ρ → 1, and v = 0 gives S = 0, D_i = 0 and J_i = ∇f_i(x*), whatever the clients'
-learning rates and steps. With mini-batches ρ stays below 1, and clients drift in part to their own minima. With ρ held
-fixed, the shift was .014 to .057 of FedNova's at 1 − ρ = .01, and .13 to .33 at .10, depending on the number of steps.
+learning rates and steps. With mini-batches ρ stays below 1, and clients drift in part to their own minima. The shift is
+smaller than FedNova's, and grows with 1 − ρ.
 
 **SCAFFOLD** is the case ρ = 1, w_i = T_i, without the last term, the motion and the average: J_i = c_i and S = c. As in
 SCAFFOLD, clients must run SGD, with or without momentum, so that D_i/T_i is a mean of gradients.
