@@ -11,6 +11,7 @@ from typing import Any
 from .contract import RecipeError, Settings
 from .contract.place import name_of
 from .contract.public import public
+from .contract.text import unquoted
 from .distributions import LogUniform, Spread, check_lengths, is_distribution, is_number, of_client, plain
 from .runtime.clock import Device
 from .runtime.streams import rng
@@ -66,7 +67,9 @@ class Devices(Settings):
 def _checked(key: str, value: Any, whose: str) -> float:
     if not is_number(value) or value < 0 or (value == 0 and key != "latency"):
         bound = "at least 0" if key == "latency" else "above 0"
-        raise RecipeError(f"Devices({key}=...) gives {value!r} to {whose}: it must be {bound} and finite.", key)
+        raise RecipeError(
+            f"Devices({key}=...) gives {value!r} to {whose}: it must be {bound} and finite{unquoted(value)}.", key
+        )
     return float(value)
 
 

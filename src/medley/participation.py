@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int64, Real
 
 from .contract import Checked, RecipeError, Sampling, Settings, at_least, check_flags
 from .contract.public import public
+from .contract.text import unquoted
 from .distributions import Number, is_number, plain
 from .runtime.streams import rng
 
@@ -84,7 +85,7 @@ def _share(rule: object, key: str, value: object) -> None:
     if not is_number(value) or not 0 < value <= 1:  # type: ignore[operator]
         raise RecipeError(
             f"{type(rule).__name__}({key}={value!r}): {key} must be in (0, 1]. "
-            "1.0 is everyone; for k of n clients write k / n.",
+            f"1.0 is everyone; for k of n clients write k / n{unquoted(value)}.",
             key,
         )
 

@@ -404,9 +404,12 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "Federation(pace=...) is a float; give an object such as scenarios.Pace(lr=0.1)",
         "Federation(data=...) is a list; give an object such as datasets.Dataset(X, y, classes=10)",
         "Federation(test=...): its type is Tensor; give a pair (X, y), a frame or a data set",
-        "client 1: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
-        "client 'a': give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
-        "client 0: give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
+        "client 1: it is one array [3, 3], rows without targets; "
+        "give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
+        "client 'a': it is one array [3, 3], rows without targets; "
+        "give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
+        "client 0: it is one array [3], rows without targets; "
+        "give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "Federation(partition=...) is a int; give an object such as partitions.IID(clients=10)",
         "Federation(partition=...) is the class IID; give an object such as partitions.IID(clients=10)",
         "Pace(optimizer='adamw'): use 'sgd', 'adam', or a factory such as torch.optim.AdamW.",
@@ -414,8 +417,8 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "Pace(drop_last=1): must be True or False",
         "Federation(participation=...) is the class Everyone; give an object such as participation.Everyone()",
         "Federation(devices=...) is a function; give an object such as devices.phones()",
-        "Federation(validation='0.1'): must be a share in [0, 1)",
-        "Federation(classes='2'): must be a whole number, at least 2",
+        "Federation(validation='0.1'): must be a share in [0, 1); it is a text, write 0.1 without quotes",
+        "Federation(classes='2'): must be a whole number, at least 2; it is a text, write 2 without quotes",
         "Federation(f_star='0'): must be a finite number, the optimal loss",
         "run(fed=None): must be an object such as Federation(problem, data=..., partition=...)",
         "run(seed='a'): must be a whole number",
@@ -432,7 +435,8 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "run(evaluate_on=...) has no 'train'. It knows: test, validation.",
         "compare(FedAvg(server_lr=1.0)): give a list of methods such as [FedAvg(), SCAFFOLD()]",
         "compare(['fedavg']): give a list of methods such as [FedAvg(), SCAFFOLD()]",
-        "compare([<class 'medley.algorithms.fedavg.FedAvg'>]): give a list of methods such as [FedAvg(), SCAFFOLD()]",
+        "compare([<class 'medley.algorithms.fedavg.FedAvg'>]): give a list of methods such as [FedAvg(), SCAFFOLD()]; "
+        "FedAvg is a class: write FedAvg()",
         "compare(seeds='3'): give a number from 1, or different integers",
         "compare(seeds=[0.5]): give a number from 1, or different integers",
         "2 rounds: no slip",

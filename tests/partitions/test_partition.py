@@ -189,7 +189,7 @@ def test_natural_clients():
     assert ByKey("who").clients is None
     with pytest.raises(RecipeError, match=r"no 'woh'. Did you mean 'who'\? It knows: who"):
         ByKey("woh").split(None, 6, 0, {"who": who})
-    with pytest.raises(RecipeError, match=r"no 'who'.*It knows: nothing"):
+    with pytest.raises(RecipeError, match=r"only inputs and labels; .*client='who'"):
         ByKey("who").split(None, 6, 0)
     with pytest.raises(RecipeError, match="no client has 4 rows; the largest has 3"):
         ByKey("who", minimum=4).split(None, 6, 0, {"who": who})

@@ -42,7 +42,7 @@ class Commands(Listed):
                 from ..runtime.field_words import meant  # a table of other libraries' words, for errors only
 
                 hint = meant(args[0], self.list_commands(ctx), in_recipe=True)
-                e.message = f"No such command {args[0]!r}.{hint}"
+                e.message = f"No such command {args[0]!r}.{hint or ' medley -h lists all.'}"
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -53,7 +53,7 @@ class Commands(Listed):
             say(str(e) or "stopped by Ctrl-C")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as e:
-            if hasattr(e, "possibilities"):
+            if hasattr(e, "message") and hasattr(e, "ctx"):  # an error of typer about the command line
                 _explain(e)
                 raise
             if "medley.contract.errors" not in sys.modules:  # help, or an unknown command: nothing has run
@@ -70,14 +70,22 @@ class Commands(Listed):
 
 
 def _explain(e: Any) -> None:
-    """Put into the error for an unknown option the one that is meant, or the table of a recipe that has it."""
+    """Put into an error about the command line what to write instead."""
+    if type(e).__name__ == "MissingParameter":
+        e.message = getattr(e.param, "help", None) or e.message
+    elif e.message.startswith("Got unexpected extra"):
+        spaces = "KEY=VALUE has no spaces" if "=" in e.message else "text with spaces stands in quotes"
+        e.message += f": {spaces}, and -h lists what the command takes"
+    if not hasattr(e, "possibilities"):
+        return
     from ..runtime.field_words import meant
 
     options = chain.from_iterable(p.opts for p in e.ctx.command.params)
     names = [option.removeprefix("--") for option in options if option.startswith("--")]
-    hint = meant(e.option_name.lstrip("-"), names, in_recipe=True)
-    option = hint.replace("mean '", "mean '--")
-    e.message = f"No such option: {e.option_name}.{option}"
+    # The option that is meant, or the table of a recipe that has it.
+    hint = meant(e.option_name.lstrip("-"), names, in_recipe=True).replace("mean '", "mean '--")
+    listed = f" It knows: --{', --'.join(names)}."
+    e.message = f"No such option: {e.option_name}.{hint or listed}"
     e.possibilities = None
 
 

@@ -23,7 +23,9 @@ RUNS = ("run", "method", "seed", "rounds", "status")
 
 
 def show_folder(
-    folder: Annotated[Path, typer.Argument(help="A folder of medley run or medley compare.", metavar="FOLDER")],
+    folder: Annotated[
+        Path, typer.Argument(file_okay=False, help="A folder of medley run or medley compare.", metavar="FOLDER")
+    ],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

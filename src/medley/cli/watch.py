@@ -13,7 +13,9 @@ import typer
 from .arguments import AsJson, Debug
 from .console import say, show, table
 
-RunDir = Annotated[Path, typer.Argument(help="The folder of a run, in progress or finished.", metavar="RUN")]
+RunDir = Annotated[
+    Path, typer.Argument(file_okay=False, help="The folder of a run, in progress or finished.", metavar="RUN")
+]
 
 
 def watch(

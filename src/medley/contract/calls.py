@@ -38,8 +38,8 @@ def checked(room: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @wraps(function)
         def checking(*args: P.args, **kwargs: P.kwargs) -> R:
             refuse_unknown(function, call, kwargs)
-            refuse_missing(function, call, len(args), kwargs)
             signature, settings = declared()
+            refuse_missing(function, call, len(args) - ("self" in signature.parameters), kwargs)
             for name, value in signature.bind(*args, **kwargs).arguments.items():
                 if name in settings:
                     settings[name].check(value, call)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..runtime import renamed
-from ..runtime.field_words import translated
+from ..runtime.field_words import meant
+from .errors import MANY
 
 
 class Explained:
@@ -21,7 +22,7 @@ class Explained:
             if new is not None:
                 raise AttributeError(f"{type(self).__name__}.{name} is now {new}", name=name)
             if not name.startswith("_") and not hasattr(type(self), name):
-                hint = translated(name, dir(self))
-                if hint:
-                    raise AttributeError(f"{type(self).__name__} has no {name!r}.{hint}", name=name)
+                names = [n for n in dir(self) if not n.startswith("_")]
+                hint = meant(name, names) or (f" It has: {', '.join(names)}." if len(names) <= MANY else "")
+                raise AttributeError(f"{type(self).__name__} has no {name!r}.{hint}", name=name)
             return object.__getattribute__(self, name)  # again, for the error that it raised

@@ -44,10 +44,11 @@ def refuse_unknown(
 
 def refuse_missing(function: Callable[..., Any], call: str, count: int, names_given: Iterable[str]) -> None:
     """Raise RecipeError if a required argument is missing: one without a default that the caller neither names nor
-    passes among the first ``count``.
+    passes among the first ``count``; UnknownSetting if ``count`` is too large.
     """
     given_by_name = {*names_given}
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    refuse_many(call, parameters, count)
     for k, p in enumerate(parameters):
         named = p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         if (
@@ -58,6 +59,22 @@ def refuse_missing(function: Callable[..., Any], call: str, count: int, names_gi
         ):
             names = ", ".join(f"{q.name}=" for q in parameters if q.kind not in (q.VAR_KEYWORD, q.VAR_POSITIONAL))
             raise RecipeError(f"{call}(): {p.name}= is missing; it has no default. The settings are {names}", p.name)
+
+
+def refuse_many(call: str, parameters: Iterable[inspect.Parameter], count: int) -> None:
+    """Raise UnknownSetting if more than all parameters that may go without their names are passed so."""
+    kinds = {p.name: p.kind for p in parameters}
+    by_place = [name for name, kind in kinds.items() if kind in PLACED]
+    if count > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds.values():
+        most = f"only {', '.join(by_place)} may go without a name" if by_place else "none may go without its name"
+        others = [f"{name}=" for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
+        raise UnknownSetting(
+            f"{call}() got {count} arguments without names; {most}. Write the names of the others: "
+            f"{', '.join(others) or 'there are none'}"
+        )
+
+
+PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @cache

@@ -27,6 +27,7 @@ from ..runtime.field_words import elsewhere
 from .annotation import Bounds, ValueType, above, at_least, at_most, below, in_range, in_words, kinds, positive
 from .errors import RecipeError
 from .keywords import refuse_gone, refuse_missing, refuse_unknown
+from .text import unquoted
 
 
 class Setting(NamedTuple):
@@ -61,9 +62,12 @@ class Setting(NamedTuple):
             given_words = value if isinstance(value, list | tuple) else [] if "table" in self.accepts else [value]
             hint = next(filter(None, (elsewhere(word) for word in given_words if isinstance(word, str))), "")
             hint = f".{hint}" if hint else ""
-            raise RecipeError(f"{where}({self.name}={value!r}): must be {self.accepts}{hint}", self.name)
+            raise RecipeError(
+                f"{where}({self.name}={value!r}): must be {self.accepts}{unquoted(value)}{hint}", self.name
+            )
         kind = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-        raise RecipeError(f"{where}({self.name}=...): {kind}; give {self.accepts}", self.name)
+        hint = f".{elsewhere('DataFrame')}" if kind == "a DataFrame" else ""
+        raise RecipeError(f"{where}({self.name}=...): {kind}; give {self.accepts}{hint}", self.name)
 
 
 class Settings:

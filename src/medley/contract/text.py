@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def shown(value: object) -> str:
     """The value as text on one line: a character that does not print is written as its escape, such as \\n or \\u202e.
@@ -9,6 +11,15 @@ def shown(value: object) -> str:
     Such are line breaks, control characters, marks that turn the direction of writing, and characters without width.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in str(value))
+
+
+def unquoted(value: object) -> str:
+    """The end of a sentence about a text that is a number: "; it is a text, write 0.1 without quotes"; else empty."""
+    try:
+        is_number = isinstance(value, str) and math.isfinite(float(value))
+    except ValueError:
+        return ""
+    return f"; it is a text, write {value} without quotes" if is_number else ""
 
 
 NAME = "text on one line, without spaces around it or two in a row"

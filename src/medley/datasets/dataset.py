@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract import BadData, Place, RecipeError, Settings, checked
+from ..contract.explained import Explained
 from ..numerics.scaling import Scaling
 from ..rows.columns import differ, names_of
 from ..rows.fields import Fields, described, layout
@@ -44,7 +45,7 @@ DENSE = "give dense rows, sparse=False or X.toarray(), or divide the columns of 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset(Settings):
+class Dataset(Settings, Explained):
     """A data set in memory, not yet divided among clients.
 
     Raises ``BadData``, with the row if one is at fault, for lengths, labels or numbers that do not fit.

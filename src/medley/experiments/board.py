@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from .. import report
 from ..contract.errors import RecipeError, WireError
+from ..contract.explained import Explained
 from ..contract.text import cell
 from ..report.figures.paper import pdf
 from ..report.numbers import COSTS
@@ -27,7 +28,7 @@ from .plan import slot
 
 
 @dataclass
-class Board:
+class Board(Explained):
     """The runs of a comparison, one `Result` for each method and seed, grouped by method.
 
     Attributes:

@@ -91,7 +91,11 @@ def _by_name(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Meth
         raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
     sequence = methods.values() if isinstance(methods, Mapping) else methods
     if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in sequence):
-        raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
+        listed = methods if isinstance(methods, list | tuple) else ()
+        of_class = next((f"; {m.__name__} is a class: write {m.__name__}()" for m in listed if isinstance(m, type)), "")
+        raise RecipeError(
+            f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]{of_class}", "methods"
+        )
     named = dict(methods) if isinstance(methods, Mapping) else dict(zip(names(methods), methods, strict=True))
     unnamed = [name for name in named if not is_name(name)]
     if unnamed:
@@ -160,7 +164,11 @@ def names(methods: Sequence[Method]) -> list[str]:
     out = [preset(split(m)[0]) or name if split(m)[1] == 1 else name for m, name in zip(methods, out, strict=True)]
     for name in out:
         if out.count(name) > 1:
-            raise RecipeError(f"compare: {out.count(name)} methods are {name} with the same settings", "methods")
+            raise RecipeError(
+                f"compare: {out.count(name)} methods are {name} with the same settings; leave out all but one, or give "
+                "them different ones",
+                "methods",
+            )
     return out
 
 

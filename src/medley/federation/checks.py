@@ -12,6 +12,7 @@ import torch
 
 from ..codecs import Quantise, TopK
 from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, Unsupported, integer
+from ..contract.text import unquoted
 from ..datasets import Dataset
 from ..datasets.ingest.keys import refuse_parts
 from ..datasets.ingest.spelling import look_alike
@@ -78,10 +79,13 @@ def checked_number(problem: Family, validation: object, classes: object, own_tes
     if not isinstance(own_test, bool | None):
         raise RecipeError(f"Federation(own_test={own_test!r}): must be True or False, or None", "own_test")
     if not is_number(validation) or not 0 <= validation < 1:  # type: ignore[operator]
-        raise RecipeError(f"Federation(validation={validation!r}): must be a share in [0, 1)", "validation")
+        raise RecipeError(
+            f"Federation(validation={validation!r}): must be a share in [0, 1){unquoted(validation)}", "validation"
+        )
     number = integer(classes)
     if classes is not None and (number is None or not 2 <= number < 2**31):
-        raise RecipeError(f"Federation(classes={classes!r}): must be a whole number, at least 2", "classes")
+        remedy = f"must be a whole number, at least 2{unquoted(classes)}"
+        raise RecipeError(f"Federation(classes={classes!r}): {remedy}", "classes")
     if number is not None and fits(problem) == "values":
         name = called(problem.loss) if isinstance(problem, Network) else type(problem).__name__
         raise RecipeError(f"Federation(classes={number}): {name} fits values, not classes; leave it out", "classes")

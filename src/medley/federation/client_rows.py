@@ -57,7 +57,9 @@ class ClientRows(NamedTuple):
         """
         arrays = _arrays(source, place, aside, features, missing)
         if not isinstance(arrays, tuple | list) or not 2 <= len(arrays) <= 5:
-            raise BadData(FILE * isinstance(source, str | Path) + FORMS, place=place)
+            shape = getattr(source, "shape", ())
+            raw = f"it is one array {[*shape]}, rows without targets; " if shape else ""
+            raise BadData(FILE * isinstance(source, str | Path) + raw + FORMS, place=place)
         _refuse_slips(arrays, place)
         X, y = rows_and_targets(arrays[0], arrays[1], place, missing)
         w = None if len(arrays) in (2, 4) or arrays[-1] is None else weights_of(arrays[-1], len(X), place)

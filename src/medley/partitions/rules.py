@@ -253,9 +253,15 @@ class ByKey(Checked):
         Raises RecipeError if the data lacks the key or no client has ``minimum`` rows, BadData for a key of another
         length, with NaN, or with values that cannot be ordered.
         """
-        if self.key not in (keys or {}):
-            raise RecipeError.unknown(self.key, keys or {}, "ByKey: the data")
-        column = np.asarray((keys or {})[self.key])
+        if not keys:
+            raise RecipeError(
+                f"ByKey({self.key!r}): the data has only inputs and labels; name the client's column when you read it, "
+                f"client={self.key!r}, or give Dataset(..., keys={{{self.key!r}: names}})",
+                "key",
+            )
+        if self.key not in keys:
+            raise RecipeError.unknown(self.key, keys, "ByKey: the data")
+        column = np.asarray(keys[self.key])
         check_length(self, f"key {self.key!r}", column, n)
         values, owner, sizes = self._values(column)
         if values.dtype.kind == "f" and np.isnan(values).any():

@@ -11,6 +11,7 @@ from typing import Any
 from .. import transports
 from ..contract.errors import RecipeError
 from ..contract.keywords import refuse_gone
+from ..contract.text import unquoted
 from ..runtime import renamed
 from . import toml
 from .bounds import Bounded
@@ -33,7 +34,9 @@ class Builder:
     def wrong(self, path: str, value: Any, wants: str) -> RecipeError:
         """The error for a value that should be ``wants``."""
         text = toml.inline(value) if isinstance(value, bool | int | float | str | list | dict) else repr(value)
-        return RecipeError(f"{self.source}: {path} = {text} should be {wants}", path.rsplit(".", 1)[-1])
+        return RecipeError(
+            f"{self.source}: {path} = {text} should be {wants}{unquoted(value)}", path.rsplit(".", 1)[-1]
+        )
 
     def check_keys(self, path: str, table: Iterable[str], keys: Iterable[str], also: Iterable[str] = ()) -> None:
         """Check that all keys of ``table`` are in ``keys``; messages also suggest those in ``also``."""

@@ -48,6 +48,13 @@ from .wrapping import WRAPPING, wrapped, written
 Parts = tuple[Callable[..., Any], Callable[..., Any] | None, dict[str, Any], dict[str, Any]]
 """The problem's family; the function of its model or None; the settings of the family and of the function."""
 
+BEGINNINGS = {
+    "problem": '[problem] kind = "Softmax"',
+    "data": '[data] kind = "digits"',
+    "partition": '[partition] kind = "IID" clients = 10',
+}
+"""Tables that a recipe needs, with settings that do."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -94,7 +101,7 @@ class Recipe:
         refuse_study(self.source, self.tables)
         for key in ("problem", "data", "partition"):
             if key not in self.tables:
-                raise RecipeError(f"{self.source}: there is no [{key}]", key)
+                raise RecipeError(f"{self.source}: there is no [{key}]; write {BEGINNINGS[key]}", key)
         problem = self._problem()
         partition = self._build.kind("partition", self._build.with_paths(self._table("partition")), KINDS["partition"])
         rest = self._rest()
@@ -106,7 +113,7 @@ class Recipe:
     def scenario(self, shape: tuple[int, ...], classes: int | None) -> Scenario:
         """The federation without its data, for clients that hold their own; [data] and [partition] are ignored."""
         if "problem" not in self.tables:
-            raise RecipeError(f"{self.source}: there is no [problem]", "problem")
+            raise RecipeError(f"{self.source}: there is no [problem]; write {BEGINNINGS['problem']}", "problem")
         for key, remedy in SIMULATED.items():
             if key in self.tables:
                 raise RecipeError(f"{self.source}: [{key}] {remedy}, or run the recipe here", key)
@@ -125,7 +132,10 @@ class Recipe:
         methods = [self._method(f"methods.{k}", m) for k, m in enumerate(self.tables.get("methods", []))]
         if names is None:
             if not methods:
-                raise RecipeError(f"{self.source}: there are no [[methods]]; name some with --methods", "methods")
+                raise RecipeError(
+                    f'{self.source}: there are no [[methods]]; write [[methods]] kind = "FedAvg", or --method FedAvg',
+                    "methods",
+                )
             return methods
         out: list[Algorithm[Any, Any] | Tuned] = []
         for name in names:
@@ -138,6 +148,8 @@ class Recipe:
         """The recipe with one method: the first, or the first of this name; by default that method's own settings."""
         tables = self.tables.get("methods", [])
         if name is not None:
+            if "," in name:
+                raise RecipeError(f"--method {name}: a run has one method; medley compare takes several", "methods")
             tables = [tables[k] for k in self._places(name, self.methods() if tables else [])] or [{"kind": name}]
         return replace(self, tables={**self.tables, "methods": tables[:1]})
 
@@ -160,7 +172,9 @@ class Recipe:
             settings = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items() if key != "complete"}
             analyses.append(self._build.kind(f"study.{k}", settings, ANALYSES, inner={}))
         if not analyses:
-            raise RecipeError(f"{self.source}: there is no [[study]]", "study")
+            trains = "; a recipe with [[methods]] is trained, medley run" * ("methods" in self.tables)
+            analysis = '; write [[study]] kind = "glm" formula = "y ~ x"'
+            raise RecipeError(f"{self.source}: there is no [[study]]{trains or analysis}", "study")
         reason = next((a.refuses_secure for a in analyses if a.refuses_secure), "")
         if "secure" in self.tables and reason:
             raise RecipeError(f"{self.source}: {reason}", "secure")

@@ -22,6 +22,10 @@ OPTIONS = ("base", "save", "jobs")
 
 CALL = re.compile(r"\b(?:\w+\.)?(?P<call>[A-Za-z]\w*)\((?P<key>\w+)=(?P<value>'[^']*'|[^()',]*)\)")
 
+PREPARED = re.compile(r"(?:prepared=)?medley\.statistics\.Study\(\.\.\.\)\.prepare\(\[('[^']*')[^)]*\)")
+LEFT_OUT = re.compile(r"\bleave_out=\['([^']*)'\]")
+PREPARE = r"data.prepared, the file that medley prepare FILE... --column \1 writes"
+
 
 def in_terms(message: str) -> str:
     """A message with calls such as ``Federation(validation=0.1)`` in a recipe's terms: "data.validation = 0.1"."""
@@ -42,4 +46,4 @@ def in_terms(message: str) -> str:
         written = {"True": "true", "False": "false"}.get(value, value.replace("'", '"'))
         return path if value == "..." or path.startswith("[") else f"{path} = {written}"
 
-    return CALL.sub(in_recipe, message)
+    return CALL.sub(in_recipe, PREPARED.sub(PREPARE, LEFT_OUT.sub(r"--leave-out \1", message)))

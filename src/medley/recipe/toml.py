@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import tomli_w
 
 from ..contract.errors import RecipeError, reason
+from ..contract.text import shown
 from ..runtime.field_words import nearest
 
 DEEPEST = 30
@@ -38,9 +40,32 @@ def read(text: str, source: str) -> dict[str, Any]:
     try:
         return _parsed(text)
     except ValueError as e:
-        raise RecipeError(f"{source} is not TOML: {e}") from None
+        raise RecipeError(f"{source} is not TOML: {e}{_remedy(text, str(e), source)}") from None
     except RecursionError:
         raise RecipeError(f"{source} has tables or lists nested thousands deep; write them flat") from None
+
+
+REMEDIES = {
+    "Cannot declare": "a table stands once: put its settings together",
+    "Cannot overwrite": "a key stands once: leave out one of its lines",
+    "Unescaped": "write a path with /, or between single quotes",
+    "Invalid hex": "write a path with /, or between single quotes",
+    "Expected '='": 'write key = value, as in kind = "FedAvg"',
+    "Expected newline": "a number has a decimal point, text stands in quotes, and each key has a line of its own",
+    "Invalid value": 'text stands in quotes, as in kind = "FedAvg"; true and false are small',
+    "Expected": "a text ends with the quote that it begins with, a table's name with ]",
+    "Illegal character": "a text ends with the quote that it begins with, on the same line",
+}
+"""What to do about errors of the parser, by the beginning of each: the first that fits."""
+
+
+def _remedy(text: str, error: str, source: str) -> str:
+    """The line of an error in a text that is not TOML, and what to do about it."""
+    if Path(source).suffix not in ("", ".toml"):
+        return "; give a recipe, a file such as recipe.toml; medley new NAME starts a project that has one"
+    place = re.search(r"at line (\d+)", error)
+    line = f": {shown(text.splitlines()[int(place[1]) - 1].strip()[:60])}" if place else ""
+    return line + next((f"; {remedy}" for start, remedy in REMEDIES.items() if error.startswith(start)), "")
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -126,7 +126,8 @@ MEANINGS = (
     Meaning("early_stopping early_stop patience", ("patience",), "run stops early without progress of its best figure",
             ('run(..., best="accuracy", evaluate_on="validation", patience=5)',),
             '[federation]\nvalidation = 0.2\n[run]\nbest = "accuracy"\nevaluate_on = "validation"\npatience = 5'),
-    Meaning("checkpoint_dir checkpoint_path save_path output_dir out_dir log_dir", ("checkpoint", "save", "folder"),
+    Meaning("checkpoint_dir checkpoint_path save_path output_dir out_dir log_dir output out",
+            ("checkpoint", "save", "folder"),
             "a run's folder is an argument of run", ('run(..., checkpoint="runs/a")',)),
     Meaning("compression compressor compress quantization quantisation", ("codec",), "a codec compresses the messages",
             ("run(..., codec=md.codecs.Quantise(bits=8))",), '[codec]\nkind = "Quantise"\nbits = 8'),
@@ -158,10 +159,15 @@ MEANINGS = (
             "a partition deals the rows to clients",
             ("Federation(..., partition=md.partitions.Dirichlet(clients=10, alpha=0.5))",),
             '[partition]\nkind = "Dirichlet"\nclients = 10\nalpha = 0.5'),
-    Meaning("LogisticRegression SoftmaxRegression MultinomialLogisticRegression", ("Softmax", "Logistic"),
+    Meaning("LogisticRegression SoftmaxRegression MultinomialLogisticRegression", ("Logistic Softmax", "Softmax"),
             "logistic regression is a problem, and an estimator in medley.sklearn",
             ("md.problems.Logistic(mu=0.1)", "md.problems.Softmax(mu=0.1)"), '[problem]\nkind = "Logistic"'),
-    Meaning("LinearRegression Ridge ridge_regression", ("LeastSquares",), "ridge regression is a problem",
+    Meaning("logistic logit Bernoulli", ("binomial",)),
+    Meaning("normal linear", ("gaussian",)),
+    Meaning("ols logit lm regression linear_regression", ("glm",), "regressions across sites are of a study",
+            ("Study({'Bern': frame, ...}).glm('y ~ x', family='gaussian')",)),
+    Meaning("mean std quantile tableone table_one value_counts summary", ("describe",)),
+    Meaning("LinearRegression Ridge ridge_regression Linear linear", ("LeastSquares",), "ridge regression is a problem",
             ("md.problems.LeastSquares(mu=0.1)",), '[problem]\nkind = "LeastSquares"'),
     Meaning("read_csv from_csv load_csv CSV", ("csv",), "a reader of data reads CSV files", ("md.datasets.csv",)),
     Meaning("from_pandas from_dataframe DataFrame pandas", ("frame",), "a data set can be a frame",
@@ -175,16 +181,23 @@ MEANINGS = (
             ("md.datasets.gaussian_classes(100, 4, 2)",), '[data]\nkind = "gaussian_classes"\nn = 100\nfeatures = 4\n'
             "classes = 2"),
     # What one does with them.
-    Meaning("fit train start_simulation run_simulation simulate start start_server fit_transform partial_fit Trainer "
-            "trainer learn Server ServerApp FederatedLearning", ("run",), "a run trains a method on a federation",
-            ("md.run(md.FedAvg(), federation, rounds=10)",)),
+    Meaning("standardize normalize normalise scale StandardScaler", ("standardise",),
+            "the features' means and deviations come from the training rows", ("data.split(0.2).standardise()",)),
+    Meaning("train_test_split random_split", ("split",), "a data set has its own", ("data.split(0.2)",)),
+    Meaning("plot draw savefig", (), "a result's curves are those of its frame, a comparison's in its page",
+            ("result.frame().plot(x='round', y='loss')", "board.save('report.html')")),
+    Meaning("ray multiprocessing processes", ("Ray", "Processes"), "a transport says where the clients run",
+            ("run(..., transport=md.transports.Ray())", "run(..., transport=md.transports.Processes(workers=2))")),
+    Meaning("fit run train start_simulation run_simulation simulate start start_server fit_transform partial_fit "
+            "Trainer trainer learn Server ServerApp FederatedLearning", ("run",),
+            "a run trains a method on a federation", ("md.run(md.FedAvg(), federation, rounds=10)",)),
     Meaning("Client NumPyClient ClientApp FlowerClient start_client client_fn Strategy", (), ONE_SIDED,
             ("md.run(md.FedAvg(), federation, rounds=10)",)),
     Meaning("predict predict_proba forward transform", ("predict",), "a result predicts",
             ("result.predict(X)", "result.outputs(X)")),
     Meaning("evaluate score eval test validate accuracy_score evaluation metrics_distributed metrics_centralized",
             ("evaluation", "show"), "a result has the figures of its model, by name",
-            ("result.evaluation", "result['accuracy']")),
+            ("result.evaluation", "result['accuracy']", "(result.predict(X) == y).mean()")),
     Meaning("losses losses_distributed losses_centralized history_ loss_curve_ loss_curve val_loss train_loss",
             ("loss", "history"), HISTORY, ("result['loss']",)),
     Meaning("coef_ coef weights_ params parameters get_params get_parameters get_weights state", ("x", "state_dict"),
@@ -194,6 +207,7 @@ MEANINGS = (
     Meaning("cross_validate benchmark", ("compare",), "compare runs several methods on several seeds",
             ("md.compare",)),
     Meaning("init create startproject", ("new",)),
+    Meaning("version info", ("doctor",)),
     # Figures.
     Meaning("metrics metric accuracy acc top1", ("metric", "accuracy", "metrics"),
             "accuracy is in every result of a classifier; others have a name, or are functions of yours",
@@ -354,7 +368,7 @@ def _same(key: str, allowed: Iterable[str], in_recipe: bool = False) -> str:
         for group in meaning.names:
             names = [spelt.get(name.lower(), "") for name in group.split()]
             if all(names):
-                examples = [code for code in meaning.code if f"{names[0]}=" in code or f"{names[0]}(" in code]
+                examples = [code for code in meaning.code if re.search(rf"\b{names[0]}(?:[=(]|$)", code)]
                 example = f", as in {examples[0]}" if examples and len(names) == 1 and not in_recipe else ""
                 return f" Did you mean {_either(map(repr, names))}{example}?"
     return ""

@@ -12,6 +12,7 @@ import torch
 from ..contract import RecipeError, Settings, check_flags
 from ..contract import pace as contract
 from ..contract.place import name_of
+from ..contract.text import unquoted
 from ..distributions import Number, Spread, check_lengths, is_distribution, is_number, of_client, plain
 from ..runtime.streams import rng
 
@@ -120,7 +121,7 @@ class Pace(Settings):
             if isinstance(value, tuple):
                 for client, entry in enumerate(value):
                     _checked(key, entry, name_of(client))
-            elif not is_distribution(value) and not callable(value):
+            elif isinstance(value, type) or not (is_distribution(value) or callable(value)):
                 _checked(key, value, "every client")
         for key, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf)):
             value = getattr(self, key)
@@ -264,9 +265,8 @@ def _checked(key: str, value: Any, whose: str) -> float | int | None:
     value = plain(value)
     if key == "lr":
         if not is_number(value) or value <= 0:
-            raise RecipeError(
-                f"Pace(lr=...) gives {value!r} to {whose}: a learning rate must be above 0 and finite.", key
-            )
+            remedy = f"a learning rate must be above 0 and finite{unquoted(value)}."
+            raise RecipeError(f"Pace(lr=...) gives {value!r} to {whose}: {remedy}", key)
         return float(value)
     if value is None and key in ("steps", "batch"):
         return None
@@ -275,7 +275,8 @@ def _checked(key: str, value: Any, whose: str) -> float | int | None:
         hint = " Integers(low, high) draws whole numbers." if is_number(value) and value != int(value) else ""
         full = " None is the full batch." if key == "batch" else ""
         raise RecipeError(
-            f"Pace({key}=...) gives {value!r} to {whose}: {key} must be a whole number, at least {least}.{hint}{full}",
+            f"Pace({key}=...) gives {value!r} to {whose}: {key} must be a whole number, at least {least}"
+            f"{unquoted(value)}.{hint}{full}",
             key,
         )
     return int(value)

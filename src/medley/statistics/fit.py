@@ -12,6 +12,7 @@ import numpy as np
 
 from ..contract import RecipeError
 from ..contract.arguments import known_keywords
+from ..contract.explained import Explained
 from ..contract.text import shown
 from .cells import printed
 from .extra import needed
@@ -45,7 +46,7 @@ def probability(p: float) -> str:
 
 
 @dataclass(eq=False)
-class Coefficients:
+class Coefficients(Explained):
     """Coefficients b [p] with their names and their covariance [p, p]: the base of all fits."""
 
     names: list[str]

@@ -124,8 +124,10 @@ def parsed(formula: str) -> Parsed:
         terms = [*formulaic.Formula(right)]
         if not all(hasattr(term, "factors") for term in terms):
             raise SyntaxError("it has one right side, without | and a second ~")
-    except Exception as e:  # the parser raises many kinds
-        raise RecipeError(f"formula {formula!r} cannot be read: {shown(str(e), names)}; {BACKTICKS}") from None
+    except Exception as e:  # the parser raises many kinds; its first line has the reason, the others a picture
+        reason = shown(str(e).splitlines()[0] if str(e) else type(e).__name__, names)
+        remedy = "a sign stands between two names, 'died ~ age + sex'; " * ("Operator" in reason) + BACKTICKS
+        raise RecipeError(f"formula {formula!r} cannot be read: {reason}; {remedy}") from None
     if not left.isidentifier():
         remedy = f"instead of {shown(left, names)!r}, compute it in each site's data, and recode text to 0 and 1"
         raise RecipeError(f"formula {formula!r}: the outcome is one column of numbers; {remedy}; {BACKTICKS}")
@@ -289,7 +291,8 @@ def check_columns(frame: Any, names: Sequence[str], site: str) -> None:
         if name not in frame.columns:
             from ..runtime.field_words import nearest
 
-            raise BadData(f"{site} has no column {name!r}.{nearest(name, map(str, frame.columns))}")
+            remedy = nearest(name, map(str, frame.columns)) or " Name a column that the tables of all sites have."
+            raise BadData(f"{site} has no column {name!r}.{remedy}")
 
 
 def complete(frame: Any, names: Sequence[str]) -> np.ndarray:

@@ -27,6 +27,7 @@ import torch
 
 from ..contract import BadData, Checked, RecipeError
 from ..contract.arguments import known_keywords
+from ..contract.explained import Explained
 from ..contract.text import shown
 from ..numerics.scaling import Scaling
 from ..rows.coding import Coding, Column
@@ -157,7 +158,7 @@ class Prepare(Describe):
         return "median" in plans(self.columns)[column]
 
 
-class Preparation:
+class Preparation(Explained):
     """Preprocessing, fitted to all sites' rows.
 
     Attributes:

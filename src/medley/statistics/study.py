@@ -27,6 +27,7 @@ from ..contract import (
 )
 from ..contract.arguments import known_keywords, method_with
 from ..contract.errors import named
+from ..contract.explained import Explained
 from ..contract.place import naming
 from ..contract.settings import Settings
 from ..contract.surroundings import set_aside
@@ -106,7 +107,7 @@ def check_ring(secure: SecureSum, sites: int) -> None:
 
 
 @dataclass(eq=False)
-class Study(Settings):
+class Study(Settings, Explained):
     """A study over sites. Each site's rows stay there: only sums over rows leave.
 
     Attributes:

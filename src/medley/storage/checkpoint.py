@@ -26,7 +26,7 @@ from .as_json import plain
 from .changed_settings import difference, earlier
 from .checksum import checksum
 from .environment import device_of
-from .formats import other_format
+from .formats import no_checkpoint, other_format
 from .spill import LazyMapping
 
 FILE = "checkpoint.safetensors"
@@ -128,7 +128,7 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
             same_settings(folder, json.loads(head["settings"]), settings)
         state = pytree.unpack(json.loads(head["tree"]), store, {**classes, "Arrival": Arrival})
     except FileNotFoundError:
-        raise WireError(f"there is no checkpoint in {folder}: nothing to resume") from None
+        raise no_checkpoint(folder) from None
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as e:
         raise WireError(
             f"{path} is not a checkpoint that can be read ({type(e).__name__}: {e}); take an earlier copy of {folder}, "

@@ -25,11 +25,21 @@ def other_format(
     )
 
 
+def no_checkpoint(folder: Path) -> WireError:
+    """The error for resuming a folder without a checkpoint."""
+    return WireError(
+        f"there is no checkpoint in {folder}: nothing to resume; to begin a run there, give it as checkpoint= "
+        "(medley run --save)"
+    )
+
+
 def head_of(folder: Path) -> str:
     """The text of a folder's result.json. Raises WireError, with what to give, if there is none."""
     if not (folder / "result.json").exists():
+        file = folder.is_file()
+        name = "FOLDER" if file else str(folder)
         raise WireError(
-            f"{folder} holds no result: give the folder of a finished run, as in medley run --save {folder} or "
-            f"md.run(..., checkpoint={str(folder)!r})"
+            f"{folder} {'is a file' if file else 'holds no result'}: give the folder of a finished run, as in "
+            f"medley run --save {name} or md.run(..., checkpoint={name!r})"
         )
     return (folder / "result.json").read_text()

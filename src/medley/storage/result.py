@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -77,6 +77,36 @@ class Status:
         return f"{self.outcome}: {self.message}" if self.message else self.outcome
 
 
+class Figures(dict[str, Any]):
+    """Final figures by name. For a name that is not there the error says why."""
+
+    def __missing__(self, name: str) -> Any:
+        raise NoFigure.of(name, self, f"result.summary[{name!r}]: the run")
+
+
+class Rows(list[Row]):
+    """The rows of a history. For a column's name the error says where columns are."""
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, str):
+            raise NoFigure(f"result.history is a list with a row for each evaluation; a column is result[{place!r}]")
+        return super().__getitem__(place)
+
+
+class NoFigure(RecipeError, KeyError):
+    """A figure that a run does not have."""
+
+    __str__ = Exception.__str__
+
+    @classmethod
+    def of(cls, name: str, names: Iterable[str], where: str) -> NoFigure:
+        """The error for an unknown name; a run without test rows says how to give some."""
+        names = [*names]
+        untested = not any(n == "accuracy" or n.startswith("test_") for n in names)
+        remedy = " It had no test rows: give Federation(..., test=(X, y)), or data.split(0.2)." * untested
+        return cls(f"{cls.unknown(name, names, where)}{remedy}", name)
+
+
 @dataclass(repr=False)
 class Result(Explained):
     """One run of one method with one seed.
@@ -117,6 +147,17 @@ class Result(Explained):
     _why: str = field(default="", init=False, repr=False, compare=False)
     """Why a folder's result has no model."""
 
+    def __post_init__(self) -> None:
+        self.summary = Figures(self.summary)
+        self.history = Rows(self.history)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if any(name in row for row in vars(self).get("history", ())):
+                raise AttributeError(f"Result has no {name!r}. Figures are columns: result[{name!r}][-1]", name=name)
+            return super().__getattr__(name)
+
     @property
     def evaluation(self) -> Row:
         """The history row of the model: the last, or the best with ``run(best=...)``; empty without a history."""
@@ -126,8 +167,7 @@ class Result(Explained):
     def __getitem__(self, name: str) -> list[float]:
         """One column of the history, with nan for rows that lack it. Raises RecipeError if all rows lack it."""
         if self.history and not any(name in row for row in self.history):
-            names: set[str] = set().union(*self.history)
-            raise RecipeError.unknown(name, names, "result[...]: the history")
+            raise NoFigure.of(name, set().union(*self.history), f"result[{name!r}]: the history")
         return [row.get(name, math.nan) for row in self.history]
 
     @property

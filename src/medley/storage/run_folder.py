@@ -36,7 +36,7 @@ from ..wire.ledger import Ledger
 from . import atomic, checkpoint
 from .as_json import is_secret, plain
 from .environment import device_of, environment, warn_of_changes
-from .formats import other_format
+from .formats import no_checkpoint, other_format
 from .history import Row, history_of, history_text
 from .result import CLIENTS, HISTORY, RUN
 
@@ -216,7 +216,7 @@ def no_run(folder: Path) -> WireError:
     """The error for resuming ``folder`` when it holds no run."""
     if holds_comparison(folder):
         return WireError(f"{folder} holds a comparison: resume it by compare(save={str(folder)!r}) or sweep(save=...)")
-    return WireError(f"there is no checkpoint in {folder}: nothing to resume")
+    return no_checkpoint(folder)
 
 
 def load(

@@ -239,10 +239,13 @@ PACKED = {
     b"BZ": "is packed by bzip2; unpack it first, or give datasets.frame(pandas.read_csv(path), ...)",
     b"\xfd7": "is packed by xz; unpack it first, or give datasets.frame(pandas.read_csv(path), ...)",
     b"PA": "is a Parquet file; give datasets.parquet(path, ...)",
+    b"\x89P": "is a picture, not a table; give the path of a CSV file, or pictures in folders to datasets.folder",
+    b"\xff\xd8": "is a picture, not a table; give the path of a CSV file, or pictures in folders to datasets.folder",
+    b"%P": "is a PDF, not a table; save the table as CSV",
 }
 """The first two bytes of files that are no text, with the end of a sentence about each."""
 
-MAGIC = {b"PK": b"PK\x03\x04", b"BZ": b"BZh", b"PA": b"PAR1"}
+MAGIC = {b"PK": b"PK\x03\x04", b"BZ": b"BZh", b"PA": b"PAR1", b"%P": b"%PDF"}
 """More of the first bytes, where two could begin a text."""
 
 

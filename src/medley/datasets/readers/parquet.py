@@ -54,4 +54,6 @@ def table_in(path: Place, folder: Place | None, call: str) -> tuple[Any, str]:
     try:
         return pq.read_table(file, partitioning=None), file.stem
     except (pa.ArrowException, OSError) as error:
-        raise BadData(f"{call}: {file} is no readable Parquet file ({error}).") from None
+        raise BadData(
+            f"{call}: {file} is no readable Parquet file ({error}); a CSV file is read by datasets.csv."
+        ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -241,7 +242,8 @@ def frame(  # noqa: PLR0913
     """
     if not is_hugging_face(table) and not is_frame(table):
         kind = type(table).__name__
-        raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, such as pandas.DataFrame(table)", "table")
+        remedy = "read a file by datasets.csv" if isinstance(table, str | Path) else "such as pandas.DataFrame(table)"
+        raise RecipeError(f"datasets.frame(table) is a {kind}; give a frame, {remedy}", "table")
     names = columns_of(table, CALL)
     roles = Roles.of(CALL, str(target), client, keys, prepared, unindexed=DROP, missing=missing)
     if features is not None:

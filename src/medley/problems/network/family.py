@@ -70,9 +70,26 @@ def _check_kind(module: nn.Module) -> None:
             )
 
 
+def _module(wrong: object) -> str:
+    """A clause on how to get a module from something else."""
+    if isinstance(wrong, str):
+        return "; networks that have names are in models, such as md.models.mlp(64, 10)"
+    if isinstance(wrong, type):
+        return f"; this is a class, so {wrong.__name__}(...)"
+    return "; this is a function, so what it returns" if callable(wrong) else ""
+
+
 def _takes(module: nn.Module, X: Data) -> str:
     """A clause about the arguments of the module's `forward`, if rows have several inputs."""
     return f"; its forward takes {inspect.signature(module.forward)}" if isinstance(X, Fields) else ""
+
+
+def _first(module: nn.Module, X: Data) -> str:
+    """A clause about the first layer, if it is linear and takes another number of columns than flat rows have."""
+    layer = next((m for m in module.modules() if not [*m.children()]), None)
+    if not isinstance(layer, nn.Linear) or X.ndim != 2 or layer.in_features == X.shape[1]:
+        return ""
+    return f"; its first layer takes {layer.in_features} columns: give nn.Linear({X.shape[1]}, ...)"
 
 
 def _one_tensor(out: object) -> Tensor:
@@ -131,7 +148,9 @@ class Network(NetworkSpec):
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
-            raise RecipeError(f"Network(module={self.module!r}): give a torch.nn.Module", "module")
+            raise RecipeError(
+                f"Network(module={self.module!r}): give a torch.nn.Module{_module(self.module)}", "module"
+            )
         _check_kind(self.module)
         _check_shapes(self.module)
         if not any(p.requires_grad for p in self.module.parameters()):
@@ -311,7 +330,7 @@ class Network(NetworkSpec):
             )
             raise BadData(
                 f"the network cannot read rows of shape {described(X)}{of_integers}: "
-                f"{_images(self.module, X) or e}{_takes(self.module, X)}"
+                f"{_images(self.module, X) or e}{_takes(self.module, X) or _first(self.module, X)}"
             ) from e
         return rows, _one_tensor(out)
 
