@@ -10,6 +10,8 @@ from .curves import KaplanMeier as KaplanMeier
 from .describe import Describe as Describe
 from .fit import GLMFit as GLMFit
 from .glm import GLM as GLM
+from .margins import Margins as Margins
+from .margins import MarginsFit as MarginsFit
 from .meta import Meta as Meta
 from .meta import MetaFit as MetaFit
 from .pca import PCA as PCA
@@ -30,6 +32,8 @@ __all__ = [
     "Describe",
     "GLMFit",
     "KaplanMeier",
+    "Margins",
+    "MarginsFit",
     "Meta",
     "MetaFit",
     "Preparation",

@@ -9,6 +9,7 @@ from typing import Any
 from ..storage.atomic import write
 from .analysis import Analysis
 from .fit import Coefficients
+from .margins import MarginsFit
 from .prepare import Preparation
 from .tables import TableOne
 
@@ -22,7 +23,8 @@ def save_last(folder: Path, analysis: Analysis, results: Sequence[Any]) -> str:
     number = len(results)
     write(folder / f"{number}.txt", result.summary() + "\n", owner_only=True)
     if isinstance(result, Coefficients | TableOne):
-        ratios = {"exp": True} if getattr(analysis, "uses", "") in RATIOS else {}
+        is_ratio = getattr(analysis, "uses", "") in RATIOS and not isinstance(result, MarginsFit)
+        ratios = {"exp": True} if is_ratio else {}
         write(folder / f"{number}.tex", result.latex(**ratios) + "\n", owner_only=True)
     if not isinstance(result, Preparation):
         return ""

@@ -144,7 +144,7 @@ class GLMFit(Coefficients):
 
     def __init__(self, glm: GLM, sites: tuple[str, ...], result: tuple[Fitted, np.ndarray], cost: Cost) -> None:
         fitted, rows = result
-        names, b, cov, figures, self.alpha = fitted
+        names, b, cov, figures, self.alpha, self.point, *_ = fitted
         if self.alpha is not None and len(b) > len(names):  # log α → α
             scale = np.append(np.ones(len(names)), self.alpha)
             b = np.append(b[:-1], self.alpha)[: len(cov)]
@@ -180,6 +180,16 @@ class GLMFit(Coefficients):
     def bic(self) -> float:
         """The Bayesian criterion by the likelihood, −2 llf + k log n; statsmodels' ``bic_llf``."""
         return -2 * self.llf + self.k * float(np.log(self.nobs))
+
+    def predict(self, rows: Any, alpha: float = 0.05) -> Any:
+        """The means that the fit predicts for rows of yours, a frame: with the delta method's error and an interval.
+
+        Nothing leaves a site for it: it reads the coefficients and their covariance. The interval is that of η under
+        the link. Raises BadData for rows without one of the columns, or with a category that no site has.
+        """
+        from .margins import predicted
+
+        return predicted(self, rows, alpha)
 
     @cached_property
     def rows_by_site(self) -> Any:

@@ -232,7 +232,7 @@ class GLM(Analysis):
         )
         if descent.free and "Intercept" in names and not (self.offset or self.exposure):
             descent.null_model = NullModel(done=False)
-        fitted = descent.fit(inverse(H) @ begun.x[4].numpy()).of_columns(T.T)
+        fitted = descent.fit(inverse(H) @ begun.x[4].numpy()).of_columns(T.T)._replace(point=point)
         rounding = (1e-14 if noisy else 1e-20) * (total**2 / weight if self.kind.homoscedastic else weight)
         if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= rounding:
             raise same

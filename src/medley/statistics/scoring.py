@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +82,8 @@ class Fitted(NamedTuple):
     """A fit's numbers, for `GLMFit`: coefficients, log α last if it was estimated, their covariance, and figures.
 
     The figure "largest" is the likelihood at the most likely dispersion, as `GLMFit.lr_test` needs it; "coarse" is the
-    number of sites whose sums are rounded.
+    number of sites whose sums are rounded. ``point`` has what each request of the fit had, and ``root`` is C [p, p]
+    with C Cᵀ the coefficients' covariance, exact for columns far from 0, too.
     """
 
     names: list[str]
@@ -89,6 +91,8 @@ class Fitted(NamedTuple):
     cov: np.ndarray
     figures: dict[str, float]
     alpha: float | None
+    point: Mapping[str, Any] = MappingProxyType({})
+    root: np.ndarray = np.zeros((0, 0))
 
     def of_columns(self, T: np.ndarray) -> Fitted:
         """The fit to columns X, if this is the fit to X T."""
@@ -96,7 +100,10 @@ class Fitted(NamedTuple):
         p = len(self.names)
         all_columns[:p, :p] = T
         of = all_columns[: len(self.cov), : len(self.cov)]
-        return self._replace(b=all_columns @ self.b, cov=of @ self.cov @ of.T)
+        errors = np.sqrt(np.maximum(np.diag(self.cov)[:p], 1e-300))
+        size, turn = np.linalg.eigh(self.cov[:p, :p] / np.outer(errors, errors))
+        root = (T * errors) @ (turn * np.sqrt(np.maximum(size, 0.0)))
+        return self._replace(b=all_columns @ self.b, cov=of @ self.cov @ of.T, root=root)
 
 
 @dataclass

@@ -251,17 +251,18 @@ class Site:
                 f"another, or study.without({self.name!r})"
             )
 
-    def combinations(self, X: np.ndarray) -> None:
+    def combinations(self, X: np.ndarray, further: int = 0) -> None:
         """If there are few combinations of categories, raise Withheld for a combination with few rows.
 
-        Rows of one combination have one weight. If weights differ, the information is t equations for their numbers.
+        Rows of one combination have one weight. If weights differ, the information is t equations for their numbers,
+        and ``further`` sums are as many more.
         """
         if not len(X):
             return
         kinds, which = np.unique(X, axis=0, return_inverse=True)
         p = X.shape[1]
         most = max(len(np.unique(x)) for x in X.T)
-        if len(kinds) <= p * (p + 1) / 2 + 1 and most <= 7:
+        if len(kinds) <= p * (p + 1) / 2 + 1 + further and most <= 7:
             for k in range(len(kinds)):
                 self.cell(which.ravel() == k, f"combination {k + 1} of the columns")
 

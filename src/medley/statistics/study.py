@@ -46,6 +46,7 @@ from .describe import Describe
 from .extra import needed
 from .fit import Cost, GLMFit
 from .glm import GLM
+from .margins import Margins, MarginsFit
 from .meta import Meta, MetaFit
 from .pca import PCA, Components
 from .prepare import Preparation, Prepare, steps_for
@@ -59,7 +60,7 @@ log = logging.getLogger("medley")
 
 RESULTS: dict[type[Analysis], Any] = {
     GLM: GLMFit, Describe: TableOne, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
-    Prepare: Preparation, PCA: Components,
+    Prepare: Preparation, PCA: Components, Margins: MarginsFit,
 }  # fmt: skip
 """The result of each analysis."""
 
@@ -288,6 +289,12 @@ class Study(Settings, Explained):
     def meta(self, analysis: Meta) -> MetaFit:
         """Fit one formula at each site by itself, and combine coefficients by fixed and random effects."""
         fit: MetaFit = self.run(analysis)
+        return fit
+
+    @method_with(Margins)
+    def margins(self, analysis: Margins) -> MarginsFit:
+        """Fit a generalised linear model, and average its predictions over all rows with a column set to values."""
+        fit: MarginsFit = self.run(analysis)
         return fit
 
     @known_keywords
