@@ -149,6 +149,7 @@ def test_averages_over_some_rows_and_of_robust_and_weighted_fits() -> None:
     near(falls.b, [falls.fit.predict(frame.assign(sex=v))["mean"].mean() for v in ("F", "M")])
 
 
+@pytest.mark.slow
 def test_under_secure_sums_units_do_not_matter() -> None:
     frame = patients().assign(far=lambda f: 1e9 + 86400 * f["age"], small=lambda f: 1e-9 * f["pressure"])
     secure = md.SecureSum(bits=64, bound=2.0**40)

@@ -181,6 +181,7 @@ class Curves:
         statistic, df = float(gap @ np.linalg.pinv(V) @ gap), len(gap)  # without events V is 0
         return Test(statistic, df, float(chi2.sf(statistic, df)))
 
+    @known_keywords
     def rmst(self, until: float, alpha: float = 0.05) -> Any:
         """Restricted mean survival times: a frame with the mean of the lesser of time and ``until``, by group.
 
@@ -190,6 +191,7 @@ class Curves:
         """
         return rmst_table(self, until, alpha)
 
+    @known_keywords
     def quantile(self, share: float = 0.5, alpha: float = 0.05) -> Any:
         """A frame with the time by which this share of a group has had the event, by group: the median by default.
 

@@ -18,6 +18,7 @@ from .cells import printed
 from .extra import needed
 from .formulas import latex, parsed
 from .glm import GLM
+from .predictions import predicted
 from .scoring import Fitted
 
 FEW_CLUSTERS = 30
@@ -181,14 +182,13 @@ class GLMFit(Coefficients):
         """The Bayesian criterion by the likelihood, −2 llf + k log n; statsmodels' ``bic_llf``."""
         return -2 * self.llf + self.k * float(np.log(self.nobs))
 
+    @known_keywords
     def predict(self, rows: Any, alpha: float = 0.05) -> Any:
         """The means that the fit predicts for rows of yours, a frame: with the delta method's error and an interval.
 
         Nothing leaves a site for it: it reads the coefficients and their covariance. The interval is that of η under
         the link. Raises BadData for rows without one of the columns, or with a category that no site has.
         """
-        from .margins import predicted
-
         return predicted(self, rows, alpha)
 
     @cached_property

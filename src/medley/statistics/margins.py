@@ -26,13 +26,13 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ..contract import BadData, Client, Cohort, RecipeError, WireError, on_client
+from ..contract.arguments import known_keywords
 from ..contract.text import shown
 from .analysis import Moments, Report, packed, site_of, tensor, unpacked
-from .cells import numbers, printed, table, texts
-from .extra import needed
+from .cells import numbers, printed
 from .families import LINKS, Link
 from .fit import Coefficients, Cost, GLMFit
-from .formulas import check_columns, complete, design, parsed, within
+from .formulas import design, parsed, within
 from .glm import GLM, Rows
 from .scoring import Fitted, Point
 from .site import Site
@@ -219,6 +219,7 @@ class MarginsFit(Coefficients):
         self.fit = GLMFit(margins, sites, fitted, cost)
         self.exchanges, self.bytes_down, self.bytes_up = cost
 
+    @known_keywords
     def contrasts(self, ratio: bool = False) -> Coefficients:
         """Differences of the averages from the first one; with ``ratio`` logarithms of ratios to it, for which
         ``frame(exp=True)`` gives ratios.
@@ -246,37 +247,3 @@ class MarginsFit(Coefficients):
         if len(self.b) > 1:
             lines.append(printed(self.contrasts().frame(), float_format=four))
         return "\n".join(lines)
-
-
-def predicted(fit: GLMFit, rows: Any, alpha: float) -> Any:
-    """The table of `GLMFit.predict`."""
-    from scipy.stats import norm
-
-    g = fit.glm
-    call = "predict(rows)"
-    if g.sites:
-        raise RecipeError(f"{call}: each site has an effect of its own in this fit; fit without sites='fixed'", "sites")
-    f = parsed(g.formula)
-    frame = table(rows, call)
-    columns = [*f.columns[1:], *filter(None, (g.offset, g.exposure))]
-    check_columns(frame, columns, call)
-    gaps = ~complete(frame, columns)
-    if gaps.any():
-        raise BadData(f"{call}: row {int(gaps.argmax())} has a missing value; fill it in, or leave the row out")
-    levels: dict[str, list[str]] = unpacked(fit.point["terms"])
-    for c in f.categorical:
-        unknown = {*texts(frame, c, call)} - {*levels[c]}
-        if unknown:
-            raise BadData(f"{call}: {c} has {min(unknown)!r}, and the fit has {', '.join(levels[c])}")
-    _, X = design(f, frame, levels, call)
-    offset = numbers(frame, g.offset, call) if g.offset else np.zeros(len(X))
-    offset = offset + (np.log(numbers(frame, g.exposure, call)) if g.exposure else 0.0)
-    p = X.shape[1]
-    link: Link = LINKS[g.uses]
-    eta = X @ fit.b[:p] + offset
-    se = np.sqrt(np.einsum("ij,jk,ik->i", X, fit.covariance[:p, :p], X))
-    half = norm.isf(alpha / 2) * se
-    mean = link.mean(eta)
-    ends = np.sort([link.mean(eta - half), link.mean(eta + half)], axis=0)
-    figures = {"mean": mean, "se": np.abs(link.slope(mean)) * se, "lower": ends[0], "upper": ends[1]}
-    return needed("pandas").DataFrame(figures)
