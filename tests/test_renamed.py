@@ -128,7 +128,7 @@ def test_an_earlier_attribute_of_a_fit_says_the_one_of_today(name: str, new: str
     fit = object.__new__(md.statistics.MetaFit)
     with pytest.raises(AttributeError, match=rf"^MetaFit\.{name} is now {new}$"):
         getattr(fit, name)
-    with pytest.raises(AttributeError, match="'MetaFit' object has no attribute 'forest_of'"):
+    with pytest.raises(AttributeError, match="MetaFit has no 'forest_of'"):
         fit.forest_of  # type: ignore[attr-defined]  # noqa: B018
 
 

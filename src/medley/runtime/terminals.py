@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,8 +57,29 @@ def bar(count: str, *texts: str) -> Any:
     columns = bars.TextColumn("{task.description}"), bars.BarColumn(), getattr(bars, count)(table_column=unwrapped())
     cut = [Cut(text, table_column=Column()) for text in texts]
     times = bars.TimeElapsedColumn(table_column=unwrapped()), bars.TimeRemainingColumn(table_column=unwrapped())
-    stderr = console.Console(stderr=True, force_jupyter=False, force_terminal=in_notebook() or None)
-    return bars.Progress(*columns, *cut, *times, console=stderr, transient=True)
+    stderr = console.Console(
+        stderr=True,
+        force_jupyter=False,
+    )
+
+    class InNotebook(bars.Progress):
+        """A bar in an output of a notebook's cell that is drawn anew in its place, and is empty in the end."""
+
+        def start(self) -> None:
+            self.drawn = time.monotonic()
+            self.output = importlib.import_module("IPython.display").display(self, display_id=True)
+
+        def update(self, *args: Any, **fields: Any) -> None:
+            super().update(*args, **fields)
+            if time.monotonic() - self.drawn > 0.2:
+                self.drawn = time.monotonic()
+                self.output.update(self)
+
+        def stop(self) -> None:
+            self.output.update({"text/plain": ""}, raw=True)
+
+    kind = InNotebook if in_notebook() else bars.Progress
+    return kind(*columns, *cut, *times, console=stderr, transient=True)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from ..contract.text import shown
 from .analysis import Analysis, Moments, Report, packed, site_of, tensor, unpacked
 from .cells import printed, texts
 from .describe import Question, curve_may, mergers
-from .extra import needed
+from .extra import InNotebooks, needed
 from .fit import Cost, Test, probability
 from .horizons import quantile_table, rmst_table
 from .rules import Withheld
@@ -137,7 +137,7 @@ def merged(counts: np.ndarray, times: np.ndarray, least: int, coarse: bool = Fal
     return out, moved, bits
 
 
-class Curves:
+class Curves(InNotebooks):
     """Kaplan-Meier's curves.
 
     Attributes:

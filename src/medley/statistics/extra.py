@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 from typing import Any
 
 from ..contract import RecipeError
+from ..contract.explained import Explained
 from ..runtime.versions import install
+
+
+class InNotebooks(Explained):
+    """Base of a study's results: a notebook shows their table, or the summary of those without one."""
+
+    def _repr_html_(self) -> str:
+        me: Any = self
+        return str(me.frame().to_html()) if me._is_table else f"<pre>{html.escape(me.summary())}</pre>"
+
+    _is_table = False
 
 
 def needed(package: str) -> Any:

@@ -12,10 +12,9 @@ import numpy as np
 
 from ..contract import RecipeError
 from ..contract.arguments import known_keywords
-from ..contract.explained import Explained
 from ..contract.text import shown
 from .cells import printed
-from .extra import needed
+from .extra import InNotebooks, needed
 from .formulas import latex, parsed
 from .glm import GLM
 from .predictions import predicted
@@ -47,8 +46,10 @@ def probability(p: float) -> str:
 
 
 @dataclass(eq=False)
-class Coefficients(Explained):
+class Coefficients(InNotebooks):
     """Coefficients b [p] with their names and their covariance [p, p]: the base of all fits."""
+
+    _is_table = True
 
     names: list[str]
     b: np.ndarray

@@ -22,11 +22,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..contract import Client, Cohort, Diverged, Message, RecipeError, Stalled, on_client, positive
-from ..contract.explained import Explained
 from ..contract.text import shown
 from .analysis import Analysis, Report, packed, site_of, tensor, unpacked
 from .cells import in_sequence, printed, texts
-from .extra import needed
+from .extra import InNotebooks, needed
 from .families import Family, FamilyName, refuse_unknown
 from .fit import Coefficients, Cost
 from .formulas import design, parsed
@@ -226,7 +225,7 @@ def _root(slope: Callable[[np.ndarray, np.ndarray, float], float], y: np.ndarray
     return float(brentq(lambda t: slope(y, v, t), 0.0, high, xtol=1e-15 * high, rtol=1e-14))
 
 
-class MetaFit(Explained):
+class MetaFit(InNotebooks):
     """A meta-analysis' results.
 
     Attributes:

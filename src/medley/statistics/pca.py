@@ -23,7 +23,7 @@ from ..contract import BadData, Client, Cohort, Message, RecipeError, at_least, 
 from ..contract.arguments import known_keywords
 from ..rows.columns import columns_of, is_frame, is_hugging_face
 from .analysis import Analysis, Moments, Report, lower, site_of, tensor, upper
-from .extra import needed
+from .extra import InNotebooks, needed
 from .fit import Cost
 from .site import APART, SHARE, Site
 
@@ -150,7 +150,7 @@ class PCA(Analysis):
         return Moments(tensor(np.concatenate([sums, upper(scatter)])))
 
 
-class Components:
+class Components(InNotebooks):
     """Principal components of all sites' rows.
 
     Attributes:

@@ -27,7 +27,6 @@ import torch
 
 from ..contract import BadData, Checked, RecipeError
 from ..contract.arguments import known_keywords
-from ..contract.explained import Explained
 from ..contract.text import shown
 from ..numerics.scaling import Scaling
 from ..rows.coding import Coding, Column
@@ -35,7 +34,7 @@ from ..rows.columns import columns_of
 from ..storage.atomic import write
 from .cells import is_text
 from .describe import Cell, Describe
-from .extra import needed
+from .extra import InNotebooks, needed
 from .fit import Cost
 
 log = logging.getLogger("medley")
@@ -158,7 +157,7 @@ class Prepare(Describe):
         return "median" in plans(self.columns)[column]
 
 
-class Preparation(Explained):
+class Preparation(InNotebooks):
     """Preprocessing, fitted to all sites' rows.
 
     Attributes:

@@ -11,7 +11,7 @@ from ..contract.arguments import known_keywords
 from ..contract.text import shown
 from .cells import printed
 from .describe import Cell, Describe
-from .extra import needed
+from .extra import InNotebooks, needed
 from .fit import Cost, Test, probability
 from .formulas import latex
 
@@ -23,8 +23,10 @@ UNNAMED = "(not named)"
 
 
 @dataclass(eq=False)
-class TableOne:
+class TableOne(InNotebooks):
     """A description of columns over all sites; ``cells`` has a `Cell` by column and group, "" being all."""
+
+    _is_table = True
 
     analysis: Describe
     sites: tuple[str, ...]
