@@ -423,11 +423,13 @@ def test_a_name_is_listed_with_its_settings():
 def test_methods_complete_by_name_before_anything_is_imported():
     every = recipe.constructors()
     assert sorted(complete("")) == sorted(every)
-    assert complete("fedavg,fedpro") == ["fedavg,FedProto", "fedavg,FedProx"]
+    assert complete("fedavg,fedpro") == ["fedavg,fedproto", "fedavg,fedprox"]
     assert complete("CFLAG.") == ["CFLAG.joint"]
-    assert complete_method("FEDPRO") == ["FedProto", "FedProx"]
+    assert complete_method("FedPro") == ["FedProto", "FedProx"]
+    assert complete_method("FEDPRO") == ["FEDPROto", "FEDPROx"]
     assert {"howto", "tutorials/data"} <= {*complete_page("")}
-    assert complete_page("HOWT") == ["howto"]
+    assert complete_page("HOWT") == ["HOWTo"]
+    assert medley("docs", "HOWTo").output == medley("docs", "howto").output
 
 
 def test_all_that_is_listed_completes_by_name():
@@ -435,7 +437,8 @@ def test_all_that_is_listed_completes_by_name():
     names = {*complete_listed("")}
     assert [name for entries in kinds.values() for name in entries if name not in names] == []
     assert kinds.keys() <= names
-    assert complete_listed("DIRI") == ["Dirichlet"]
+    assert complete_listed("diri") == ["dirichlet"]
+    assert medley("list", "dirichlet").output == medley("list", "Dirichlet").output
 
 
 def test_the_help_of_run_names_every_transport():

@@ -56,8 +56,11 @@ def public_names(module: str) -> list[str]:
 
 
 def beginning(names: Iterable[str], incomplete: str, before: str = "") -> list[str]:
-    """The names that begin with this text, in any case."""
-    return sorted({before + n for n in names if n.lower().startswith(incomplete.lower())})
+    """The names that begin with this text, in any case. Each begins as it is typed, for shells leave out the others."""
+    lower = incomplete.islower()
+    ends = {n: n[len(incomplete) :] for n in names if n.lower().startswith(incomplete.lower())}
+    typed = {n if n.startswith(incomplete) else incomplete + (e.lower() if lower else e) for n, e in ends.items()}
+    return sorted(before + name for name in typed)
 
 
 def complete(incomplete: str) -> list[str]:

@@ -57,10 +57,11 @@ def docs(
         heads = {name: p.read_text("utf-8").partition("\n")[0] for name, p in pages.items()}
         show(table(("page", ""), [(name, head.lstrip("# ")) for name, head in heads.items() if head.startswith("#")]))
         return show(f"They are Markdown files in {pages['howto'].parent}; medley docs howto prints one.")
-    if page.removesuffix(".md") not in pages:
+    name_of_page = next((name for name in pages if name.lower() == page.lower().removesuffix(".md")), None)
+    if name_of_page is None:
         lines = [] if "/" in page else [line for name, p in pages.items() for line in _lines_with(page, name, p)]
         if lines:
             show(table(("page", ""), sorted(lines, key=lambda line: not line[1].startswith("#"))[:MOST]))
             return show(f"{len(lines)} lines have {page!r}, headings first; medley docs PAGE prints a page.")
         raise RecipeError.unknown(page, pages, "medley docs")
-    show(pages[page.removesuffix(".md")].read_text("utf-8"))
+    show(pages[name_of_page].read_text("utf-8"))
