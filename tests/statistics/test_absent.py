@@ -23,6 +23,8 @@ ANALYSES: dict[str, Callable[[Study], Any]] = {
     "cox, one baseline": lambda s: s.cox("months ~ age", "event", cuts=[6, 20]).baseline_hazard.to_string(),
     "describe": lambda s: s.describe(["age", "ward", "C(died)"], by="sex").summary(),
     "kaplan_meier": lambda s: s.kaplan_meier("months", "event", 0.1, 20.0, by="sex").summary(),
+    "margins": lambda s: s.margins("died ~ age + C(sex)", "binomial", of="sex").summary(),
+    "correlation": lambda s: s.correlation(["age", "bmi"], "spearman").summary(),
     "meta": lambda s: s.meta("pressure ~ age + C(sex)").summary(),
     "prepare": lambda s: s.prepare(["age: median, standardise", "ward: mode, encode"]).summary(),
 }

@@ -6,6 +6,8 @@ method.
 """
 
 from ..contract.public import public
+from .correlation import Correlation as Correlation
+from .correlation import Correlations as Correlations
 from .curves import KaplanMeier as KaplanMeier
 from .describe import Describe as Describe
 from .fit import GLMFit as GLMFit
@@ -28,6 +30,8 @@ __all__ = [
     "GLM",
     "PCA",
     "Components",
+    "Correlation",
+    "Correlations",
     "Cox",
     "Describe",
     "GLMFit",

@@ -16,30 +16,18 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from jaxtyping import Float
-from torch import Tensor
 
-from ..contract import BadData, Client, Cohort, Message, RecipeError, at_least, on_client
+from ..contract import BadData, Cohort, RecipeError, at_least
 from ..contract.arguments import known_keywords
 from ..rows.columns import columns_of, is_frame, is_hugging_face
-from .analysis import Analysis, Moments, Report, lower, site_of, tensor, upper
+from .analysis import Report
 from .extra import InNotebooks, needed
 from .fit import Cost
-from .site import APART, SHARE, Site
-
-DUST = 1e-13
-"""A deviation that is this share of the mean, or less, is of the last digits that float64 has."""
-
-
-class Centre(Message):
-    """Down: means and deviations over all sites [2, p], zeros and ones until they are known; and the rows of all."""
-
-    of: Float[Tensor, "2 p"]
-    rows: float
+from .moments import SecondMoments
 
 
 @dataclass(frozen=True)
-class PCA(Analysis):
+class PCA(SecondMoments):
     """Principal components.
 
     Attributes:
@@ -65,89 +53,20 @@ class PCA(Analysis):
                 f"pca(components={self.components}): {len(self.columns)} columns have no more components", "components"
             )
 
-    @property
-    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """See `Analysis.reads`."""
-        return tuple(self.columns), ()
-
     def round(self, s: Report, clients: Cohort) -> None:
         """Rows; means; deviations about them; then the second moments, whose eigenvectors are the components."""
         _, rows = self.agreed(clients)
         n = float(rows[:, 0].sum())
-        p = len(self.columns)
-
-        def summed_about(method: Any, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-            """All sites' sums about these means, in units of these deviations."""
-            sums: np.ndarray = self.summed(clients, method, Centre(tensor(np.array([mean, deviation])), n)).sums.numpy()
-            return sums
-
-        mean = summed_about(self.totals, np.zeros(p), np.ones(p)) / n
-        deviation = np.sqrt(np.maximum(summed_about(self.squares, mean, np.ones(p)) / n, 0))
-        for column, d, m in zip(self.columns, deviation, mean, strict=True):
-            if d <= DUST * abs(m):
-                raise BadData(
-                    f"pca: {column} is the same in all rows of all sites, {m:.6g}, but for the last digits of float64; "
-                    "leave it out"
-                )
-        up = summed_about(self.products, mean, deviation)
-        shift = up[:p] / n
-        scatter = (lower(tensor(up[p:])) - n * np.outer(shift, shift)) / (n - 1)
-        mean = mean + shift * deviation
+        mean, deviation = self.centred(clients, n)
+        up = self.about(clients, self.products, mean, deviation, n)
+        _, mean, deviation, scatter = self.scattered(up, mean, deviation, n)
         by = np.sqrt(np.diag(scatter))
-        scale = deviation * by if self.scale else np.ones(p)
+        scale = deviation * by if self.scale else np.ones(len(by))
         between = 1 / by if self.scale else deviation
         values, vectors = np.linalg.eigh(scatter * np.outer(between, between))
         vectors = vectors[:, ::-1]
-        vectors = vectors * np.sign(vectors[np.abs(vectors).argmax(0), np.arange(p)])
+        vectors = vectors * np.sign(vectors[np.abs(vectors).argmax(0), np.arange(len(by))])
         s.result = n, mean, scale, np.maximum(values[::-1], 0), vectors
-
-    def _numbers(self, site: Site, rows: float) -> tuple[np.ndarray, np.ndarray]:
-        """The site's rows [n], and its columns [n, p] there, once sums of them may leave."""
-        used, _ = self.used(site)
-        X = np.column_stack([site.column(used, c, 0.0) for c in self.columns])
-        site.check_size(X.shape[1], len(X), int(rows))
-        site.admit_fit(used, np.column_stack([np.ones(len(X)), X]), ["1", *self.columns], self.columns, None)
-        return used, X
-
-    @on_client
-    def totals(self, me: Client[Any], request: Centre) -> Moments:
-        """Sums of each column."""
-        return self._sums(site_of(me), request, 1)
-
-    @on_client
-    def squares(self, me: Client[Any], request: Centre) -> Moments:
-        """Sums of the squares of each column about its common mean, which lose no digits however far from 0 it is."""
-        return self._sums(site_of(me), request, 2)
-
-    def _sums(self, site: Site, request: Centre, power: int) -> Moments:
-        used, X = self._numbers(site, request.rows)
-        sums = []
-        for name, x, mean in zip(self.columns, X.T, request.of[0].tolist(), strict=True):
-            column = np.zeros(site.n)
-            column[used] = x
-            sums.append(site.moments(name, column, used, (power,), about=mean)[0])
-        return Moments(tensor(np.array(sums)))
-
-    @on_client
-    def products(self, me: Client[Any], request: Centre) -> Moments:
-        """Sums of each column and of the products of each pair, about the common means, by the deviations."""
-        site = site_of(me)
-        used, X = self._numbers(site, request.rows)
-        mean, deviation = request.of.numpy()
-        Z = (X - mean) / deviation
-        of = site.digest(used, Z @ np.arange(1, Z.shape[1] + 1))
-        sums = Z.sum(0)
-        scatter = Z.T @ Z
-        for a, name in enumerate(self.columns):
-            terms = np.column_stack([Z[:, a], Z[:, a, None] * Z[:, a:]])
-            keys = [f"{name} {other} {of}" for other in ("1", *self.columns[a:])]
-            values = np.array([sums[a], *scatter[a, a:]])
-            values = site.rounded(name, values, np.sqrt(len(Z)) * terms.std(0), keys, np.inf)
-            sums[a] = values[0]
-            scatter[a, a:] = values[1:]
-            for other, key in zip(self.columns[a + 1 :], keys[2:], strict=True):
-                site.spend(other, {key: float(np.log2(APART / SHARE))} if site.rules.rounded else {})
-        return Moments(tensor(np.concatenate([sums, upper(scatter)])))
 
 
 class Components(InNotebooks):

@@ -41,6 +41,7 @@ from ..transports import InProcess
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
 from .analysis import Analysis
+from .correlation import Correlation, Correlations
 from .curves import Curves, KaplanMeier
 from .describe import Describe
 from .extra import needed
@@ -61,6 +62,7 @@ log = logging.getLogger("medley")
 RESULTS: dict[type[Analysis], Any] = {
     GLM: GLMFit, Describe: TableOne, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
     Prepare: Preparation, PCA: Components, Margins: MarginsFit,
+    Correlation: Correlations,
 }  # fmt: skip
 """The result of each analysis."""
 
@@ -290,6 +292,12 @@ class Study(Settings, Explained):
         """Fit one formula at each site by itself, and combine coefficients by fixed and random effects."""
         fit: MetaFit = self.run(analysis)
         return fit
+
+    @method_with(Correlation)
+    def correlation(self, analysis: Correlation) -> Correlations:
+        """Correlations of each pair of numeric columns."""
+        correlations: Correlations = self.run(analysis)
+        return correlations
 
     @method_with(Margins)
     def margins(self, analysis: Margins) -> MarginsFit:
