@@ -29,7 +29,7 @@ from ..contract.text import shown
 from .analysis import Moments, Report, site_of, tensor
 from .cells import printed
 from .describe import BINS, Grid, curve_may, ends
-from .extra import needed
+from .extra import InNotebooks, needed
 from .fit import Cost
 from .moments import SecondMoments
 from .rules import Withheld
@@ -87,7 +87,7 @@ class Correlation(SecondMoments):
         if self.method == "spearman":
             p = len(mean)
             grids = np.array([_grid(m, d) for m, d in zip(mean, deviation, strict=True)], float)
-            ask = lambda method, scores: self.summed(clients, method, Grids(tensor(grids), tensor(scores), n))
+            ask: Any = lambda method, scores: self.summed(clients, method, Grids(tensor(grids), tensor(scores), n))
             up = ask(self.histograms, np.zeros((p, 0))).sums.numpy()
             bins = up[DECIMALS * p :].reshape(p, 2, -1)
             alike = np.rint(up[: DECIMALS * p].reshape(p, -1)) == len(clients.ids)  # sites, by number of decimals
@@ -167,7 +167,8 @@ def _grid(mean: float, deviation: float) -> Grid:
 
 def _places(x: np.ndarray, grid: Grid) -> np.ndarray:
     """The bins of rows; the outer ones are open."""
-    return np.clip(np.floor(x / 2.0**grid.power).astype(int) - grid.first, 0, grid.bins - 1)
+    places: np.ndarray = np.clip(np.floor(x / 2.0**grid.power).astype(int) - grid.first, 0, grid.bins - 1)
+    return places
 
 
 def ranked(bins: np.ndarray, tied: bool) -> tuple[np.ndarray, float]:
@@ -190,7 +191,7 @@ def ranked(bins: np.ndarray, tied: bool) -> tuple[np.ndarray, float]:
     return (least + largest) / 2, float(np.linalg.norm(worst))
 
 
-class Correlations:
+class Correlations(InNotebooks):
     """Correlations of each pair of columns over all sites.
 
     Attributes:
