@@ -13,13 +13,13 @@ import medley as md
 from medley.contract import MedleyError, RecipeError, describe, kinds
 from medley.contract.errors import UnknownSetting
 from medley.recipe import schema
-from medley.statistics import Study
+from medley.statistics import Study, Weights
 
 CLASSES: dict[str, type] = {}
 for table in (schema.CALLS, schema.DISTRIBUTIONS, schema.RULES, schema.ANALYSES, *schema.KINDS.values()):
     CLASSES |= {cls.__name__: cls for cls in table.values() if inspect.isclass(cls)}
 CLASSES |= {name: getattr(md.transports, name) for name in md.transports.__all__}
-CLASSES |= {cls.__name__: cls for cls in (md.Private, md.Robust, md.Tuned)}
+CLASSES |= {cls.__name__: cls for cls in (md.Private, md.Robust, md.Tuned, Weights)}
 
 NEEDED: dict[str, Any] = {
     "alpha": 1.0, "byzantine": 0.2, "bytes": 1e3, "capacity": 5, "clients": 3, "cohorts": [[0, 1]], "columns": ("a",),
@@ -31,7 +31,9 @@ NEEDED: dict[str, Any] = {
 }  # fmt: skip
 """A valid value of each setting that has no default, by its name."""
 
-ALSO: dict[str, dict[str, Any]] = {"Private": {"noise": 1.0}, "Prepare": {"columns": ("a: mean",)}}
+ALSO: dict[str, dict[str, Any]] = {
+    "Private": {"noise": 1.0}, "Prepare": {"columns": ("a: mean",)}, "Balance": {"weights": Weights("t ~ x")},
+}  # fmt: skip
 """What a class needs besides."""
 
 OPTIONAL = ("mlflow", "tensorboard", "wandb", "ray")

@@ -21,7 +21,7 @@ from ..federation.federation import Federation
 from ..federation.scenario import Scenario
 from ..runtime import plugins, streams
 from ..server.options import RunOptions
-from ..statistics import Rules
+from ..statistics import Rules, Weights
 from ..statistics.analysis import Analysis
 from ..storage.atomic import make_folder, write
 from . import rows, schema, toml
@@ -170,7 +170,7 @@ class Recipe:
         analyses = []
         for k, table in enumerate(self.tables.get("study", [])):
             settings = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items() if key != "complete"}
-            analyses.append(self._build.kind(f"study.{k}", settings, ANALYSES, inner={}))
+            analyses.append(self._build.kind(f"study.{k}", settings, ANALYSES, inner={"weights": Weights}))
         if not analyses:
             trains = "; a recipe with [[methods]] is trained, medley run" * ("methods" in self.tables)
             analysis = '; write [[study]] kind = "glm" formula = "y ~ x"'

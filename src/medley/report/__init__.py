@@ -5,7 +5,7 @@ Side: the server's, or that of whoever reads a result. It reads results and run 
 
 from ..contract.public import public
 from .bands import Band, band
-from .figures import Dots, Line, Markup, forest, lines, partition, strip
+from .figures import Dots, Line, Markup, forest, lines, love, partition, strip
 from .numbers import MethodSummary, Paired, Stat, aggregate, by_method, paired, primary, usable
 from .page import curve, page, save
 from .table import html, latex, markdown, rows, table
@@ -28,6 +28,7 @@ __all__ = [
     "html",
     "latex",
     "lines",
+    "love",
     "markdown",
     "page",
     "paired",

@@ -6,6 +6,8 @@ method.
 """
 
 from ..contract.public import public
+from .balance import Balance as Balance
+from .balance import BalanceTable as BalanceTable
 from .correlation import Correlation as Correlation
 from .correlation import Correlations as Correlations
 from .curves import KaplanMeier as KaplanMeier
@@ -25,10 +27,13 @@ from .rules import Withheld as Withheld
 from .study import Study as Study
 from .survival import Cox as Cox
 from .tables import TableOne as TableOne
+from .weights import Weights as Weights
 
 __all__ = [
     "GLM",
     "PCA",
+    "Balance",
+    "BalanceTable",
     "Components",
     "Correlation",
     "Correlations",
@@ -45,6 +50,7 @@ __all__ = [
     "Rules",
     "Study",
     "TableOne",
+    "Weights",
     "Withheld",
 ]
 

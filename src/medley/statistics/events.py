@@ -5,10 +5,11 @@ where
 
     L_i = x_i β − log S_i      A_i = x_i − m_i      V_i = M_i − m_i m_iᵀ
 
-have no events in them: S_i, m_i and M_i are the sum of the weights exp(xβ) of those at risk at i's time, and the means
-of x and x xᵀ under these weights. So the site tells qᵀe, rounded as in `medley.statistics.rounding`, for orthonormal
-directions q of A and L at β = 0 and at the marks, points near the fit that the server names. Every other answer is that
-of the projection Q Qᵀe in the place of e: exact to the grid in A and L at the marks, and near in between.
+have no events in them; with weights of rows, L and A are multiplied by them. S_i, m_i and M_i are the sum of the
+weights exp(xβ) of those at risk at i's time, and the means of x and x xᵀ under these weights. So the site tells qᵀe,
+rounded as in `medley.statistics.rounding`, for orthonormal directions q of A and L at β = 0 and at the marks, points
+near the fit that the server names. Every other answer is that of the projection Q Qᵀe in the place of e: exact to the
+grid in A and L at the marks, and near in between.
 
 If several rows leave at one time, Efron's method takes shares from 0 to 1 of the weights of the others with the event
 from S_i; here it is those shares of the others' weights times their projections. So e is in L, and the directions told
@@ -36,12 +37,13 @@ class Events:
         site, column, used: whose events these are, the column that has them, and the rows [sites' n]
         X, time, event: the fit's rows [n, p], [n], [n]
         ties: "efron" or "breslow"
+        w: the rows' weights [n]
         marks: β at which directions are added, one after another [m, p]
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self, site: Site, column: str, used: np.ndarray, X: np.ndarray, time: np.ndarray, event: np.ndarray,
-        ties: str, marks: np.ndarray,
+        ties: str, marks: np.ndarray, w: np.ndarray,
     ) -> None:  # fmt: skip
         n, p = X.shape
         self.site = site
@@ -49,6 +51,7 @@ class Events:
         self.used = used
         self.X = X
         self.event = 1.0 * event
+        self.w = w
         self.place = np.unique(time, return_inverse=True)[1].ravel()
         self.ties, count = ties, float(self.event.sum())
         bits = float(np.log2(1 + APART * np.sqrt(n) * self.event.std()))
@@ -90,7 +93,7 @@ class Events:
         Z = np.column_stack([np.ones(len(X)), X])
         e = self.weights
         L = X @ b
-        r = np.exp(L)
+        r = self.w * np.exp(L)
         A = X.copy()
         H = np.zeros((len(b), len(b)))
         slope = np.zeros(len(L))
@@ -101,15 +104,16 @@ class Events:
             taken = (part * r)[:, None] * Z
             S, *M = (later - self._at_same_time(taken) + taken).T
             m = np.array(M).T / S[:, None]
-            v = w * e / S
+            v = w * self.w * e / S
             rest = self._at_same_time(v[:, None])[:, 0] - v
             pairs = self._at_same_time(v[:, None] * m) - v[:, None] * m
             before = np.cumsum(np.bincount(self.place, v))[self.place]  # Σ v of rows that leave then or earlier
-            H = H + (X * (r * (before - part * rest))[:, None]).T @ X - (m * (w * e)[:, None]).T @ m
+            H = H + (X * (r * (before - part * rest))[:, None]).T @ X - (m * (w * self.w * e)[:, None]).T @ m
             L = L - w * np.log(S)
             A = A - w * m
             slope = slope + share * r * rest
             pull = pull + (share * r)[:, None] * (X * rest[:, None] - pairs)
+        L, A = self.w * L, self.w[:, None] * A
         return L, A, H, A + pull, L + slope
 
     def likelihood(self, b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:

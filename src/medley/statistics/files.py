@@ -8,6 +8,7 @@ from typing import Any
 
 from ..storage.atomic import write
 from .analysis import Analysis
+from .balance import BalanceTable
 from .fit import Coefficients
 from .margins import MarginsFit
 from .prepare import Preparation
@@ -22,7 +23,7 @@ def save_last(folder: Path, analysis: Analysis, results: Sequence[Any]) -> str:
     result = results[-1]
     number = len(results)
     write(folder / f"{number}.txt", result.summary() + "\n", owner_only=True)
-    if isinstance(result, Coefficients | TableOne):
+    if isinstance(result, Coefficients | TableOne | BalanceTable):
         is_ratio = getattr(analysis, "uses", "") in RATIOS and not isinstance(result, MarginsFit)
         ratios = {"exp": True} if is_ratio else {}
         write(folder / f"{number}.tex", result.latex(**ratios) + "\n", owner_only=True)

@@ -6,7 +6,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .formulas import latex, parsed
 from .glm import GLM
 from .predictions import predicted
 from .scoring import Fitted
+from .weights import Weights
 
 FEW_CLUSTERS = 30
 """Below this number of sites, errors clustered by site are too small."""
@@ -173,6 +174,23 @@ class GLMFit(Coefficients):
                 stacklevel=3,
             )
 
+    @known_keywords
+    def weights(
+        self,
+        estimand: Literal["ATE", "ATT", "overlap"] = "ATE",
+        stabilised: bool = False,
+        trim: float = 0.0,
+        truncate: float = 0.0,
+    ) -> Weights:
+        """Weights of rows by the probability of the treatment that this fit explains; see `Weights`.
+
+        Raises RecipeError for a fit that is not a logistic regression, or has settings that weights do not have.
+        """
+        g = self.glm
+        if (g.family, g.uses) != ("binomial", "logit") or g.offset or g.weights:
+            raise RecipeError("weights(): they are of a propensity model, study.propensity('treated ~ age + C(sex)')")
+        return Weights(g.formula, estimand, stabilised, trim, truncate, g.sites)
+
     @property
     def aic(self) -> float:
         """Akaike's criterion, −2 llf + 2 k."""
@@ -207,6 +225,11 @@ class GLMFit(Coefficients):
         """
         from scipy.stats import chi2
 
+        if self.glm.weighting:
+            raise RecipeError(
+                "lr_test: weights by treatment make no likelihood, so that a ratio of two has no distribution; read "
+                "the p-value of the coefficient"
+            )
         df = self.k - smaller.k
         mine = self._explained
         other = smaller._explained

@@ -21,11 +21,10 @@ from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Float
 from torch import Tensor
 
-from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, on_client, positive
-from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
+from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, WireError, on_client, positive
+from .analysis import Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
 from .extra import needed
 from .families import FAMILIES, LINKS, Family, FamilyName, refuse_unknown
@@ -38,6 +37,7 @@ from .scoring import (
     LLF,
     NULL,
     NULL_MODEL,
+    Begun,
     Curve,
     Descent,
     Fitted,
@@ -47,7 +47,8 @@ from .scoring import (
     inverse,
     separation,
 )
-from .site import Site
+from .site import Site, within_used
+from .weights import Fit, Robust, Scored, Stacked, Weighted, Weights, sandwich, sent
 
 OWN = 8
 """A site's own steps before the first sum."""
@@ -61,16 +62,6 @@ APART = 1e-6
 Covariance = Literal["model", "HC0", "HC1", "HC3", "cluster"]
 
 
-class Begun(Message):
-    """Up: for columns of zeros and ones, sums of x and of x over events, rows 0 and 3, and whether a column is another,
-    row 2; sums of z², of the first weighted regression's right side, and of its weights times z [6, p]; its matrix;
-    sums. Columns z are combinations of x, see `medley.statistics.basis`."""
-
-    x: Float[Tensor, "6 p"]
-    H: Float[Tensor, " t"]
-    sums: Float[Tensor, " m"]
-
-
 class Rows(NamedTuple):
     """A site's rows of one fit: design matrix, outcome, weights and offset."""
 
@@ -79,10 +70,11 @@ class Rows(NamedTuple):
     w: np.ndarray
     offset: np.ndarray
     outcome: Outcome | None
+    scored: Scored | None = None
 
 
 @dataclass(frozen=True)
-class GLM(Analysis):
+class GLM(Weighted):
     """A generalised linear model.
 
     Attributes:
@@ -91,7 +83,8 @@ class GLM(Analysis):
         link: empty for the family's default
         offset: a column that is added to η; empty for none
         exposure: a column whose logarithm is added to η, under a log link; empty for none
-        weights: a column of weights of rows, inverse variances; empty for none
+        weights: a column of weights of rows, inverse variances; or `Weights(...)` by the probability of a treatment;
+            empty for none
         where: a condition on the rows, "age >= 18"; empty for all
         sites: "fixed" gives each site except the first an effect; empty for none
         cov: the covariance of coefficients: of the model, a sandwich, or one clustered by site
@@ -105,7 +98,7 @@ class GLM(Analysis):
     link: Literal["", "identity", "log", "logit", "inverse"] = ""
     offset: str = ""
     exposure: str = ""
-    weights: str = ""
+    weights: str | Weights = ""
     where: str = ""
     sites: Literal["", "fixed"] = ""
     cov: Covariance = "model"
@@ -125,6 +118,8 @@ class GLM(Analysis):
                 f"a weighted {self.kind.name}'s likelihood has no sums",
             ),
             ("alpha", self.alpha is not None and not self.kind.has_alpha, "it is for family='negative_binomial'"),
+            ("alpha", self.weighting and self.free, "with Weights(...) give its value"),
+            ("cov", self.weighting and self.cov != "model", "Weights(...) has robust errors of its own; leave it out"),
         ):
             if wrong:
                 raise RecipeError(f"glm({key}={getattr(self, key)!r}): {reason}", key)
@@ -148,12 +143,19 @@ class GLM(Analysis):
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Analysis.reads`."""
         f = parsed(self.text)
-        return tuple(dict.fromkeys((*f.columns, *filter(None, self.extra)))), f.categorical
+        by = parsed(self.weighting.text) if self.weighting else f
+        columns = dict.fromkeys((*f.columns, *filter(None, self.extra), *by.columns))
+        return tuple(columns), tuple(dict.fromkeys((*f.categorical, *by.categorical)))
 
     @property
     def extra(self) -> tuple[str, str, str]:
         """The columns of offset, exposure and weights; empty if there are none."""
-        return self.offset, self.exposure, self.weights
+        return self.offset, self.exposure, "" if isinstance(self.weights, Weights) else self.weights
+
+    @property
+    def treatment(self) -> Any:
+        """See `Weighted.treatment`."""
+        return treatment(self)
 
     @property
     def free(self) -> bool:
@@ -168,9 +170,9 @@ class GLM(Analysis):
     def used(self, site: Site) -> tuple[np.ndarray, int]:
         """See `Analysis.used`: rows of weight 0 are left out."""
         rows, missing = super().used(site)
-        if not self.weights:
+        if not self.extra[2]:
             return rows, missing
-        w = site.column(rows, self.weights, 1.0)
+        w = site.column(rows, self.extra[2], 1.0)
         if (w < 0).any():
             raise BadData(f"{site.name}: {self.weights} must be 0 or more")
         rows = rows.copy()
@@ -182,17 +184,21 @@ class GLM(Analysis):
         """Agree on categories, begin with a weighted regression, and step until the score is 0."""
         levels, rows = self.agreed(clients)
         ask = partial(self.summed, clients)
-        n = int(rows[:, 0].sum())
-        s.result = self.fitted(ask, levels, n, len(rows), self.masked(clients)), rows
+        fit, n = self.scored(clients, levels, rows)
+        s.result = self.fitted(ask, levels, n, len(rows), self.masked(clients), fit), rows
 
-    def fitted(self, ask: Ask, levels: dict[str, list[str]], n: int, sites: int, noisy: bool = False) -> Fitted:
-        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has; masks make sums ``noisy``."""
+    def fitted(
+        self, ask: Ask, levels: dict[str, list[str]], n: int, sites: int, noisy: bool = False, by: Fit | None = None
+    ) -> Fitted:
+        """The fit to ``n`` rows of so many sites, whose sums ``ask`` has, weighted ``by`` a propensity model; masks
+        make sums ``noisy``.
+        """
         names = design_names(self.text, levels)
         if not names:
             raise RecipeError(f"formula {self.formula!r} has no columns on its right", "formula")
         if len(names) >= n:
             raise Unfit(f"{len(names)} parameters are too many for {n} rows: leave out columns or merge categories")
-        point: dict[str, Any] = {"terms": packed(levels), "rows": n, "basis": tensor([])}
+        point: dict[str, Any] = {"terms": packed(levels), "rows": n, "basis": tensor([]), "treatment": sent(by)}
         T = Basis(names)
         at = np.triu_indices(len(names))
         first: dict[str, Any] = {"b": tensor([]), "bread": tensor([]), "mean": 0.0, "alpha": self.alpha or 1e-6}
@@ -232,7 +238,11 @@ class GLM(Analysis):
         )
         if descent.free and "Intercept" in names and not (self.offset or self.exposure):
             descent.null_model = NullModel(done=False)
-        fitted = descent.fit(inverse(H) @ begun.x[4].numpy()).of_columns(T.T)._replace(point=point)
+        fitted = descent.fit(inverse(H) @ begun.x[4].numpy())
+        if by is not None:
+            stack = lambda v: in_units(self.stack, Point(**first | point | {"b": tensor(fitted.b)}, influence=v))
+            fitted = fitted._replace(cov=sandwich(stack, by.n, fitted.cov))
+        fitted = fitted.of_columns(T.T)._replace(point=point)
         rounding = (1e-14 if noisy else 1e-20) * (total**2 / weight if self.kind.homoscedastic else weight)
         if self.kind.dispersed and not self.offset and fitted.figures["null_deviance"] <= rounding:
             raise same
@@ -277,6 +287,8 @@ class GLM(Analysis):
         of = weight + (2 - v) * outcome
         if reply is Begun:
             return {"x": np.array([[0], [0], [0], [0], [g], [h]]), "H": h, "sums": [weight, weight + outcome]}
+        if reply is Stacked:
+            return {"bread": h, "meat": 2 * g, "slope": g}
         if reply is not Curve:
             return {}
         sums = np.zeros(16)
@@ -421,22 +433,53 @@ class GLM(Analysis):
         up = up if r.outcome is None else rounded(self, r, request, up, X, mu, w * left**2 / V, scores)
         return cast(Curve, scaled(up, self._powers(*request.units.tolist()), -1))
 
+    @on_client
+    def stack(self, me: Client[Any], request: Point) -> Stacked:
+        """The site's sums for errors that know that weights were estimated."""
+        site = site_of(me)
+        r = self._rows(site, request)
+        if r.scored is None or self.weighting is None:
+            raise WireError("glm: the server asks for sums of weights by treatment, and this fit has none")
+        family = self.kind
+        link = LINKS[self.uses]
+        X = within_basis(r.X, request.basis)
+        mu = link.mean(X @ request.b.numpy() + r.offset)
+        V = family.variance(mu, request.alpha)
+        slope = link.slope(mu)
+        bend = link.bend(mu) / V - slope**2 * family.bend(mu, request.alpha) / V**2
+        left = r.y - mu
+        site.effective(r.w * slope**2 / V, r.X)
+        observed = r.w * (slope**2 / V - left * bend)
+        pairs = np.triu_indices(X.shape[1])
+        used, _ = self.used(site)
+        most = float(len(mu)) if r.outcome is not None and r.outcome.integers else np.inf
+        u = (left * slope / V)[:, None] * X
+        robust = Robust(site, parsed(self.text).response, used, r.scored, u, most)
+        squares = observed[:, None] * X[:, pairs[0]] * X[:, pairs[1]]
+        inside = within_used(used, r.scored.rows)
+        bread = squares.sum(0) if self.canonical else robust.sums(squares, inside)
+        up = robust.reply(request.influence, bread)
+        outcome, weight = request.units.tolist()
+        return cast(Stacked, scaled(up, self._powers(outcome, weight, Stacked), -1))
+
     def _rows(self, site: Site, request: Point) -> Rows:
         """The site's rows of this fit, once they may leave; they are kept for the next exchange."""
-        key = repr(self), bytes(request.terms.numpy())
+        key = repr(self), bytes(request.terms.numpy()), bytes(request.treatment.numpy())
         if key not in site.kept:
             site.kept.clear()
-            site.kept[key] = self._prepared(site, unpacked(request.terms), request.rows)
+            site.kept[key] = self._prepared(site, unpacked(request.terms), request)
         rows: Rows = site.kept[key]
         return rows
 
-    def _prepared(self, site: Site, levels: dict[str, list[str]], everywhere: int) -> Rows:
+    def _prepared(self, site: Site, levels: dict[str, list[str]], request: Point) -> Rows:
         f = parsed(self.text)
         if self.sites and site.own:
             raise RecipeError(
                 f"{site.name} has a column 'site', but sites='fixed' makes one of that name: rename yours", "sites"
             )
         used, _ = self.used(site)
+        scored = self.scores(site, used, levels, Fit.read(request.treatment)) if self.weighting else None
+        used = used if scored is None else within_used(used, scored.rows)
         names, X = design(f, site.frame[used], levels, site.name)
         y = site.column(used, f.response, 0.0)
         if not self.kind.takes(y).all():  # do not print the value: it belongs to a patient
@@ -445,25 +488,51 @@ class GLM(Analysis):
         if len(values := np.unique(y)) <= 3 and not self.kind.binary:  # sums of y and y² tell how many have each
             for v in values:
                 site.cell(y == v, f.response)
-        w = site.column(used, self.weights, 1.0)
+        w = site.column(used, self.extra[2], 1.0) if scored is None else scored.w[scored.rows]
         exposure = site.column(used, self.exposure, 1.0)
         if not (exposure > 0).all():
             raise BadData(f"{site.name}: {self.exposure} must be above 0")
-        site.check_size(int((np.abs(X).sum(0) > 0).sum()), len(y), everywhere)
+        site.check_size(int((np.abs(X).sum(0) > 0).sum()), len(y), request.rows)
         event = y > 0 if self._counts else None
         robust = self.cov not in ("model", "cluster") or not self.canonical
         keys = tuple(dict.fromkeys((*f.columns, *filter(None, self.extra))))
         offset = site.column(used, self.offset, 0.0)
         others = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
+        others |= {"the weights": w} if scored is not None else {}
         others |= within(f, site.frame[used], levels, site.name, names, X)
         if not self.kind.homoscedastic or self.uses != "identity":  # else weights are equal
             site.combinations(X)
         site.admit_fit(used, X, names, keys, event, robust, others)
-        rows = Rows(X, y, w, offset + np.log(exposure), None)
+        rows = Rows(X, y, w, offset + np.log(exposure), None, scored)
         if site.rules.rounded:
             shifted = self.canonical and self.kind.homoscedastic
             rows = rows._replace(outcome=Outcome.of(site, f.response, used, self.kind, rows, shifted))
         return rows
+
+
+@dataclass(frozen=True)
+class Treatment(GLM):
+    """A propensity model of the rows of another analysis.
+
+    Attributes:
+        further: columns that a row must have, too
+    """
+
+    further: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """See `Analysis.reads`."""
+        columns, categorical = super().reads
+        return tuple(dict.fromkeys((*self.further, *columns))), categorical
+
+
+def treatment(analysis: Any) -> Treatment:
+    """The propensity model of an analysis' rows. Raises WireError if it has no weights by treatment."""
+    weights: Weights | None = analysis.weighting
+    if weights is None:
+        raise WireError(f"{analysis.call}: the server asks for a propensity model, and this analysis has none")
+    return Treatment(weights.formula, "binomial", sites=weights.sites, where=analysis.where, further=analysis.reads[0])
 
 
 def within_basis(X: np.ndarray, basis: Tensor) -> np.ndarray:

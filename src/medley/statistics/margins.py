@@ -35,7 +35,7 @@ from .fit import Coefficients, Cost, GLMFit
 from .formulas import design, parsed, within
 from .glm import GLM, Rows
 from .scoring import Fitted, Point
-from .site import Site
+from .site import Site, within_used
 
 STEP = 1e-3
 """The step of a derivative of the columns, as a share of a column's deviation, or of a value under a logarithm."""
@@ -132,6 +132,7 @@ class Margins(GLM):
             raise WireError("margins: the server asks for values that are not in this analysis")
         r = self._rows(site, request)
         used, _ = self.used(site)
+        used = used if r.scored is None else within_used(used, r.scored.rows)
         at = self._averaged(site, used, levels, r, len(values))
         b = request.b.numpy()
         f = parsed(self.text)

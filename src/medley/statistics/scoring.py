@@ -31,7 +31,9 @@ class Point(Message):
     themselves. ``null`` is α of the model with only the mean, and ``closing`` says that the fit is near.
     For Cox's model ``marks`` has the points so far at which sites told more of their events, see
     `medley.statistics.events`; with one baseline ``centre`` is subtracted from the columns. ``units``
-    has the exponents of the outcome's and of the weights' units, see `medley.statistics.scales`.
+    has the exponents of the outcome's and of the weights' units, see `medley.statistics.scales`. ``treatment`` has the
+    propensity model by which rows are weighted, see `medley.statistics.weights.Fit`, and ``influence`` how its scores
+    move those of this model [p q].
     """
 
     terms: Json
@@ -46,6 +48,18 @@ class Point(Message):
     centre: Float[Tensor, " c"] = tensor([0.0])
     marks: Float[Tensor, " m"] = tensor([])
     units: Float[Tensor, " 2"] = tensor([0.0, 0.0])
+    treatment: Float[Tensor, " g"] = tensor([])
+    influence: Float[Tensor, " i"] = tensor([])
+
+
+class Begun(Message):
+    """Up: for columns of zeros and ones, sums of x and of x over events, rows 0 and 3, and whether a column is another,
+    row 2; sums of z², of the first weighted regression's right side, and of its weights times z [6, p]; its matrix;
+    sums. Columns z are combinations of x, see `medley.statistics.basis`."""
+
+    x: Float[Tensor, "6 p"]
+    H: Float[Tensor, " t"]
+    sums: Float[Tensor, " m"]
 
 
 class Curve(Message):

@@ -208,14 +208,14 @@ class Site:
         functions = _functions([*many], keys, [*(beside or {})])
         earlier = {*functions.values(), *(key for key in self.register.sets if key.startswith("function of "))}
         for name, x in columns.items():
-            self._dominated(x, name)
+            self.dominated(x, name)
             values = np.unique(x)
             # Sums of x and of x² tell how many rows have each of three values; of x² beside x, each of five.
             few = 2 < len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
             if name in functions:  # functions of earlier fits are known, too
                 few = max(few, sum(key.startswith(functions[name].partition(":")[0] + ":") for key in earlier))
             if 1 < len(values) <= 2 * max(1, few) + 1:
-                mine = [_within(used, x == v) for v in values]
+                mine = [within_used(used, x == v) for v in values]
                 for cell in mine:
                     self.cell(cell, name)
                 cells += mine[1:]  # the others' rest
@@ -231,7 +231,7 @@ class Site:
             return
         happened = list[np.ndarray]()
         for outcome, kind in ((event, "with"), (~event, "without")):
-            rows = [s & _within(used, outcome) for s in [used, *cells, *(pairs if squares else ())]]
+            rows = [s & within_used(used, outcome) for s in [used, *cells, *(pairs if squares else ())]]
             self.admit(f"{keys[0]} {kind}", rows, f"rows {kind} the event by {_short(names)}", "events")
             happened += rows
         self.admit_events(outcome_column or keys[0], happened, f"rows by event and {_short(names)}")
@@ -266,7 +266,8 @@ class Site:
             for k in range(len(kinds)):
                 self.cell(which.ravel() == k, f"combination {k + 1} of the columns")
 
-    def _dominated(self, x: np.ndarray, name: str) -> None:
+    def dominated(self, x: np.ndarray, name: str) -> None:
+        """Raise Withheld if a few rows have nearly all of a column's spread."""
         squares = np.sort((x - np.median(x)) ** 2)[::-1]
         for few, share in ((1, DOMINANT), (self.rules.rows - 1, FEW_DOMINANT)):
             if self.rules.rows > 1 and len(np.unique(x)) > 2 and squares[:few].sum() > share * squares.sum():
@@ -306,7 +307,7 @@ class Site:
             )
 
 
-def _within(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def within_used(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Rows [n] of the site, from rows of its ``used``."""
     out = np.zeros(len(used), bool)
     out[np.flatnonzero(used)] = rows

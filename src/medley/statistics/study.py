@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 
@@ -41,6 +41,7 @@ from ..transports import InProcess
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
 from .analysis import Analysis
+from .balance import Balance, BalanceTable
 from .correlation import Correlation, Correlations
 from .curves import Curves, KaplanMeier
 from .describe import Describe
@@ -62,7 +63,7 @@ log = logging.getLogger("medley")
 RESULTS: dict[type[Analysis], Any] = {
     GLM: GLMFit, Describe: TableOne, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
     Prepare: Preparation, PCA: Components, Margins: MarginsFit,
-    Correlation: Correlations,
+    Correlation: Correlations, Balance: BalanceTable,
 }  # fmt: skip
 """The result of each analysis."""
 
@@ -253,6 +254,19 @@ class Study(Settings, Explained):
         return fit
 
     @known_keywords
+    def propensity(self, formula: str, where: str = "", sites: Literal["", "fixed"] = "") -> GLMFit:
+        """Fit a propensity model, "treated ~ age + C(sex)": a logistic regression, whose scores stay at the sites.
+
+        ``fit.weights("ATE")`` are weights for `glm`, `cox`, `kaplan_meier` and `balance`.
+
+        Args:
+            formula: the treatment, a column of 0 and 1, and what it depended on
+            where: a condition on the rows, "age >= 18"; empty for all
+            sites: "fixed" gives each site except the first an effect; empty for none
+        """
+        return self.run(GLM(formula, "binomial", where=where, sites=sites))  # type: ignore[no-any-return]
+
+    @known_keywords
     def describe(
         self,
         columns: Sequence[str] | str | None = None,
@@ -273,6 +287,12 @@ class Study(Settings, Explained):
         if columns is None:
             columns = [c for c in self.sites[0].frame.columns if c not in ("site", by)]
         table: TableOne = self.run(Describe([columns] if isinstance(columns, str) else columns, by, where, quantiles))
+        return table
+
+    @method_with(Balance)
+    def balance(self, analysis: Balance) -> BalanceTable:
+        """The treated and the untreated before and after weighting: means and standardised mean differences."""
+        table: BalanceTable = self.run(analysis)
         return table
 
     @method_with(Cox)

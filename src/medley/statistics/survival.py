@@ -15,14 +15,14 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract import Client, Cohort, Message, RecipeError, on_client
-from .analysis import Analysis, Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
+from ..contract import Client, Cohort, Message, RecipeError, WireError, on_client
+from .analysis import Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
 from .curves import check_times
 from .describe import curve_may
@@ -31,12 +31,13 @@ from .extra import needed
 from .families import FAMILIES, Family
 from .fit import Coefficients, Cost
 from .formulas import design, parsed, within
-from .glm import APART, design_names, within_basis
+from .glm import APART, design_names, treatment, within_basis
 from .rules import Withheld
 from .scales import banded, exponents_of
 from .scoring import BAD, DEVIANCE, GRID, LLF, NULL, Curve, Descent, Fitted, Point, Unfit, inverse
-from .site import Site
+from .site import Site, within_used
 from .steps import Steps
+from .weights import Fit, Robust, Scored, Stacked, Weighted, Weights, sandwich, sent
 
 FAR = 1e4
 """If the square of a column's mean exceeds its variance by this factor, sums with cuts begin again with it centred."""
@@ -56,8 +57,18 @@ class Leaving(Message):
     dead: Float[Tensor, "k p"]
 
 
+class SurvivalRows(NamedTuple):
+    """A site's rows of one fit: the design, times, events, and weights by a propensity model if there are any."""
+
+    X: np.ndarray
+    time: np.ndarray
+    event: np.ndarray
+    w: np.ndarray | None
+    scored: Scored | None
+
+
 @dataclass(frozen=True)
-class Cox(Analysis):
+class Cox(Weighted):
     """Cox's model, stratified by site, or with one baseline for all sites on a grid of times.
 
     Attributes:
@@ -67,6 +78,7 @@ class Cox(Analysis):
         ties: how rows with equal times count
         cuts: times for one common baseline, in the time's unit and ascending; other times are rounded up to them, and
             rows beyond the last are censored there. Empty for a separate baseline for each site, at its own times
+        weights: `Weights(...)` of rows by the probability of a treatment; empty for none
     """
 
     call = "cox"
@@ -76,6 +88,7 @@ class Cox(Analysis):
     where: str = ""
     ties: Literal["efron", "breslow"] = "efron"
     cuts: Sequence[float] = ()
+    weights: Weights | Literal[""] = ""
 
     uses = ""
     cov = "model"
@@ -86,6 +99,8 @@ class Cox(Analysis):
         super().__post_init__()
         if self.cuts and not (min(self.cuts) > 0 and (np.diff(self.cuts) > 0).all()):
             raise RecipeError("cox(cuts=...): give times above 0, in ascending order", "cuts")
+        if self.cuts and self.weighting:
+            raise RecipeError("cox(weights=...): weighted fits have a baseline for each site; leave cuts= out", "cuts")
 
     @property
     def kind(self) -> Family:
@@ -96,7 +111,14 @@ class Cox(Analysis):
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Analysis.reads`."""
         f = parsed(self.formula)
-        return (*f.columns, self.event), f.categorical
+        by = parsed(self.weighting.text) if self.weighting else f
+        columns = dict.fromkeys((*f.columns, self.event, *by.columns))
+        return tuple(columns), tuple(dict.fromkeys((*f.categorical, *by.categorical)))
+
+    @property
+    def treatment(self) -> Any:
+        """See `Weighted.treatment`."""
+        return treatment(self)
 
     def round(self, s: Report, clients: Cohort) -> None:
         """Agree on categories, and step from β = 0 until the score is 0."""
@@ -104,20 +126,22 @@ class Cox(Analysis):
         ask = functools.partial(self.summed, clients)
         last = list[Steps]()
         noisy = self.masked(clients)
-        n = int(rows[:, 0].sum())
-        s.result = self.fitted(ask, levels, n, len(rows), noisy, last), rows, last
+        fit, n = self.scored(clients, levels, rows)
+        s.result = self.fitted(ask, levels, n, len(rows), noisy, last, fit), rows, last
 
     def fitted(
-        self, ask: Ask, levels: Any, n: int, sites: int, noisy: bool = False, last: list[Steps] | None = None
-    ) -> Fitted:
+        self, ask: Ask, levels: Any, n: int, sites: int, noisy: bool = False, last: list[Steps] | None = None,
+        by: Fit | None = None,
+    ) -> Fitted:  # fmt: skip
         """The fit to ``n`` rows of so many sites, whose sums ``ask`` has, with these categories; masks are ``noisy``.
 
-        With cuts, ``last`` has the sums of the last exchange.
+        With cuts, ``last`` has the sums of the last exchange. Rows are weighted ``by`` a propensity model.
         """
         names = [name for name in design_names(self.formula, levels) if name != "Intercept"]
         zero = np.zeros(len(names))
         null = list[float]()
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "mean": 0.0, "centre": tensor(zero)}
+        point["treatment"] = sent(by)
         where = f", up to a constant {'over all sites' if self.cuts else 'for each site'}"
         T = Basis(names, where)
         at = np.triu_indices(len(names))
@@ -158,6 +182,16 @@ class Cox(Analysis):
         if not self.cuts:
             descent.unbounded = functools.partial(self._is_unbounded, ask, point)
         fit = descent.fit(zero, start)
+        fit = self._marked(descent, fit)
+        if by is not None:
+            near = point | {"b": tensor(fit.b), "bread": tensor([]), "alpha": 0.0}
+            stack = lambda influence: ask(self.stack, Point(**near, influence=influence))
+            fit = fit._replace(cov=sandwich(stack, by.n, fit.cov))
+        return fit.of_columns(T.T)
+
+    def _marked(self, descent: Descent, fit: Fitted) -> Fitted:
+        """The fit after sites that round told more of their events near it."""
+        point = descent.point
         for _ in range(MARKS if fit.figures["coarse"] and not self.cuts else 0):
             point["marks"] = tensor([*point.get("marks", tensor([])).tolist(), *fit.b])
             up = descent.at(fit.b, 1e-6)  # here each site's answer is now exact to its grid
@@ -165,7 +199,7 @@ class Cox(Analysis):
             fit = descent.fit(fit.b, up)
             if far < NEAR:
                 break
-        return fit.of_columns(T.T)
+        return fit
 
     def _is_unbounded(self, ask: Ask, point: dict[str, Any], direction: np.ndarray) -> bool:
         """Whether no row contradicts that the likelihood grows without end in this direction."""
@@ -192,12 +226,12 @@ class Cox(Analysis):
     @on_client
     def magnitudes(self, me: Client[Any], request: Point) -> Moments:
         """The site's table of the columns' magnitudes."""
-        return Moments(tensor(banded(self._rows(site_of(me), request)[0]).ravel()))
+        return Moments(tensor(banded(self._rows(site_of(me), request).X).ravel()))
 
     @on_client
     def contradicts(self, me: Client[Any], request: Point) -> Moments:
         """1 if a row contradicts that the likelihood grows without end in the direction b, else 0."""
-        X, time, event = self._rows(site_of(me), request)
+        X, time, event, *_ = self._rows(site_of(me), request)
         along = within_basis(X, request.basis) @ request.b.numpy()
         order = np.argsort(-time, kind="stable")
         last = np.searchsorted(-time[order], -time, side="right") - 1
@@ -207,7 +241,7 @@ class Cox(Analysis):
     @on_client
     def score(self, me: Client[Any], request: Point) -> Curve:
         """The site's partial likelihood at β."""
-        X, time, event = self._rows(site_of(me), request)
+        X, time, event, w, _ = self._rows(site_of(me), request)
         Z = within_basis(X, request.basis)
         b = request.b.numpy()
         site = site_of(me)
@@ -215,18 +249,18 @@ class Cox(Analysis):
         try:
             for at in (b, *marks):
                 risk = Z @ at
-                site.effective(np.exp(risk - risk.max()), X)
+                site.effective((1.0 if w is None else w) * np.exp(risk - risk.max()), X)
         except Withheld as e:
             names = [name for name in design_names(self.formula, unpacked(request.terms)) if name != "Intercept"]
             widest = names[int(np.ptp(Z * at, axis=0).argmax())]
             raise Withheld(f"{e}; {widest} does most of it: if it is skewed, take its logarithm") from None
         if not site.rules.rounded:
-            at_b, (null, *_) = (partial(Z, time, event, k * b, self.ties) for k in (1, 0))
+            at_b, (null, *_) = (partial(Z, time, event, k * b, self.ties, w) for k in (1, 0))
             return curve(at_b, null, len(X))
-        events = self._events(site, Z, time, event, request, marks)
+        events = self._events(site, Z, self._rows(site, request), request, marks)
         (value, g, H), null = events.likelihood(b), events.likelihood(0 * b)[0]
         if not b.any():  # what the server refuses is as exact as ever: columns that are alike, and no events
-            exact, _, information = partial(Z, time, event, b, self.ties)
+            exact, _, information = partial(Z, time, event, b, self.ties, w)
             same = np.diag(information) <= 0
             H[same] = 0.0
             H[:, same] = 0.0
@@ -235,23 +269,44 @@ class Cox(Analysis):
         up.sums[GRID] = 1.0
         return up
 
-    def _events(
-        self, site: Site, Z: np.ndarray, time: np.ndarray, event: np.ndarray, request: Point, marks: np.ndarray
-    ) -> Events:
+    def _events(self, site: Site, Z: np.ndarray, rows: SurvivalRows, request: Point, marks: np.ndarray) -> Events:
         """What the site tells of its events up to the request's marks; it is kept for the next exchange."""
         key = "events", bytes(request.basis.numpy()), bytes(request.marks.numpy())
         if key not in site.kept:
-            rows = next(iter(site.kept.items()))
-            used, _ = self.used(site)
-            events = Events(site, self.event, used, Z, time, event, self.ties, marks)
-            site.kept = {rows[0]: rows[1], key: events}
+            first = next(iter(site.kept.items()))
+            used = self._used(site, rows.scored)
+            w = np.ones(len(Z)) if rows.w is None else rows.w
+            events = Events(site, self.event, used, Z, rows.time, rows.event, self.ties, marks, w)
+            site.kept = {first[0]: first[1], key: events}
         out: Events = site.kept[key]
         return out
+
+    def _used(self, site: Site, scored: Scored | None) -> np.ndarray:
+        """The site's rows in the fit, bool: without those that are trimmed."""
+        used, _ = self.used(site)
+        return used if scored is None else within_used(used, scored.rows)
+
+    @on_client
+    def stack(self, me: Client[Any], request: Point) -> Stacked:
+        """The site's sums for errors that know that weights were estimated."""
+        site = site_of(me)
+        X, time, event, w, scored = self._rows(site, request)
+        if w is None or scored is None or self.weighting is None:
+            raise WireError("cox: the server asks for sums of weights by treatment, and this fit has none")
+        Z = within_basis(X, request.basis)
+        b = request.b.numpy()
+        Z = Z - Z[(Z @ b).argmax()]
+        site.effective(w * np.exp(Z @ b), X)
+        times, place = np.unique(time, return_inverse=True)
+        steps = Steps.of(Z, place.ravel(), event, b, len(times), w)
+        u = steps.by_weight(Z, place.ravel(), event, b, self.ties)
+        used, _ = self.used(site)
+        return Robust(site, self.event, used, scored, u, float(len(time))).reply(request.influence, [])
 
     @on_client
     def leaving(self, me: Client[Any], request: Point) -> Leaving:
         """The site's sums over the rows that leave at each of the cuts."""
-        (X, time, event), site = self._rows(site_of(me), request), site_of(me)
+        (X, time, event, *_), site = self._rows(site_of(me), request), site_of(me)
         place, event = self._places(time, event)
         risk = within_basis(X, request.basis) @ request.b.numpy()
         Z = np.column_stack([np.ones(len(X)), X])
@@ -277,23 +332,28 @@ class Cox(Analysis):
         place = np.searchsorted(np.array(self.cuts) * (1 + 1e-12), time)
         return np.minimum(place, len(self.cuts) - 1), event & (place < len(self.cuts))
 
-    def _rows(self, site: Site, request: Point) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _rows(self, site: Site, request: Point) -> SurvivalRows:
         """The site's rows of this fit, once they may leave; they are kept for the next exchange."""
-        key = repr(self), bytes(request.terms.numpy())
+        key = repr(self), bytes(request.terms.numpy()), bytes(request.treatment.numpy())
         if key not in site.kept:
-            site.kept = {key: self._prepared(site, unpacked(request.terms), request.rows)}
-        rows: tuple[np.ndarray, np.ndarray, np.ndarray] = site.kept[key]
+            site.kept = {key: self._prepared(site, unpacked(request.terms), request)}
+        rows: SurvivalRows = site.kept[key]
         return rows
 
-    def _prepared(self, site: Site, levels: Any, everywhere: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        f, (columns, _) = parsed(self.formula), self.reads
-        used, _ = site.rows(columns, self.where)
+    def _prepared(self, site: Site, levels: Any, request: Point) -> SurvivalRows:
+        f = parsed(self.formula)
+        columns = (*f.columns, self.event)
+        used, _ = self.used(site)
+        scored = self.scores(site, used, levels, Fit.read(request.treatment)) if self.weighting else None
+        used = self._used(site, scored)
+        w = None if scored is None else scored.w[scored.rows]
         names, X = design(f, site.frame[used], levels, site.name)
         time = site.column(used, f.response, 0.0)
         event = site.column(used, self.event, 0.0)
         check_times(site, f.response, time, self.event, event)
-        site.check_size(X.shape[1], len(X), everywhere)
+        site.check_size(X.shape[1], len(X), request.rows)
         others = within(f, site.frame[used], levels, site.name, names, X)
+        others |= {} if w is None else {"the weights": w}
         site.admit_fit(used, X, names, columns, event > 0, beside=others, outcome_column=self.event)
         if self.cuts and site.rules.rows > 1:  # each time's rows must meet the rules for a fit
             curve_may(site, f.response, used, f"{self.cuts} of {self.event}", "the times")
@@ -310,7 +370,7 @@ class Cox(Analysis):
                         site.combinations(X[part])
                 except Withheld as e:
                     raise Withheld(f"{e}; that is of rows until {self.cuts[k]:g}: give fewer cuts") from None
-        return X[:, [name != "Intercept" for name in names]], time, event > 0
+        return SurvivalRows(X[:, [name != "Intercept" for name in names]], time, event > 0, w, scored)
 
 
 def curve(likelihood: tuple[float, np.ndarray, np.ndarray], null: float, rows: float) -> Curve:
@@ -328,12 +388,14 @@ def curve(likelihood: tuple[float, np.ndarray, np.ndarray], null: float, rows: f
     return Curve(tensor(g), tensor(upper(H)), nothing, nothing, nothing, tensor(sums))
 
 
-def partial(X: np.ndarray, time: np.ndarray, event: np.ndarray, b: np.ndarray, ties: str) -> Any:
+def partial(
+    X: np.ndarray, time: np.ndarray, event: np.ndarray, b: np.ndarray, ties: str, w: np.ndarray | None = None
+) -> Any:
     """Cox's log partial likelihood of these rows at β, its gradient [p], and minus its Hessian [p, p]."""
     times, place = np.unique(time, return_inverse=True)
     X = X - X[(X @ b).argmax()]  # leaves the likelihood as it is, and no risk exceeds 1
     with np.errstate(all="ignore"):
-        return Steps.of(X, place.ravel(), event, b, len(times)).likelihood(b, ties)
+        return Steps.of(X, place.ravel(), event, b, len(times), w).likelihood(b, ties)
 
 
 class CoxFit(Coefficients):

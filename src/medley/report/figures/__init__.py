@@ -8,12 +8,13 @@ from .axes import Axis
 from .forest import forest
 from .intervals import interval
 from .lines import Line, lines
+from .love import love
 from .palette import DARK, LIGHT, mark, swatch
 from .partitions import partition
 from .strips import Dots, strip
 from .svg import Markup
 
 __all__ = [
-    "DARK", "LIGHT", "Axis", "Dots", "Line", "Markup", "forest", "interval", "lines", "mark",
+    "DARK", "LIGHT", "Axis", "Dots", "Line", "Markup", "forest", "interval", "lines", "love", "mark",
     "partition", "strip", "swatch",
 ]  # fmt: skip
