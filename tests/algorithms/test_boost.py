@@ -258,6 +258,34 @@ def test_missing_values_come_in_by_every_door_and_only_where_they_are_declared(t
         md.datasets.csv(tmp_path / "words.csv", "label", missing=True)
 
 
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_categories_as_columns_grow_the_forest_of_xgboost_that_splits_one_from_the_others(loss: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    ward = rng.choice(list("abcdef"), 300)
+    frame = pandas.DataFrame({"age": rng.integers(20, 90, 300), "ward": ward})
+    score = frame["age"] / 20 + 2 * (ward == "c") - 3 * (ward == "e") + rng.normal(size=300)
+    frame["y"] = (score > 2).astype(int) if loss == "logistic" else score.astype(np.float32)
+    sites = [frame[:100], frame[100:]]
+    with pytest.raises(md.BadData, match=r"row 0, column 'ward': '.' is not a number; code such columns as numbers"):
+        md.Federation(md.problems.Trees(loss), clients=[(site[["age", "ward"]], site["y"]) for site in sites])
+    pytest.importorskip("formulaic")
+    study = md.statistics.Study({str(k): site[["age", "ward"]] for k, site in enumerate(sites)})
+    prepared = study.prepare(["age: median", "ward: mode, encode"])
+    data = [md.datasets.frame(site, "y", prepared=prepared) for site in sites]
+    family = md.problems.Trees(loss, trees=4, depth=3)
+    result = md.run(md.Boost(bins=256), md.Federation(family, clients=data), 4, progress=False)
+    inner = Forest.of(result.x).trees[..., forest.FEATURE]
+    assert {2 + 1, 4 + 1} <= {*inner[inner >= 0].tolist()}  # "c" and "e"
+    xgboost = pytest.importorskip("xgboost")
+    rows = frame[["age", "ward"]].astype({"ward": "category"})
+    train = xgboost.DMatrix(rows, frame["y"], enable_categorical=True)
+    train.set_base_margin(np.full(len(rows), Forest.of(result.x).base[0]))
+    settings = {"objective": OBJECTIVES[loss], "max_depth": 3, "max_bin": 256, "max_cat_to_onehot": 100, "nthread": 1}
+    theirs = xgboost.train(settings, train, 4).predict(train, output_margin=True)
+    assert np.abs(theirs - result.outputs(frame[["age", "ward"]]).numpy()).max() < 1e-4
+
+
 def test_samples_of_columns_are_the_same_at_any_partition_and_samples_of_rows_are_drawn_by_clients() -> None:
     method = md.Boost(bins=16, column_share=0.5)
     x = [md.run(method, federation("softmax", parts), 4, progress=False).x for parts in partitions()]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import medley as md
 from medley import recipe
@@ -210,6 +211,31 @@ def test_a_node_that_dies_between_announcing_and_sending_its_answer_is_asked_aga
     seen = [e["clients"] for e in events.read(there.folder / "announced_run") if e.get("event") == "awaited"]
     assert seen[-1] == []
     assert [2] in seen
+
+
+def test_a_node_that_is_killed_while_a_tree_grows_changes_no_bit_of_the_forest(there: Deployment) -> None:
+    """At the second tree's second level; where each row stands in the tree is with the client alone."""
+    trees = {"kind": "Trees", "loss": "logistic", "trees": 2, "depth": 3}
+    run = {"rounds": 2, "eval_every": 2}
+    r = recipe.Recipe({**LOGISTIC, "problem": trees, "run": run, "methods": [{"kind": "Boost"}]})
+    there.app(r)
+    (there.folder / "felled.py").write_text(
+        LAST_CLIENT + "import os, signal\nfrom pathlib import Path\nfrom medley.algorithms.boost import Boost\n"
+        "sums = Boost.sums\n"
+        "def mortal(self, me, wanted):\n"
+        "    if me.round == 2 and wanted.min() > 2 and Path('fell').exists():\n"
+        "        Path('fell').unlink(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return sums(self, me, wanted)\n"
+        "Boost.sums = mortal\n"
+        "def data(context):\n"
+        "    return last_client()\n"
+    )
+    (there.folder / "fell").touch()
+    with there.node(0), there.node(1), there.node(2, "--data=felled.py", again=True):
+        result = there.result("felled_run", timeout=120)
+    assert not (there.folder / "fell").exists()
+    assert result.status.ok
+    assert torch.equal(result.x, r.federation().run(r.methods()[0], r.rounds, seed=0, **r.options()).x)
 
 
 def test_the_trial_shows_what_it_does_and_leaves_a_result_and_no_process(tmp_path: Path) -> None:
