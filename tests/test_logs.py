@@ -36,7 +36,7 @@ def test_a_line_a_round(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "medley")
     r = md.run(Toy(), federation(), 2)
     assert len(caplog.messages) == 3
-    assert caplog.messages[2].startswith(f"Toy, seed 0, round 2 of 2: loss {r['loss'][2]:.6g}; 0.00048 MB down, ")
+    assert caplog.messages[2].startswith(f"Toy, seed 0, round 2 of 2: loss {r['loss'][2]:.4g}; 0.00048 MB down, ")
 
 
 def test_json_lines_are_the_rows(tmp_path: Path):

@@ -80,7 +80,7 @@ def test_the_command_prints_the_figures_of_each_node_and_of_all(
     assert got.exit_code == 0, got.output
     rows = [w for line in got.stdout.splitlines() if (w := line.split()) and w[0] in ("0", "1", "2", "all")]
     assert [row[0] for row in rows] == ["0", "1", "2", "all"]
-    assert f"{trained.summary['accuracy']:.4g}" in rows[-1]
+    assert f"{100 * trained.summary['accuracy']:.1f}" in rows[-1]
     assert sum(cell.startswith("[") for cell in rows[0]) == 2  # of test loss and accuracy
     assert "0: " in got.stdout
     assert "no such folder" in call("evaluate", tmp_path / "nowhere", project).stderr

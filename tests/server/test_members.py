@@ -161,13 +161,15 @@ def test_a_client_that_comes_back_begins_anew(tmp_path: Path) -> None:
     assert torch.allclose(s.c, sum(p[i] * m.c for i, m in memories.items()), rtol=0, atol=1e-13)  # type: ignore[arg-type]
     said = [(e["round"], e["joined"], e["left"]) for e in events.read(tmp_path) if e["event"] == "members"]
     assert said == [(4, [], [1]), (6, [1], [])]
-    assert {c.client: c.standing for c in run_view.view(tmp_path).clients} == dict.fromkeys(range(5), "alive")
+    assert {c.client: c.standing for c in run_view.view(tmp_path).clients} == dict.fromkeys(range(5), "answered")
 
 
 def test_the_view_of_a_run_shows_who_left(tmp_path: Path) -> None:
     federation()[0].run(md.FedAvg(), 9, checkpoint=tmp_path)
     v = run_view.view(tmp_path)
-    assert {c.client: c.standing for c in v.clients} == {0: "alive", 1: "left", 2: "left", 3: "alive", 4: "alive"}
+    assert {c.client: c.standing for c in v.clients} == dict(
+        enumerate(["answered", "left", "left", "answered", "answered"])
+    )
     assert 'standing="left"} 2' in run_view.prometheus(v)
     assert sum("clients [1] left" in line for line in v.log) == 1
 

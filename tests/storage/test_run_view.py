@@ -6,6 +6,8 @@ import json
 import logging
 import multiprocessing
 import os
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,18 @@ class Picky(md.FedAvg):
 
 def test_a_run_is_seen_while_it_goes_and_at_its_end(tmp_path: Path) -> None:
     views: list[run_view.RunView] = []
-    r = federation().run(
-        md.FedAvg(), 6, checkpoint=tmp_path, eval_every=2, on_round=lambda row: views.append(run_view.view(tmp_path))
-    )
+    later = Counter[str]()
+
+    def look(row: object) -> None:
+        views.append(run_view.view(tmp_path))
+        later.update(run_view.view(tmp_path, time.time() + 121).standings)
+
+    r = federation().run(md.FedAvg(), 6, checkpoint=tmp_path, eval_every=2, on_round=look)
     assert [v.state for v in views] == ["running"] * 4
     assert [v.round for v in views] == [0, 2, 4, 6]
     assert [len(v.history) for v in views][1:] == [2, 3, 4]
     assert views[2].standings == {"alive": 6}
+    assert later == {"not asked yet": 6, "answered": 18}  # nobody who last answered minutes ago is called alive
     v = run_view.view(tmp_path)
     assert (v.state, v.round, v.rounds, v.method) == ("finished", 6, 6, "FedAvg")
     assert (v.bytes_up, v.bytes_down) == (r.ledger.up, r.ledger.down)
@@ -52,7 +59,7 @@ def test_a_run_is_seen_while_it_goes_and_at_its_end(tmp_path: Path) -> None:
     assert all(c.answered is not None and c.answered <= v.at for c in v.clients)
     assert v.rate > 0
     assert v.log[-1].endswith("finished")
-    assert "round 1: 6 of 6 answers, " in v.log[1]
+    assert "round 1: 6 of 6 answers in " in v.log[1]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +96,7 @@ def test_lost_and_refused_clients_are_counted_and_named(tmp_path: Path, caplog: 
     assert v.clients[2].answered is None
     refused = [e for e in events.read(tmp_path) if e["event"] == "exchange" and e["refused"]]
     assert all("client 2 failed in round" in e["refused"]["2"] for e in refused)
-    assert {c.client for c in v.clients if c.standing == "alive"} == {i for i, up in last.items() if up}
+    assert {c.client for c in v.clients if c.standing == "answered"} == {i for i, up in last.items() if up}
     assert any("no answer of client" in line for line in v.log)
 
 

@@ -139,6 +139,7 @@ def _classes(support: Mapping[str, Any], client: int) -> str:
 def _figures(rows: Sequence[tuple[str, Row, str]], total: Row) -> Any:
     """The figures of each client and of all together, with 95 % intervals."""
     from ..numerics.intervals import Z, pooled_error, wilson
+    from ..report.units import count
 
     clients = [row for _, row, _ in rows]
     tested = [r for r in clients if "test_loss_error" in r]
@@ -152,8 +153,10 @@ def _figures(rows: Sequence[tuple[str, Row, str]], total: Row) -> Any:
             return ""
         value = row[name]
         error = row.get(f"{name}_error")
+        if name in ("rows", "test_rows"):
+            return count(value)
         if name == "accuracy" and row.get("test_rows"):
-            return "{:.4g} [{:.3g}, {:.3g}]".format(value, *wilson(value, row["test_rows"]))
+            return "{:.1f} % [{:.1f}, {:.1f}]".format(*(100 * v for v in (value, *wilson(value, row["test_rows"]))))
         bins = f" ± {row[f'{name}_within']:.1g}" if f"{name}_within" in row else ""
         ends = "" if error is None else f" [{value - Z * error:.3g}, {value + Z * error:.3g}]"
         return f"{value:.4g}{bins}{ends}"

@@ -61,7 +61,9 @@ def status(
     debug: Debug = False,
 ) -> None:
     """Print the state of a run once: round, figures, clients, the log's end."""
+    from ..report.units import count, nbytes
     from ..storage import run_view
+    from ..storage.result import shown
 
     v = run_view.view(run)
     if prometheus:
@@ -71,21 +73,20 @@ def status(
         typer.echo(json.dumps(v.plain()))
         return
     of = "" if v.rounds is None else f" of {v.rounds}"
-    show(f"{v.method}, seed {v.seed}: {v.state}, round {v.round}{of}, {v.rate:.3g} exchanges a minute")
+    show(f"{v.method}, seed {v.seed}: {v.state}, round {v.round}{of}, {count(v.rate)} exchanges a minute")
     if v.message:
         say(v.message)
     last = v.history[-1] if v.history else {}
-    figures = [f"{k} {last[k]:.6g}" for k in ("loss", "test_loss", "gap", "evaluated") if k in last]
-    figures += [f"accuracy {last['accuracy']:.1%}"] if "accuracy" in last else []
+    figures = [shown(last, k) for k in ("loss", "test_loss", "gap", "evaluated", "accuracy") if k in last]
     if figures:
-        show(f"round {int(last['round'])}: {'  '.join(figures)}")
+        show(f"round {int(last['round'])}: {', '.join(figures)}")
     show("clients: " + ", ".join(f"{n} {k}" for k, n in v.standings.most_common()))
     rows = []
     for c in v.clients[:100]:
         ago = "" if c.answered is None else _ago(time.time() - c.answered)
-        numbers = ("", "", "") if c.round is None else (c.round, c.down, c.up)
+        numbers = ("", "", "") if c.round is None else (c.round, nbytes(c.down), nbytes(c.up))
         rows.append((c.name or c.client, c.standing, ago, *numbers, c.why))
-    right = ("client", "round", "bytes down", "bytes up")
+    right = ("client", "round", "down", "up")
     show(table(("client", "standing", "last answer", *right[1:], ""), rows, right))
     show("Round and bytes are from the last answer.")
     if len(v.clients) > 100:

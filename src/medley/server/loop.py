@@ -364,7 +364,7 @@ class Loop:
         """Log a row, and hand it to ``on_round``."""
         name = self.algorithm.name
         seed = self._seed
-        figures = ", ".join(shown(row, k, 6) for k in ("loss", "test_loss", "accuracy", "gap") if k in row)
+        figures = ", ".join(shown(row, k) for k in ("loss", "test_loss", "accuracy", "gap") if k in row)
         traffic = f"{row['bytes_down'] / 1e6:.4g} MB down, {row['bytes_up'] / 1e6:.4g} MB up, {row['wall']:.3g} s"
         extra = {"row": {"method": name, "seed": seed, **row}}
         log.info(

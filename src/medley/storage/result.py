@@ -207,7 +207,7 @@ class Result(Explained):
     def __repr__(self) -> str:
         """Method, seed, end and last figures, in one line."""
         last = self.history[-1] if self.history else {}
-        figures = ", ".join(shown(last, k, 4) for k in ("accuracy", "test_loss", "gap", "loss") if k in last)
+        figures = ", ".join(shown(last, k) for k in ("accuracy", "test_loss", "gap", "loss") if k in last)
         ended = f"{self.status.outcome} after round {last['round']:g}" if last else self.status.outcome
         return f"Result({self.method}, seed {shown_seed(self.seed, self.settings)}: {ended}; {figures or 'no figures'})"
 
@@ -459,7 +459,8 @@ class Result(Explained):
         return result
 
 
-def shown(row: Row, name: str, digits: int) -> str:
-    """A figure with its name, and with its standard error if it is an estimate."""
+def shown(row: Row, name: str) -> str:
+    """A figure with its name as people read it, and with its standard error if it is an estimate."""
     error = f" ± {row['loss_error']:.2g}" if name == "loss" and "loss_error" in row else ""
-    return f"{name} {row[name]:.{digits}g}{error}"
+    figure = f"{100 * row[name]:.1f} %" if name in ("accuracy", "evaluated") else f"{row[name]:.4g}"
+    return f"{name.replace('_', ' ')} {figure}{error}"

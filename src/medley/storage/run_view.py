@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ..contract.errors import MedleyError, WireError, named
 from . import events
 from .as_json import shown_seed
 from .history import Row, history_of
-from .result import HISTORY, RUN
+from .result import HISTORY, RUN, shown
 from .run_folder import LEDGER, described, resuming
 
-Standing = Literal["alive", "awaited", "late", "lost", "refused", "not asked yet", "left", "stopped"]
+Standing = Literal["alive", "answered", "awaited", "late", "lost", "refused", "not asked yet", "left", "stopped"]
 
 TAIL = 1 << 22
 """How many bytes to read from the end of a ledger."""
@@ -33,6 +33,9 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 STEADY = 600.0
 """The period, in seconds, over which exchanges per minute are counted."""
 
+RECENT = 120.0
+"""The most seconds since its last answer for which a client counts as alive."""
+
 
 @dataclass
 class ClientState:
@@ -40,9 +43,10 @@ class ClientState:
 
     Attributes:
         name: its name, if clients have names
-        standing: alive: it gave the last answer that it was asked for; awaited: its node has not answered for some
-            seconds; late, lost: it did not answer; refused: it failed; left: it is no longer a member; stopped: its
-            run's process is gone
+        standing: alive: it gave the last answer that it was asked for, within the last two minutes of a run in
+            progress; answered: the same, longer ago or in a run that has ended; awaited: its node has not answered for
+            some seconds; late, lost: it did not answer; refused: it failed; left: it is no longer a member; stopped:
+            its run's process is gone
         answered: the time of its last answer, in seconds since 1970; None before the first
         down, up: payload bytes of its last request and answer
         total: bytes of its answers in the part of the ledger that was read
@@ -151,10 +155,14 @@ def _view(folder: Path, at: float) -> RunView:
         until = at if v.state == "running" else recent[-1]
         v.rate = 60 * len(recent) / max(until - recent[0], 1e-3)
     v.clients = _clients(folder, records)
-    for c in v.clients if v.state != "running" else ():
-        c.standing = "lost" if c.standing == "awaited" else c.standing
-        if v.state == "stopped" and c.standing in ("alive", "late", "not asked yet"):
+    for c in v.clients:
+        is_over = v.state != "running"
+        if is_over and c.standing == "awaited":
+            c.standing = "lost"
+        elif v.state == "stopped" and c.standing in ("alive", "late", "not asked yet"):
             c.standing = "stopped"
+        elif c.standing == "alive" and (is_over or at > (c.answered or 0.0) + RECENT):
+            c.standing = "answered"
     for c, name in zip(v.clients, settings.get("client_names", ()), strict=False):
         c.name = str(name)
     names = {k: str(name) for k, name in enumerate(settings.get("client_names", ()))}
@@ -301,11 +309,13 @@ def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
     match e.get("event"):
         case "round":
             silent = ", ".join(f"{e[k]} {k}" for k in ("lost", "late", "refused") if e.get(k))
-            answers = f"round {e['round']}: {e['asked'] - e['lost'] - e['late']} of {e['asked']} answers"
-            figures = ", ".join(f"{k} {v:.6g}" for k, v in e.get("figures", {}).items())
-            return f"{at} {', '.join(part for part in (answers, silent, figures) if part)}, {e['took']} s"
+            count = f"{e['asked'] - e['lost'] - e['late']} of {e['asked']} answers"
+            answers = f"round {e['round']}: {count} in {_duration(e['took'])}"
+            figures = ", ".join(shown(e["figures"], k) for k in e.get("figures", {}))
+            return f"{at} {', '.join(part for part in (answers, silent, figures) if part)}"
         case "start":
-            return f"{at} {e.get('method')}, seed {e.get('seed')}: starts after round {e.get('round')} of {e.get('of')}"
+            verb = f"continues after round {e['round']} of" if e.get("round") else "begins its rounds, 1 to"
+            return f"{at} {e.get('method')}, seed {e.get('seed')}: {verb} {e.get('of')}"
         case "end":
             return f"{at} {e.get('outcome')}{': ' + e['message'] if e.get('message') else ''}"
         case "awaited":
@@ -314,6 +324,11 @@ def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
         case "refused":
             return f"{at} refused: {'; '.join(map(str, e.get('clients', {}).values()))}"
     return f"{at} {e.get('level', e.get('event'))}: {e.get('message', '')}"
+
+
+def _duration(seconds: float) -> str:
+    size, unit = next(u for u in ((3600.0, "h"), (60.0, "min"), (1.0, "s")) if seconds >= 1.5 * u[0] or u[1] == "s")
+    return f"{seconds / size:.3g} {unit}"
 
 
 def prometheus(v: RunView) -> str:
@@ -332,8 +347,7 @@ def prometheus(v: RunView) -> str:
     gauge("round", "The last whole round.", ("", v.round))
     gauge("rounds", "Rounds in all.", ("", v.rounds))
     gauge("exchanges_per_minute", "Exchanges a minute, over the last ten minutes.", ("", v.rate))
-    names = ("alive", "awaited", "late", "lost", "refused", "not asked yet", "left", "stopped")
-    gauge("clients", "Clients by their standing.", *((f',standing="{k}"', v.standings[k]) for k in names))
+    gauge("clients", "Clients by their standing.", *((f',standing="{k}"', v.standings[k]) for k in get_args(Standing)))
     sums = (("lost", v.lost), ("late", v.late), ("refused", v.refused))
     gauge("unanswered_total", "Requests without an answer.", *((f',why="{k}"', n) for k, n in sums), kind="counter")
     directions = (',direction="down"', v.bytes_down), (',direction="up"', v.bytes_up)

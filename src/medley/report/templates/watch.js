@@ -6,6 +6,8 @@ const short = v => {
   const a = Math.abs(v);
   return a !== 0 && (a < 1e-3 || a >= 1e6) ? v.toExponential(2) : String(+v.toPrecision(4));
 };
+const SHARES = ["accuracy", "evaluated"];
+const figure = (key, v) => key === "bytes_up" ? bytes(v) : SHARES.includes(key) ? (100 * v).toFixed(1) + " %" : short(v);
 const bytes = v => {
   for (const [size, unit] of [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) if (v >= size) return (v / size).toPrecision(3) + " " + unit;
   return v + " B";
@@ -42,22 +44,22 @@ function chart(rows, key) {
   const W = 360, H = 190, L = 52, R = 10, T = 8, B = 22;
   const X = v => L + (v - x0) / (x1 - x0) * (W - L - R), Y = v => T + (y1 - v) / (y1 - y0) * (H - T - B);
   const name = NAMES[key] || key, last = points[points.length - 1];
-  const svg = make("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${name}, ${short(last[1])} in round ${last[0]}`});
+  const svg = make("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${name}, ${figure(key, last[1])} in round ${last[0]}`});
   for (const v of ticks(y0, y1, 4)) {
     svg.append(make("path", {class: "grid", d: `M${L},${Y(v).toFixed(1)}H${W - R}`}));
-    const text = logarithmic ? (Number.isInteger(+v.toFixed(6)) ? "1e" + Math.round(v) : "") : key === "bytes_up" ? bytes(v) : short(v);
+    const text = logarithmic ? (Number.isInteger(+v.toFixed(6)) ? "1e" + Math.round(v) : "") : figure(key, v);
     svg.append(make("text", {x: L - 6, y: Y(v) + 4, "text-anchor": "end"}, text));
   }
   for (const v of ticks(x0, x1, 5)) if (Number.isInteger(v)) svg.append(make("text", {x: X(v), y: H - 5, "text-anchor": "middle"}, v));
   svg.append(make("path", {class: "line", d: "M" + seen.map(p => X(p[0]).toFixed(1) + "," + Y(p[1]).toFixed(1)).join("L")}));
   const [ex, ey] = seen[seen.length - 1];
   svg.append(make("circle", {class: "end", cx: X(ex), cy: Y(ey), r: 3.5}));
-  const figure = document.createElement("figure"), caption = document.createElement("figcaption"), value = document.createElement("span");
+  const drawn = document.createElement("figure"), caption = document.createElement("figcaption"), value = document.createElement("span");
   caption.textContent = name + " ";
-  value.textContent = (key === "bytes_up" ? bytes(last[1]) : short(last[1])) + " in round " + last[0];
+  value.textContent = figure(key, last[1]) + " in round " + last[0];
   caption.append(value);
-  figure.append(caption, svg);
-  return figure;
+  drawn.append(caption, svg);
+  return drawn;
 }
 
 function fact(value, name) {
@@ -79,15 +81,15 @@ function show(v) {
   for (const c of v.clients) clients[c.standing] = (clients[c.standing] || 0) + 1;
   at("facts").replaceChildren(
     fact(v.rounds ? `${v.round} of ${v.rounds}` : v.round, "rounds"),
-    fact(short(v.rate), "exchanges a minute"),
-    fact(`${clients.alive || 0} of ${v.clients.length}`, "clients alive"),
+    fact(Math.round(v.rate * 10) / 10, "exchanges a minute"),
+    fact(`${(clients.alive || 0) + (clients.answered || 0)} of ${v.clients.length}`, "clients answered"),
     fact(v.lost, "answers lost"), fact(v.late, "answers late"), fact(v.refused, "answers refused"),
     fact(bytes(v.bytes_down), "down"), fact(bytes(v.bytes_up), "up"));
   const kept = ["loss", "test_loss", "accuracy", "gap", "evaluated", "lost", "bytes_up"];
   at("charts").replaceChildren(...kept.map(k => chart(v.history, k)).filter(f => f));
   say("standings", Object.entries(clients).map(([k, n]) => `${n} ${k}`).join(", "));
-  const order = {awaited: 0, refused: 1, lost: 2, late: 3, alive: 4};
-  const rank = c => order[c.standing] === undefined ? 5 : order[c.standing];
+  const order = {awaited: 0, refused: 1, lost: 2, late: 3, alive: 4, answered: 5};
+  const rank = c => order[c.standing] === undefined ? 6 : order[c.standing];
   const first = [...v.clients].sort((a, b) => rank(a) - rank(b) || a.client - b.client).slice(0, 200);
   at("clients").replaceChildren(...first.map(c => {
     const tr = document.createElement("tr");
