@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,53 @@ def test_a_second_process_with_a_key_is_told_so_and_the_first_goes_on(there: Dep
         with started(words, there.folder, there.env, "second") as (second, other):
             until(lambda: "this node's key is in use: another process" in other.read_text(), second, other, 60)
         assert first.poll() is None, log.read_text()
+
+
+@pytest.fixture
+def two(there: Deployment) -> Iterator[Deployment]:
+    """The server, with an app for two clients."""
+    project = there.folder / "app" / "pyproject.toml"
+    before = project.read_text()
+    project.write_text(before.replace("clients = 3", "clients = 2"))
+    yield there
+    project.write_text(before)
+
+
+def test_a_recipes_next_version_while_nodes_run(two: Deployment) -> None:
+    """The steps of docs/deploy.md: a node whose owner has not restarted it is named, and the next run goes on from x."""
+    first = table(8).with_settings(["partition.clients=2"])
+    second = table(8, rounds=3).with_settings(["partition.clients=2", "pace.lr=0.02"])
+    there = two
+    sites = [there.folder / f"site{k}.toml" for k in range(2)]
+    node = lambda k: there.node(k, f"--recipe={sites[k]}")
+
+    def run(name: str, *more: str) -> tuple[int, str]:
+        with started([*run_command(name), *more], there.folder, there.env, name) as (p, log):
+            return p.wait(300), " ".join(log.read_text().split())
+
+    there.app(first)
+    for site in sites:
+        site.write_text(first.dumps())
+    with node(1):
+        with node(0):
+            assert run("v1")[0] == 0, there.logs()
+        there.app(second)
+        for site in sites:
+            site.write_text(second.dumps())
+        with node(0):
+            code, text = run("early")
+    assert code == 2, text
+    assert "client 1: its recipe's file has changed since its node started; its owner has to restart the node" in text
+    with node(0), node(1):
+        code, text = run("v2", f"--set=run.init={there.folder / 'v1'}")
+        assert code == 0, text + there.logs()
+    x = None
+    for r in (first, second):
+        one = r.federation().run(
+            r.methods()[0], r.rounds, seed=r.seed, engine="seq", dtype="float32", init=x, progress=False
+        )
+        x = one.x
+    assert md.Result.load(there.folder / "v2").x.tolist() == one.x.tolist()
 
 
 def test_another_version_is_named_and_the_run_not_started_again(there: Deployment, tmp_path: Path) -> None:

@@ -327,8 +327,10 @@ def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    size, unit = next(u for u in ((3600.0, "h"), (60.0, "min"), (1.0, "s")) if seconds >= 1.5 * u[0] or u[1] == "s")
-    return f"{seconds / size:.3g} {unit}"
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def prometheus(v: RunView) -> str:
