@@ -99,7 +99,7 @@ def two(there: Deployment) -> Iterator[Deployment]:
 
 
 def test_a_recipes_next_version_while_nodes_run(two: Deployment) -> None:
-    """The steps of docs/deploy.md: a node whose owner has not restarted it is named, and the next run goes on from x."""
+    """The steps of docs/deploy.md: a node whose owner has not restarted it is named; the next run goes on from x."""
     first = table(8).with_settings(["partition.clients=2"])
     second = table(8, rounds=3).with_settings(["partition.clients=2", "pace.lr=0.02"])
     there = two
