@@ -310,7 +310,7 @@ def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
         case "round":
             silent = ", ".join(f"{e[k]} {k}" for k in ("lost", "late", "refused") if e.get(k))
             count = f"{e['asked'] - e['lost'] - e['late']} of {e['asked']} answers"
-            answers = f"round {e['round']}: {count} in {_duration(e['took'])}"
+            answers = f"round {e['round']}: {count} in {e['took']:,.2f} s"
             figures = ", ".join(shown(e["figures"], k) for k in e.get("figures", {}))
             return f"{at} {', '.join(part for part in (answers, silent, figures) if part)}"
         case "start":
@@ -324,13 +324,6 @@ def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
         case "refused":
             return f"{at} refused: {'; '.join(map(str, e.get('clients', {}).values()))}"
     return f"{at} {e.get('level', e.get('event'))}: {e.get('message', '')}"
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def prometheus(v: RunView) -> str:
