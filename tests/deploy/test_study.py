@@ -19,7 +19,7 @@ pytest.importorskip("formulaic")
 
 from flwr.app import Context, RecordDict
 
-from medley.statistics import Rules, Study
+from medley.statistics import Rules, Study, Weights
 from medley.storage import events
 from support.bench import Bench
 from support.hospitals import NAMES, patients, sites
@@ -167,6 +167,35 @@ def test_secure_sums_on_nodes(tmp_path: Path) -> None:
     fit = deployed(tmp_path, RECIPE + SECURE)[1]
     here = Study(frames()).glm("died ~ age + C(sex) + C(ward)", "binomial")
     assert [*fit.params] == pytest.approx([*here.params], rel=1e-6, abs=1e-7)
+
+
+WEIGHTED = """
+[[study]]
+kind = "glm"
+formula = "pressure ~ event"
+weights = { kind = "weights", formula = "event ~ age + C(ward)" }
+
+[[study]]
+kind = "balance"
+weights = { kind = "weights", formula = "event ~ age + C(ward)", estimand = "ATT" }
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "secure"])
+def test_weights_by_treatment_are_on_nodes_as_here(tmp_path: Path, secure: bool) -> None:
+    fit, table = deployed(tmp_path, WEIGHTED + SECURE * secure)
+    study = Study(frames())
+    here = study.glm("pressure ~ event", weights=Weights("event ~ age + C(ward)"))
+    balance = study.balance(Weights("event ~ age + C(ward)", "ATT"))
+    if secure:
+        assert [*fit.params, *fit.bse] == pytest.approx([*here.params, *here.bse], rel=1e-6)
+        assert table.smd.to_numpy() == pytest.approx(balance.smd.to_numpy(), abs=2e-3)  # sums of other units' grids
+    else:
+        assert [*fit.params, *fit.bse] == [*here.params, *here.bse]
+        assert table.frame().equals(balance.frame())
+    assert "rows, as good as" in (tmp_path / "study" / "2.txt").read_text(encoding="utf-8")
+    assert "SMD" in (tmp_path / "study" / "2.tex").read_text(encoding="utf-8")
 
 
 def test_a_site_keeps_what_has_left_over_studies(tmp_path: Path) -> None:

@@ -415,6 +415,21 @@ def test_a_server_cannot_give_one_patient_all_the_weight() -> None:
                 ask(me, request)
 
 
+@pytest.mark.parametrize("matrix", [[0.0] * 8, [1e9, 0, 0, 0] * 2], ids=["none", "large"])
+def test_products_of_influences_that_one_patient_decides_are_refused(matrix: list[float]) -> None:
+    """The server sends the matrix by which the propensity's scores enter the influences, so it may be of its own."""
+    frame = rows()
+    model = GLM("score ~ treated", weights=Weights(MODEL))
+    me, request = one_site(frame, model, np.array([-0.3, 0.0, 0.0]))
+    replies = [model.stack(me, dataclasses.replace(request, influence=tensor(m))) for m in (matrix, [0.0] * 8)]
+    assert all(reply.slope.numel() == 0 for reply in replies)
+    frame.loc[5, "score"] = 1e7 if matrix[0] == 0 else 1e14
+    me, request = one_site(frame, model, np.array([-0.3, 0.0, 0.0]))
+    request = dataclasses.replace(request, influence=tensor(matrix))
+    with pytest.raises(Withheld, match=r"fewer than 5 rows decide"):
+        model.stack(me, request)
+
+
 def test_a_server_that_sends_no_model_or_another_gets_nothing() -> None:
     frame = rows()
     model = GLM("score ~ treated", weights=Weights(MODEL))

@@ -18,7 +18,7 @@ from ..contract.arguments import known_keywords
 from .analysis import Moments, Report, packed, site_of, tensor, unpacked
 from .cells import printed
 from .describe import Question
-from .extra import needed
+from .extra import InNotebooks, needed
 from .fit import Cost
 from .formulas import design, latex, parsed, within
 from .glm import bases, design_names, treatment
@@ -138,7 +138,7 @@ class Balance(Weighted):
         return rows
 
 
-class BalanceTable:
+class BalanceTable(InNotebooks):
     """The treated and the untreated before and after weighting.
 
     Attributes:
@@ -146,6 +146,8 @@ class BalanceTable:
         rows: the numbers of rows, untreated and treated
         effective: the numbers of rows that unweighted means of the same precision would need, (Σw)²/Σw²
     """
+
+    _is_table = True
 
     def __init__(self, balance: Balance, sites: tuple[str, ...], result: Any, cost: Cost) -> None:
         names, levels, totals, means, sd = result
