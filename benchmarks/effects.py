@@ -1,4 +1,4 @@
-"""Treatment effects over sites against the truth: coverage of intervals, errors of type I, power, equality with one table.
+"""Treatment effects over sites against the truth: coverage of intervals, type I errors, power, equality with one table.
 
 python benchmarks/effects.py             # goes on where benchmarks/effects.jsonl ends, then prints the tables
 
