@@ -165,26 +165,40 @@ def test_memories_outlive_their_nodes(there: Deployment) -> None:
 
 
 def test_a_node_that_was_killed_answers_when_it_starts_again(there: Deployment) -> None:
-    """Killed in the midst of an answer; the message lies in its folder, and the next process sends the same reply."""
-    r = recipe.Recipe({**LOGISTIC, "methods": [{"kind": "SCAFFOLD"}]})
+    """Killed in the midst of an answer; the message lies in its folder, and the next process sends the same reply.
+
+    The next one is killed while the second tree grows; where each row stands in the tree is with the client alone.
+    """
+    trees = {"kind": "Trees", "loss": "logistic", "trees": 3, "depth": 3}
+    r = recipe.Recipe({**LOGISTIC, "problem": trees, "methods": [{"kind": "Boost"}]})
     there.app(r)
-    slow = there.folder / "slow.py"
-    slow.write_text(
-        LAST_CLIENT + "import os, signal\nfrom pathlib import Path\n"
+    mortal = there.folder / "mortal_twice.py"
+    mortal.write_text(
+        LAST_CLIENT + "import os, signal\nfrom pathlib import Path\nfrom medley.algorithms.boost import Boost\n"
+        "sums = Boost.sums\n"
+        "def ends(name):\n"
+        "    if not Path(name).exists():\n"
+        "        Path(name).touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def felled(self, me, wanted):\n"
+        "    if me.round == 2 and wanted.min() > 2:\n"
+        "        ends('felled')\n"
+        "    return sums(self, me, wanted)\n"
+        "Boost.sums = felled\n"
         "def data(context):\n"
-        "    once = Path('killed')\n"
-        "    if not once.exists():\n"
-        "        once.touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    ends('killed')\n"
         "    return last_client()\n"
     )
     with there.node(0), there.node(1), there.begun("killed_run") as (p, _):
-        with there.node(2, "--data=slow.py") as (victim, _):
+        with there.node(2, "--data=mortal_twice.py") as (victim, _):
             assert victim.wait(300) == -signal.SIGKILL
-        with there.node(2, "--data=slow.py") as (_, log):
+        with there.node(2, "--data=mortal_twice.py", again=True) as (_, log):
             p.wait(600)
             assert "resuming query" in log.read_text(), log.read_text()
+    assert (there.folder / "felled").exists()
     assert (there.folder / "killed_run" / "result.json").exists(), there.logs()
-    same(md.Result.load(there.folder / "killed_run"), r)
+    result = md.Result.load(there.folder / "killed_run")
+    same(result, r)
+    assert torch.equal(result.x, r.federation().run(r.methods()[0], r.rounds, seed=0, **r.options()).x)
 
 
 def test_a_node_that_dies_between_announcing_and_sending_its_answer_is_asked_again(there: Deployment) -> None:
@@ -211,31 +225,6 @@ def test_a_node_that_dies_between_announcing_and_sending_its_answer_is_asked_aga
     seen = [e["clients"] for e in events.read(there.folder / "announced_run") if e.get("event") == "awaited"]
     assert seen[-1] == []
     assert [2] in seen
-
-
-def test_a_node_that_is_killed_while_a_tree_grows_changes_no_bit_of_the_forest(there: Deployment) -> None:
-    """At the second tree's second level; where each row stands in the tree is with the client alone."""
-    trees = {"kind": "Trees", "loss": "logistic", "trees": 2, "depth": 3}
-    run = {"rounds": 2, "eval_every": 2}
-    r = recipe.Recipe({**LOGISTIC, "problem": trees, "run": run, "methods": [{"kind": "Boost"}]})
-    there.app(r)
-    (there.folder / "felled.py").write_text(
-        LAST_CLIENT + "import os, signal\nfrom pathlib import Path\nfrom medley.algorithms.boost import Boost\n"
-        "sums = Boost.sums\n"
-        "def mortal(self, me, wanted):\n"
-        "    if me.round == 2 and wanted.min() > 2 and Path('fell').exists():\n"
-        "        Path('fell').unlink(); os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return sums(self, me, wanted)\n"
-        "Boost.sums = mortal\n"
-        "def data(context):\n"
-        "    return last_client()\n"
-    )
-    (there.folder / "fell").touch()
-    with there.node(0), there.node(1), there.node(2, "--data=felled.py", again=True):
-        result = there.result("felled_run", timeout=120)
-    assert not (there.folder / "fell").exists()
-    assert result.status.ok
-    assert torch.equal(result.x, r.federation().run(r.methods()[0], r.rounds, seed=0, **r.options()).x)
 
 
 def test_the_trial_shows_what_it_does_and_leaves_a_result_and_no_process(tmp_path: Path) -> None:
