@@ -77,11 +77,13 @@ from .algorithms.lbfgs import LBFGS as LBFGS
 from .algorithms.localonly import LocalOnly as LocalOnly
 from .algorithms.lwf import LwF as LwF
 from .algorithms.montdec import MontDec as MontDec
+from .algorithms.moon import MOON as MOON
 from .algorithms.nccl import NCCL as NCCL
 from .algorithms.newton import Newton as Newton
 from .algorithms.pfedme import pFedMe as pFedMe
 from .algorithms.ringleader import Ringleader as Ringleader
 from .algorithms.scaffold import SCAFFOLD as SCAFFOLD
+from .algorithms.scaffoldm import SCAFFOLDM as SCAFFOLDM
 from .algorithms.shed import SHED as SHED
 from .algorithms.target import TARGET as TARGET
 from .contract.errors import BadData as BadData

@@ -102,9 +102,11 @@ def methods() -> dict[str, Any]:
         *(
             md.ICaRL(),
             md.LwF(),
+            md.MOON(),
             md.NCCL(),
             md.Ringleader(),
             md.SCAFFOLD(),
+            md.SCAFFOLDM(beta=0.3),
             md.SHED(),
             md.SHED(search="armijo"),
             md.SHED.fast(),

@@ -24,7 +24,7 @@ class Need(StrEnum):
     HESSIAN = "hessian", "Hessians, which this problem hasn't got"
     FACTOR = "factor", "Hessians of the form AᵀA + δI: Logistic, Softmax or LeastSquares"
     FEATURES = "features", "a network whose last layer is linear and reads a vector for each row, or a linear model"
-    BODY = "body", "a network with layers below its last one, since the means of what that layer reads are sent"
+    BODY = "body", "a network with a linear layer at its end and layers below it, which make features of the rows"
     CLASSES = "classes", "labels in classes, one for each row"
     TARGETS = "targets", "classes or values, fitted row by row: a linear model, or a Network on cross_entropy or mse"
     ROWS = (
