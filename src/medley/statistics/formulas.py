@@ -8,16 +8,17 @@ column. Anything else could pick single rows.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import keyword
 import operator
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class Parsed:
     right: str
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def shown(self, text: str) -> str:
         """A part of the right side with the columns' own names."""
@@ -171,41 +172,110 @@ def _factor(text: str, formula: str, names: Mapping[str, str]) -> tuple[tuple[st
 
 def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> tuple[list[str], np.ndarray]:
     """The names of the design matrix's columns, and the matrix [n, p]; ``levels`` are the categories of all sites."""
-    names, X = _design(parsed, frame, levels, site)
-    return [parsed.shown(name) for name in names], X
-
-
-def _design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str) -> tuple[list[str], np.ndarray]:
-    """As `design`, with the plain names that the formula has for some columns."""
-    pandas = needed("pandas")
     plain = {name: ours for ours, name in parsed.names.items()}
     columns = {plain.get(c, c): numbers(frame, c, site) for c in parsed.numeric}
-    columns |= {
-        plain.get(c, c): pandas.Categorical(texts(frame, c, site), categories=[*levels[c]]) for c in parsed.categorical
-    }
-    columns = columns or {"1": np.zeros(len(frame))}
-    context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}
-    rows = pandas.DataFrame(columns)
+    columns |= {plain.get(c, c): texts(frame, c, site) for c in parsed.categorical}
+    planned = designed(parsed, levels)
+    with np.errstate(all="ignore"):
+        values = [column.of(columns, len(frame)) for column in planned]
+    X = np.ascontiguousarray(np.column_stack(values) if values else np.empty((len(frame), 0)))
+    names = [column.name for column in planned]
+    bad = ~np.isfinite(X).all(0)
+    if bad.any():
+        raise BadData(f"{site}: {names[int(bad.argmax())]} is not finite in a row, as the logarithm of 0 is")
+    return names, X
+
+
+class Column(NamedTuple):
+    """A column of a design matrix: a product of its factors, each a number, or 1 for rows of one category, else 0."""
+
+    name: str
+    scale: float
+    factors: tuple[tuple[str, str | None], ...]
+
+    def of(self, columns: Mapping[str, np.ndarray], n: int) -> np.ndarray:
+        """This column's values [n], from the frame's columns."""
+        if not self.factors:
+            return np.full(n, float(self.scale))
+        values = [
+            _evaluated(factor, columns) if category is None else 1.0 * (columns[factor] == category)
+            for factor, category in self.factors
+        ]
+        out: np.ndarray = self.scale * functools.reduce(np.multiply, values)
+        return out
+
+
+def _evaluated(factor: str, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A factor of numbers, as `_factor` accepts them."""
+    if factor in columns:
+        return columns[factor]
+    of, _, inner = factor.removesuffix(")").partition("(")
+    if of != "I":
+        return np.asarray(FUNCTIONS[of.removeprefix("np.")](columns[inner]))
+    base, power, exponent = inner.partition("**")
+    if power:
+        return columns[base.strip()] ** int(exponent)
+    one, _, other = inner.partition("*")
+    return np.asarray(columns[one.strip()] * columns[other.strip()])
+
+
+def designed(parsed: Parsed, levels: Mapping[str, Sequence[str]]) -> tuple[Column, ...]:
+    """The columns of a formula's design matrix, from the categories alone."""
+    return _columns(parsed, tuple((c, tuple(levels[c])) for c in parsed.categorical))
+
+
+@lru_cache(64)
+def _columns(parsed: Parsed, levels: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[Column, ...]:
+    """As formulaic lays them out for rows in which every category occurs."""
+    pandas = needed("pandas")
+    plain = {name: ours for ours, name in parsed.names.items()}
+    categories = {plain.get(c, c): v for c, v in levels}
+    length = max([1, *map(len, categories.values())])
+    rows: dict[str, Any] = {plain.get(c, c): np.ones(length) for c in parsed.numeric}
+    for c, v in categories.items():
+        rows[c] = pandas.Categorical([v[k % len(v)] for k in range(length)], categories=[*v])
     # Categories are texts, so a base that is written as a number is made one; names stay as they are written.
     quoted = {m[0]: f"{m[1]}'{text(float(m[2]))}'" for m in re.finditer(BASE, parsed.right)}
     right = re.sub(BASE, lambda m: quoted[m[0]], parsed.right)
+    context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}
     try:
-        with np.errstate(all="ignore"):
-            matrix = needed("formulaic").model_matrix(right, rows, context=context, na_action="ignore")
+        spec = (
+            needed("formulaic")
+            .model_matrix(right, pandas.DataFrame(rows or {"1": np.zeros(length)}), context=context, na_action="ignore")
+            .model_spec
+        )
     except ValueError as e:
         if "provided levels" not in str(e):
             raise
         written = parsed.shown(parsed.right)
         raise RecipeError(f"formula {written!r}: no site has the base that it names in contr.treatment") from None
-    X = np.ascontiguousarray(matrix.to_numpy(dtype=float)).reshape(len(frame), -1)
-    names = [str(c) for c in matrix.columns]
-    for written, base in quoted.items():
-        names = [name.replace(base, written) for name in names]
-    bad = ~np.isfinite(X).all(0)
-    if bad.any():
-        name = parsed.shown(names[int(bad.argmax())])
-        raise BadData(f"{site}: {name} is not finite in a row, as the logarithm of 0 is")
-    return names, X
+    out = []
+    for term in spec.structure:
+        products = [(s.scale, factors) for s in term.scoped_terms for factors in _products(s.factors, categories)]
+        for name, (scale, factors) in zip(term.columns, products, strict=True):
+            for written, base in quoted.items():
+                name = name.replace(base, written)
+            out.append(Column(parsed.shown(name), scale, factors))
+    return tuple(out)
+
+
+def _products(
+    factors: Sequence[Any], categories: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[tuple[str, str | None], ...]]:
+    """The factors of each column of a term, the first factor's categories fastest."""
+    parts = list[list[tuple[str, str | None]]]()
+    for factor in factors:
+        text = str(factor.factor.expr)
+        match = re.fullmatch(r"C\((\w+)(?:, contr\.treatment\((?:base=)?(.*)\))?\)", text)
+        if match is None:
+            parts.append([(text, None)])
+            continue
+        present = categories[match[1]]
+        base = str(ast.literal_eval(match[2])) if match[2] else present[0]
+        parts.append([(match[1], v) for v in present if not factor.reduced or v != base])
+    for product in itertools.product(*reversed(parts)):
+        columns = product[::-1]
+        yield tuple(sorted(columns, key=lambda c: c[1] is None))  # categories first: they take nothing from a product
 
 
 def within(

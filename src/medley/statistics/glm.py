@@ -26,9 +26,8 @@ from torch import Tensor
 from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, WireError, on_client, positive
 from .analysis import Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
-from .extra import needed
 from .families import FAMILIES, LINKS, Family, FamilyName, refuse_unknown
-from .formulas import design, parsed, within
+from .formulas import design, designed, parsed, within
 from .rounding import Outcome, rounded
 from .scales import FINER, banded, exponents_of, scaled
 from .scoring import (
@@ -558,8 +557,4 @@ def bases(names: list[str], levels: dict[str, list[str]]) -> dict[str, list[int]
 
 def design_names(text: str, levels: dict[str, list[str]]) -> list[str]:
     """The names of the design matrix's columns, from the categories alone."""
-    f = parsed(text)
-    length = max([1, *(len(v) for v in levels.values())])
-    columns: dict[str, Any] = {c: np.ones(length) for c in (f.response, *f.numeric)}
-    columns |= {c: [v[k % len(v)] for k in range(length)] for c, v in levels.items()}
-    return design(f, needed("pandas").DataFrame(columns), levels, "the server")[0]
+    return [column.name for column in designed(parsed(text), levels)]

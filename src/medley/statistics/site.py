@@ -44,6 +44,7 @@ class Site:
     work: float = 0.0
     own: bool = False
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+    picked: tuple[Any, tuple[np.ndarray, int]] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, name: str, data: Any, rules: Rules, needs: Sequence[str], register: Any) -> Site:
@@ -72,6 +73,13 @@ class Site:
 
         Raises Withheld if the rows are fewer than the site's least number, or the condition leaves out only a few.
         """
+        request = tuple(columns), where
+        if self.picked is None or self.picked[0] != request:
+            self.picked = request, self._picked(columns, where)
+        return self.picked[1]
+
+    def _picked(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
+        """As `rows`, which has the last answer: each exchange of an analysis wants the same rows."""
         check_columns(self.frame, columns, self.name)
         every_row = np.ones(self.n, bool)
         picked, parts, selecting = chosen(self.frame, where, self.name) if where else (every_row, [every_row], [])
@@ -85,6 +93,7 @@ class Site:
             self.admit(column, [picked], what)
         used = picked & complete(self.frame, columns) if columns else picked
         self.least(int(used.sum()), f"{', '.join(columns)} without missing values")
+        used.setflags(write=False)
         return used, int(picked.sum() - used.sum())
 
     def column(self, used: np.ndarray, name: str, default: float) -> np.ndarray:
@@ -257,12 +266,11 @@ class Site:
         Rows of one combination have one weight. If weights differ, the information is t equations for their numbers,
         and ``further`` sums are as many more.
         """
-        if not len(X):
+        if not len(X) or max(len(np.unique(x)) for x in X.T) > 7:
             return
         kinds, which = np.unique(X, axis=0, return_inverse=True)
         p = X.shape[1]
-        most = max(len(np.unique(x)) for x in X.T)
-        if len(kinds) <= p * (p + 1) / 2 + 1 + further and most <= 7:
+        if len(kinds) <= p * (p + 1) / 2 + 1 + further:
             for k in range(len(kinds)):
                 self.cell(which.ravel() == k, f"combination {k + 1} of the columns")
 
@@ -323,7 +331,9 @@ def _functions(names: Sequence[str], keys: Sequence[str], extras: Sequence[str])
 
 def _follows(x: np.ndarray, other: np.ndarray) -> bool:
     """Whether equal entries of x are equal in ``other``, as those of x² are."""
-    return len(np.unique(np.stack([x, other]), axis=1).T) == len(np.unique(x))
+    kinds, of = np.unique(x, return_inverse=True)
+    others, of_other = np.unique(other, return_inverse=True)
+    return len(np.unique(of * len(others) + of_other)) == len(kinds)
 
 
 def _short(names: Sequence[str]) -> str:
