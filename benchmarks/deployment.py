@@ -3,10 +3,15 @@
     python benchmarks/deployment.py --clients 3 --rounds 40
     python benchmarks/deployment.py --clients 3 --rounds 3 --stock
     python benchmarks/deployment.py --hidden 3000 --rounds 5     # a model of 9.2 million numbers, 37 MB
+    sudo python benchmarks/deployment.py --hidden 3450 --rounds 4 --mbit 100 --cut    # over a slow link that is cut
 
 Needs the extra ``flower`` and nginx. FedAvg has one exchange a round, and the model is evaluated before
 the first round and after the last only. Wall time depends on the load of the machine, which is printed; processor time
 hardly does.
+
+With ``--mbit`` all runs in a network namespace of its own, in which a token bucket of the kernel (htb) holds what goes
+from all nodes to the server to this rate, and what comes back too. With ``--cut`` all connections of the nodes end once
+in the middle of the replies; the bytes that passed the bucket then say what was sent again.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import datetime
 import itertools
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -74,6 +80,40 @@ def tally(server: Deployment) -> dict[str, tuple[float, float]]:
     return spent
 
 
+def within_namespace() -> None:
+    """Begin this script anew in a network namespace with nothing but a loopback."""
+    os.environ["MEDLEY_NAMESPACE"] = "1"
+    command = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv]
+    os.execvp(command[0], command)
+
+
+def limited(port: int, mbit: float) -> None:
+    """Hold the loopback's packets to this port, and those from it, to a rate each."""
+    tc = ["tc", "qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "default", "10", "r2q", "10000"]
+    subprocess.run(tc, check=True)
+    rates = {10: "10gbit", 20: f"{mbit}mbit", 30: f"{mbit}mbit"}
+    for number, rate in rates.items():
+        tc = ["tc", "class", "add", "dev", "lo", "parent", "1:", "classid", f"1:{number}", "htb", "rate", rate]
+        subprocess.run([*tc, "burst", "256k", "quantum", "65536"], check=True)
+    for number, side in ((20, "dport"), (30, "sport")):
+        tc = ["tc", "filter", "add", "dev", "lo", "protocol", "ip", "parent", "1:", "prio", "1", "u32"]
+        subprocess.run([*tc, "match", "ip", side, str(port), "0xffff", "flowid", f"1:{number}"], check=True)
+
+
+def passed() -> tuple[float, float]:
+    """MB that went up and down through the buckets."""
+    text = subprocess.run(["tc", "-s", "class", "show", "dev", "lo"], check=True, capture_output=True, text=True).stdout
+    counts = dict(re.findall(r"class htb 1:(\d+) .*?\n Sent (\d+) bytes", text))
+    return int(counts["20"]) / 1e6, int(counts["30"]) / 1e6
+
+
+def cut(server: Deployment) -> None:
+    """End all connections of the nodes: nginx's master begins its worker anew."""
+    for number, command in server.processes().items():
+        if command.startswith("nginx: worker"):
+            os.kill(number, signal.SIGKILL)
+
+
 def between(log: str) -> list[float]:
     """Seconds between the ends of a node's answers to ``train``, from its log."""
     stamps = re.findall(r"^(\S+ \S+) DEBUG run \d+: query.train", log, re.MULTILINE)
@@ -87,12 +127,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--hidden", type=int, default=0)
     parser.add_argument("--stock", action="store_true", help="Flower's SuperNodes in the place of medley node")
+    parser.add_argument("--mbit", type=float, help="of a link that all nodes share, in each direction; needs root")
+    parser.add_argument("--cut", action="store_true", help="end the nodes' connections in the second round's replies")
     a = parser.parse_args()
+    if a.mbit and "MEDLEY_NAMESPACE" not in os.environ:
+        within_namespace()
     looks = dict[int, dict[str, tuple[float, float]]]()
     loads = list[float]()
+    at = dict[int, tuple[float, float]]()
     with tempfile.TemporaryDirectory() as tmp, contextlib.ExitStack() as stack:
         server = stack.enter_context(Deployment.running(Path(tmp) / "server", keys=a.clients))
         server.app(table(a.clients, a.rounds, a.hidden))
+        if a.mbit:
+            limited(server.port, a.mbit)
         for k in range(a.clients):
             command = ["flower-supernode", "--root-certificates=keys/ca.crt", f"--superlink=127.0.0.1:{server.port}"]
             command += [f"--auth-supernode-private-key=keys/node{k}", "--host=127.0.0.1", f"--port={ports()}"]
@@ -105,6 +152,13 @@ def main() -> None:
                 loads.append(os.getloadavg()[0])
                 if done := len(re.findall(r"round \d+:", log.read_text())):
                     looks.setdefault(done, tally(server))
+                if a.mbit:
+                    at.setdefault(done, passed())
+                    size = (a.hidden**2 + 74 * a.hidden) * 4e-6
+                    if a.cut and done == 1 and passed()[0] - at[1][0] > a.clients * size / 2:
+                        a.cut = False
+                        cut(server)
+                        print(f"cut after {passed()[0] - at[1][0]:.0f} MB of round 2 went up", flush=True)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     p.wait(0.2)
             if p.returncode:
@@ -119,6 +173,8 @@ def main() -> None:
     )
     print(f" to {max(loads):.1f}\nwall seconds an exchange: mean {wall:.2f}", end="")
     print(f", median {statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})" if times else "")
+    for (k, (up, down)), (_, (more_up, more_down)) in itertools.pairwise(at.items()):
+        print(f"  round {k + 1}: {more_up - up:.0f} MB up, {more_down - down:.0f} MB down")
     # The first look after a round: not at the last one, after which the clients evaluate.
     first = min(looks)
     last = max(k for k in looks if k < a.rounds)

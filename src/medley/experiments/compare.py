@@ -87,15 +87,12 @@ def compare(
 
 def _by_name(methods: Sequence[Method] | Mapping[str, Method]) -> dict[str, Method]:
     """The methods by name. Raises RecipeError for anything else."""
-    if not isinstance(methods, Mapping | Iterable) or isinstance(methods, type):
-        raise RecipeError(f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]", "methods")
-    sequence = methods.values() if isinstance(methods, Mapping) else methods
-    if isinstance(methods, Algorithm | Tuned | str) or any(not isinstance(m, Algorithm | Tuned) for m in sequence):
-        listed = methods if isinstance(methods, list | tuple) else ()
+    is_one = isinstance(methods, Algorithm | Tuned | str | type) or not isinstance(methods, Mapping | Iterable)
+    listed = [] if is_one else [*(methods.values() if isinstance(methods, Mapping) else methods)]
+    if is_one or any(not isinstance(m, Algorithm | Tuned) for m in listed):
         of_class = next((f"; {m.__name__} is a class: write {m.__name__}()" for m in listed if isinstance(m, type)), "")
-        raise RecipeError(
-            f"compare({methods!r}): give a list of methods such as [FedAvg(), SCAFFOLD()]{of_class}", "methods"
-        )
+        remedy = f"give a list of methods such as [FedAvg(), SCAFFOLD()]{of_class}"
+        raise RecipeError(f"compare({methods!r}): {remedy}", "methods")
     named = dict(methods) if isinstance(methods, Mapping) else dict(zip(names(methods), methods, strict=True))
     unnamed = [name for name in named if not is_name(name)]
     if unnamed:

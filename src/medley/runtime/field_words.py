@@ -333,16 +333,10 @@ def meant(key: str, allowed: Iterable[str], in_recipe: bool = False) -> str:
     Names that a user gives, such as columns, are in no table, so `nearest` alone fits them.
     """
     names = [*allowed]
-    return translated(key, names, in_recipe) or _similar(str(key), names)
-
-
-def translated(key: str, allowed: Iterable[str], in_recipe: bool = False) -> str:
-    """`meant` by the table alone: empty for a name that is only misspelt."""
-    names = [*allowed]
     written_alike = [name for name in names if spelling(name) == spelling(str(key))]
     if written_alike:
         return f" Did you mean {written_alike[0]!r}?"
-    return _same(str(key), names, in_recipe) or elsewhere(key, in_recipe)
+    return _same(str(key), names, in_recipe) or elsewhere(key, in_recipe) or _similar(str(key), names)
 
 
 def elsewhere(key: str, in_recipe: bool = False) -> str:
