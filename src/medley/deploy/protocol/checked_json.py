@@ -43,7 +43,7 @@ ClientNumber = Annotated[int, in_range(0, 1 << 30)]
 Amount = Annotated[float, in_range(0.0, HUGE)]
 Figure = Annotated[float, in_range(-HUGE, HUGE)]
 Work = Annotated[float, in_range(0.0, 1e18)]  # in row gradients
-Engine = Literal["fused", "seq", "stacked"]
+Engine = Literal["fused", "own loop", "seq", "stacked"]
 
 
 def line(longest: int) -> ValueType:
