@@ -258,6 +258,17 @@ def test_counts_that_test_rows_cannot_have_are_refused(
     assert "no answer of client 1" in caplog.text
 
 
+@pytest.mark.parametrize("policy", ["replies = 2", "deadline = 2.0"])
+def test_a_site_twenty_times_slower_is_late_on_nodes_as_in_one_process(app: Path, policy: str) -> None:
+    """Devices' clock decides which replies are late; FedNorton takes them in the round in which they arrive."""
+    text = LOGISTIC.format(run="").replace('"FedAvg"', '"FedNorton"')
+    text += f"[devices]\nspeed = [1000.0, 1000.0, 50.0]\n[reply_policy]\n{policy}\n"
+    here, there = both(app, text)
+    assert [row["late"] for row in there.history[1:]] == [row["late"] for row in here.history[1:]] == [1, 0]
+    assert there.x.tolist() == here.x.tolist()
+    assert there.history[-1]["seconds"] == here.history[-1]["seconds"]
+
+
 def test_intervals_of_shares_and_of_means_of_several_sites() -> None:
     """Wilson's interval of 0 of 10 is [0, 0.278]; the error of a mean is that of all rows together."""
     low, high = wilson(0.0, 10)
