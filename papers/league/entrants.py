@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from averaged import CONTROLS
+from averaged import CONTROLS, SteppedSCAFFOLD
 
 import medley as md
 from medley.contract.algorithm import Algorithm
@@ -41,7 +41,7 @@ class Entrant:
 
     method: Algorithm[Any, Any]
     knob: str = ""
-    ladder: Sequence[float] = (0.0,)
+    ladder: Sequence[Any] = (0.0,)
     start: int = 0
     asynchronous: bool = False
     groups: tuple[str, ...] = ("rounds",)
@@ -90,6 +90,15 @@ ENTRANTS: dict[str, Entrant] = {
 ENTRANTS |= {
     f"{name} averaged": dataclasses.replace(ENTRANTS[name], method=control, groups=())
     for name, control in CONTROLS.items()
+}
+PARTS = ((1.0, 0.0, True), (2.0, 0.0, True), (2.0, 0.3, False), (2.0, 0.3, True), (2.0, 0.5, True), (4.0, 0.3, True))
+ENTRANTS |= {
+    # Rows of their own: a changed ladder would throw away the results of the rows above.
+    "SCAFFOLD with step and momentum": Entrant(SteppedSCAFFOLD(), "parts", PARTS, 3, groups=()),
+    "FedADMM share": Entrant(md.FedADMM(server_lr="share"), "prox", PULLS, 3, groups=()),
+    "FedDyn from .01": Entrant(md.FedDyn(alpha=0.01), "alpha", PULLS, 2, groups=()),
+    "MOON": Entrant(md.MOON(), "mu", (0.1, 0.3, 1.0, 5.0, 10.0), 2, groups=()),
+    "SCAFFOLDM": Entrant(md.SCAFFOLDM(), "beta", (0.03, 0.1, 0.3, 0.6, 1.0), 1, groups=()),
 }
 
 

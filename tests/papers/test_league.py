@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -61,6 +62,47 @@ def test_a_control_is_judged_by_the_average_of_its_methods_models(league: dict[s
         for x in models:
             want = want + share**0.5 * (x - want)
         assert torch.allclose(md.run(control, fed, rounds=3, progress=False).x, want, rtol=1e-14, atol=1e-14)
+
+
+def test_the_control_of_three_parts_by_hand(league: dict[str, Any]) -> None:
+    """v ← .5 v + 2·(mean displacement), and an average of weight √(f/2); with all parts off it is SCAFFOLD."""
+    toy = md.problems.synthetic_quadratics(clients=4)
+    entrant = league["entrants"].ENTRANTS["SCAFFOLD with step and momentum"]
+    pace = md.scenarios.Pace(lr=0.02, steps=3, batch=None)
+    fed = md.Federation(toy.problem, clients=toy.clients, pace=pace)
+    H = [(X.T @ X / len(y)).numpy() for X, y in toy.clients]
+    b = [(X.T @ y / len(y)).numpy() for X, y in toy.clients]
+    x = v = c = read = np.zeros(len(b[0]))
+    c_i = np.zeros((4, len(b[0])))
+    for _ in range(4):
+        moved, new = [], []
+        for i in range(4):
+            y, gradients = x, []
+            for _ in range(3):
+                gradients.append(H[i] @ y - b[i])
+                y = y - 0.02 * (gradients[-1] - c_i[i] + c)
+            moved.append(y - x)
+            new.append(np.mean(gradients, axis=0))
+        v = 0.5 * v + 2 * sum(float(p) * m for p, m in zip(toy.p, moved, strict=True))
+        x = x + v
+        c_i = np.array(new)
+        c = sum(float(p) * g for p, g in zip(toy.p, new, strict=True))
+        read = read + 0.5**0.5 * (x - read)
+    found = md.run(entrant.at((0, 4)), fed, rounds=4, progress=False)
+    assert np.allclose(found.x.numpy(), read, rtol=0, atol=1e-12)
+    plain = dataclasses.replace(entrant.method, parts=(1.0, 0.0, False))
+    half = md.Federation(toy.problem, clients=toy.clients, pace=pace, participation=0.5)
+    a, e = (md.run(m, half, rounds=5, progress=False).x for m in (plain, md.SCAFFOLD()))
+    assert torch.allclose(a, e, rtol=1e-13, atol=1e-13)
+
+
+def test_new_rows_leave_the_results_of_the_old_ones(league: dict[str, Any]) -> None:
+    # Runs are kept under a digest of the ladder and the settings: a changed row would throw its runs away.
+    rows = league["entrants"].ENTRANTS
+    assert (rows["FedDyn"].start, rows["FedDyn from .01"].start) == (4, 2)
+    assert rows["FedDyn from .01"].at((0, 2)).method.alpha == 0.01
+    assert rows["FedADMM"].method.server_lr == 1.0
+    assert rows["FedADMM share"].method.server_lr == "share"
 
 
 def test_ranks_share_ties_and_diverged_seeds_come_last(league: dict[str, Any]) -> None:
