@@ -27,10 +27,17 @@ from ..contract.text import tex
 from ..rows.coding import text
 from .cells import is_numeric, numbers, texts
 from .extra import needed
+from .splines import COLUMN, EXAMPLE, Spline, b_spline, natural_spline, spline_column, spline_of
 
 FUNCTIONS = {name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "exp", "sqrt")}
 
-WRITTEN = "columns, C(column), a:b, a*b, I(a**2), I(a*b), and log, log2, log10, log1p, exp and sqrt of a column"
+WRITTEN = (
+    "columns, C(column), a:b, a*b, I(a**2), I(a*b), log, log2, log10, log1p, exp and sqrt of a column, and splines, "
+    f"{EXAMPLE} or cr()"
+)
+
+SERVER = "the server"
+"""Whose frame has no patients, but one of each category: nothing is checked there."""
 
 CONDITION = (
     ast.Expression, ast.BoolOp, ast.boolop, ast.Compare, ast.cmpop, ast.Name, ast.Load, ast.Constant, ast.List,
@@ -64,6 +71,7 @@ class Parsed:
 
     Attributes:
         names: the columns for which the right side has plain names of ours, because it could not be read otherwise
+        splines: splines of columns of numbers
     """
 
     response: str
@@ -71,6 +79,7 @@ class Parsed:
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
     names: Mapping[str, str] = field(default_factory=dict, hash=False)
+    splines: tuple[Spline, ...] = ()
 
     def shown(self, text: str) -> str:
         """A part of the right side with the columns' own names."""
@@ -134,10 +143,18 @@ def parsed(formula: str) -> Parsed:
         raise RecipeError(f"formula {formula!r}: the outcome is one column of numbers; {remedy}; {BACKTICKS}")
     numeric = dict[str, None]()
     categorical = dict[str, None]()
+    splines = list[Spline]()
     for term in terms:
         for factor in term.factors:
             kind = str(factor.eval_method.value)
             if kind == "literal":
+                continue
+            spline = spline_of(factor.expr)
+            if spline is not None:
+                if len(term.factors) > 1:
+                    raise RecipeError(f"formula {formula!r}: a spline stands alone, and not in a product of columns")
+                splines.append(spline._replace(column=names.get(spline.column, spline.column)))
+                numeric[spline.column] = None
                 continue
             used, category = ((factor.expr,), False) if kind == "lookup" else _factor(factor.expr, formula, names)
             (categorical if category else numeric).update(dict.fromkeys(used))
@@ -153,7 +170,8 @@ def parsed(formula: str) -> Parsed:
     if both:
         name = shown(min(both), names)
         raise RecipeError(f"formula {formula!r}: {name} occurs both as a number and in C(); write only one of them")
-    return Parsed(response, right, tuple(columns[: len(numeric)]), tuple(columns[len(numeric) :]), names)
+    k = len(numeric)
+    return Parsed(response, right, tuple(columns[:k]), tuple(columns[k:]), names, tuple(splines))
 
 
 def _factor(text: str, formula: str, names: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
@@ -176,6 +194,8 @@ def design(parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site
     columns = {plain.get(c, c): numbers(frame, c, site) for c in parsed.numeric}
     columns |= {plain.get(c, c): texts(frame, c, site) for c in parsed.categorical}
     planned = designed(parsed, levels)
+    for spline in parsed.splines if site != SERVER else ():
+        spline.check(numbers(frame, spline.column, site), site)
     with np.errstate(all="ignore"):
         values = [column.of(columns, len(frame)) for column in planned]
     X = np.ascontiguousarray(np.column_stack(values) if values else np.empty((len(frame), 0)))
@@ -209,6 +229,8 @@ def _evaluated(factor: str, columns: Mapping[str, np.ndarray]) -> np.ndarray:
     """A factor of numbers, as `_factor` accepts them."""
     if factor in columns:
         return columns[factor]
+    if COLUMN.fullmatch(factor):
+        return spline_column(factor, columns)
     of, _, inner = factor.removesuffix(")").partition("(")
     if of != "I":
         return np.asarray(FUNCTIONS[of.removeprefix("np.")](columns[inner]))
@@ -237,7 +259,7 @@ def _columns(parsed: Parsed, levels: tuple[tuple[str, tuple[str, ...]], ...]) ->
     # Categories are texts, so a base that is written as a number is made one; names stay as they are written.
     quoted = {m[0]: f"{m[1]}'{text(float(m[2]))}'" for m in re.finditer(BASE, parsed.right)}
     right = re.sub(BASE, lambda m: quoted[m[0]], parsed.right)
-    context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS)}
+    context = {**FUNCTIONS, "np": SimpleNamespace(**FUNCTIONS), "bs": b_spline, "cr": natural_spline}
     try:
         spec = (
             needed("formulaic")
@@ -252,6 +274,8 @@ def _columns(parsed: Parsed, levels: tuple[tuple[str, tuple[str, ...]], ...]) ->
     out = []
     for term in spec.structure:
         products = [(s.scale, factors) for s in term.scoped_terms for factors in _products(s.factors, categories)]
+        if COLUMN.fullmatch(term.columns[0] if term.columns else ""):
+            products = [(1.0, ((name, None),)) for name in term.columns]
         for name, (scale, factors) in zip(term.columns, products, strict=True):
             for written, base in quoted.items():
                 name = name.replace(base, written)
@@ -281,14 +305,18 @@ def _products(
 def within(
     parsed: Parsed, frame: Any, levels: Mapping[str, Sequence[str]], site: str, names: Sequence[str], X: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The rows of the category in each column that is a number within one: 1 or 0 [n], by a name.
+    """The rows of the category in each column that is a number within one, and those between two knots of a spline: 1
+    or 0 [n], by a name.
 
     ``names`` and ``X`` are the design; without products of columns it has these rows itself.
     """
     if any("[" in name and ":" in name for name in names):
-        names, X = design(parsed, frame.assign(**dict.fromkeys(parsed.numeric, 2.0)), levels, site)
-    categories = {name: x for name, x in zip(names, X.T, strict=True) if "[" in name}
-    return {f"the category in {name}": 1.0 * (x != 0) for name, x in categories.items()}
+        names, X = design(parsed, frame.assign(**dict.fromkeys(parsed.numeric, 2.0)), levels, SERVER)
+    categories = {name: x for name, x in zip(names, X.T, strict=True) if "[" in name and not COLUMN.fullmatch(name)}
+    out = {f"the category in {name}": 1.0 * (x != 0) for name, x in categories.items()}
+    for spline in parsed.splines:
+        out |= spline.between(numbers(frame, spline.column, site))
+    return out
 
 
 def chosen(frame: Any, where: str, site: str) -> tuple[np.ndarray, list[np.ndarray], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from .formulas import check_columns, chosen, complete
 from .likeness import warn_of_copies
 from .register import Register
 from .rules import Rules, Withheld
+from .splines import COLUMN
 
 DOMINANT = 0.9
 """The largest share of a column's squared deviations that one row may have."""
@@ -209,6 +211,7 @@ class Site:
             beside: weights, offsets and exposures, by name
             outcome_column: the column that has the event; by default the first of ``keys``
         """
+        self._refuse_other_knots(names)
         self._refuse_single_row(X)
         columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
         cells = list[np.ndarray]()
@@ -282,6 +285,21 @@ class Site:
                 raise Withheld(
                     f"{self.name} withholds: {'one row has' if few == 1 else f'{few} rows have'} more than {share:.3g} "
                     f"of the spread of {name}; take its logarithm, or leave out such rows"
+                )
+
+    def _refuse_other_knots(self, names: Sequence[str]) -> None:
+        """Raise Withheld for a spline of a column of which one with other knots has left: a few fits with knots near
+        each other would determine each value between them.
+        """
+        if self.rules.rows <= 1:
+            return
+        for match in filter(None, map(COLUMN.fullmatch, names)):
+            _, column, knots, _ = match.groups()
+            used = self.register.note(f"knots of {column}", functools.partial(str, knots))
+            if used != knots:
+                raise Withheld(
+                    f"{self.name} withholds: a spline of {column} with other knots has left before; give the same: "
+                    f"{used}"
                 )
 
     def _refuse_single_row(self, X: np.ndarray) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 
 from ..clients.host import ClientHost
@@ -53,8 +54,9 @@ from .meta import Meta, MetaFit
 from .pca import PCA, Components
 from .prepare import Preparation, Prepare, steps_for
 from .register import file_of
-from .rules import Rules
+from .rules import Rules, Withheld
 from .site import Site
+from .splines import KINDS, MOST_KNOTS, agreed_spline
 from .survival import Cox, CoxFit
 from .tables import TableOne
 
@@ -312,6 +314,30 @@ class Study(Settings, Explained):
         """Fit one formula at each site by itself, and combine coefficients by fixed and random effects."""
         fit: MetaFit = self.run(analysis)
         return fit
+
+    @known_keywords
+    def spline(self, column: str, knots: int = 3, kind: Literal["bs", "cr"] = "bs") -> str:
+        """A spline of a column for formulas, with knots at quantiles of all sites: f"died ~ {study.spline('age')}".
+
+        Args:
+            column: a column of numbers
+            knots: how many knots there are between the bounds
+            kind: "bs" for a cubic B-spline, "cr" for a natural one, whose bounds are the quantiles 0.1 and 0.9
+        """
+        call = f"spline({column!r}, knots={knots!r}, kind={kind!r})"
+        if kind not in KINDS or not 0 < knots <= MOST_KNOTS:
+            raise RecipeError(f"{call}: give 'bs' or 'cr', and 1 to {MOST_KNOTS} knots", "knots")
+        shares = np.linspace(0.1, 0.9, knots + 2) if kind == "cr" else np.linspace(0, 1, knots + 2)[1:-1]
+        cell = self.describe([column], quantiles=shares.tolist()).cells[column][""]
+        if cell.mean is None or not cell.sd or cell.quantiles is None:
+            raise Withheld(
+                f"{call}: a site withholds its quantiles, or all rows have one value; write the knots yourself"
+            )
+        quantiles = [q for q, _ in cell.quantiles.values()]
+        term = agreed_spline(kind, column, quantiles, cell.mean, cell.sd)
+        if not (np.diff(quantiles) > 0).all():
+            raise RecipeError(f"{call}: several knots would be at one value; take fewer", "knots")
+        return term
 
     @method_with(Correlation)
     def correlation(self, analysis: Correlation) -> Correlations:
