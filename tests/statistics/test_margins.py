@@ -192,6 +192,11 @@ EDGES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         md.BadData,
         "no mean is possible there; give other values",
     ),
+    "weights by treatment": (
+        {"of": "sex", "weights": md.statistics.Weights("died ~ age")},
+        md.RecipeError,
+        "read the coefficient of glm",
+    ),
     "over nobody": ({"of": "sex", "over": "age > 500"}, Withheld, "over='age > 500'|where='age > 500'"),
     "over a few": ({"of": "sex", "over": "age > 88"}, Withheld, "where='age > 88'"),
     "over all but a few": ({"of": "sex", "over": "age < 88"}, Withheld, "where='age < 88'"),

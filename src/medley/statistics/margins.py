@@ -73,6 +73,11 @@ class Margins(GLM):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.weighting:
+            raise RecipeError(
+                "margins(weights=...): weights by a propensity model already compare all rows treated with all untreated: "
+                "read the coefficient of glm(weights=...)", "weights",
+            )  # fmt: skip
         f = parsed(self.formula)
         columns = (*f.numeric, *f.categorical)
         if self.of not in columns:
