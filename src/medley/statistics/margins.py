@@ -74,10 +74,10 @@ class Margins(GLM):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weighting:
-            raise RecipeError(
-                "margins(weights=...): weights by a propensity model already compare all rows treated with all untreated: "
-                "read the coefficient of glm(weights=...)", "weights",
-            )  # fmt: skip
+            remedy = (
+                "weights by a propensity model compare treatments already: read the coefficient of glm(weights=...)"
+            )
+            raise RecipeError(f"margins(weights=...): {remedy}", "weights")
         f = parsed(self.formula)
         columns = (*f.numeric, *f.categorical)
         if self.of not in columns:
