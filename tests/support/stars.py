@@ -58,14 +58,15 @@ def card(
         way = way / 2 + float(v @ v)
         h = max(0.0, rise / way) if way > 0 else 0.0
         age = (age + 1) * (1 - max(0.0, float(S1 @ v / (S1.norm() * v.norm())))) if v.any() else 0.0
-        beta0 = f * age / (age + 3)
+        one = len(A) == 1 < len(H)
+        beta0 = 0.0 if one else f * age / (age + 3)
         noise = min(1.0, float((S1 - S).norm() / S1.norm()) ** 2 / (2 * f))
-        v = min(beta0, 1 - noise / 2) * v - u - 2 * T * S1 / (1 + 2 * T * h)
+        v = -u if one else min(beta0, 1 - noise / 2) * v - u - 2 * T * S1 / (1 + 2 * T * h)
         x = x + v
         read = read + math.sqrt(f * (1 - beta0)) * (x - read)
         changed = sum(float(p[i] * (after - J)[i].square().sum()) for i in A)
         size = sum(float(p[i] * after[i].square().sum()) for i in A)
-        rho = max(0.0, 1 - changed / size / 2)
+        rho = rho if one else max(0.0, 1 - changed / size / 2)
         last = T
         J = after
         out.append((x, read))

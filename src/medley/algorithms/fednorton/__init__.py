@@ -43,6 +43,9 @@ the move is two more windows along Kirchhoff's sum, by backward Euler. If a desc
 grow, the client repeats it with shorter steps (see `descent`). ``docs/decisions/fednorton.md`` has the reason for each
 constant, and how much it helps.
 
+**One reply of several clients** does not show which share of the flows lasts, and S is then mostly old flows. So ρ
+stays, and v⁺ = −u. As ρ = 1 at first, a run with one reply a round has SCAFFOLD's x, if no descent is repeated.
+
 **Late replies** are read with the x and n_i that the client was sent. An absent client is modelled as its flow J_i in
 parallel with a conductance h_i, measured by secants: Ĵ_i(x) = J_i + m h_i (x − x̄_i) replaces J_i, and S(x) = Σ p_i
 Ĵ_i(x) replaces S, in proportion to the replies' mean delay. The second mean of u becomes Σ p_i g_i (J_i − S), where g_i
@@ -223,6 +226,11 @@ def products(before: Vec, after: Vec, v: Vec, rho: Share, cuts: Sequence[slice])
     return torch.cat(parts).tolist()
 
 
+def is_lone(s: Server, clients: Cohort, replies: float) -> bool:
+    """Whether a single client of several replied, and no reply is late."""
+    return replies <= 1 < clients.population and s.late.delay == 0
+
+
 @dataclass(frozen=True)
 class FedNorton(Algorithm[Server, Memory]):
     """The method. Only the clients' learning rate needs tuning.
@@ -278,7 +286,7 @@ class FedNorton(Algorithm[Server, Memory]):
         rate = sum(clients.p[i] * v.T**-1 for i, v in visits.items()) / replies.share
         root = sum(clients.p[i] * v.T**0.5 for i, v in visits.items()) / replies.share
         count = len(visits)
-        after, u = self.refresh(s, S, visits, clients.p, rho_node)
+        after, u = self.refresh(s, S, visits, clients.p, rho_node, is_lone(s, clients, count))
         damped = 1 + (AHEAD / rate + root * rate**-0.5) * MARGIN * s.late.part * s.late.G
         return self.move(s, (S, after), u, T=1 / rate, clients=clients, replies=count, damped=damped)
 
@@ -289,9 +297,9 @@ class FedNorton(Algorithm[Server, Memory]):
         return TimedStep(update.step, update.T)
 
     def refresh(
-        self, s: Server, S: Vec, visits: dict[int, Visit], p: Mapping[int, float], rho: Share
+        self, s: Server, S: Vec, visits: dict[int, Visit], p: Mapping[int, float], rho: Share, lone: bool
     ) -> tuple[Vec, Vec]:
-        """J_i⁺, ρ⁺ and Kirchhoff's sum, from replies. Returns S⁺ and u/√T [d].
+        """J_i⁺, ρ⁺ (not of a `lone` reply) and Kirchhoff's sum, from replies. Returns S⁺ and u/√T [d].
 
         Empties ``visits``: a reply's memory is free once its flow is there. Vectors are read once, in blocks that stay
         in a core's cache.
@@ -336,7 +344,8 @@ class FedNorton(Algorithm[Server, Memory]):
             J |= flows
         s.J = J
         s.S = sums
-        s.rho = steadiness(*powers)
+        if not lone:
+            s.rho = steadiness(*powers)
         return after, u.add_(S, alpha=of_S)
 
     def move(
@@ -358,13 +367,14 @@ class FedNorton(Algorithm[Server, Memory]):
         star = max(0.0, s.rise / s.way) if s.way > 0 else 0.0
         cos = min(max(along / (after * moved), 0.0), 1.0) if after * moved > 0 else 0.0
         s.age = 0.0 if s.v is None else (s.age + 1) * (1 - cos)
-        b = f * s.age / (s.age + NESTEROV)
+        several = not is_lone(s, clients, replies)
+        b = several * f * s.age / (s.age + NESTEROV)
         noise = min(1.0, (changed / after) * (changed / after) / (2 * f)) if after > 0 else 1.0
         w = math.sqrt(f * (1 - b))
         model = self.model(s)
         x = torch.empty_like(s.x)
         read = None if w == 1 else torch.empty_like(s.x)
-        ahead = AHEAD * T / (1 + AHEAD * T * star)
+        ahead = several * AHEAD * T / (1 + AHEAD * T * star)
         for at in cuts:
             moves = min(b, 1 - HALF * noise) * v[at] - (T**0.5 * u[at] + ahead * S[1][at]) / damped
             torch.add(s.x[at], moves, out=x[at])
@@ -398,7 +408,8 @@ class FedNorton(Algorithm[Server, Memory]):
         s.S = s.S + up.flow
         if min(float(up.T), float(up.rate)) <= 0:
             return  # a private run's noise can outweigh the times: the flows are in the sum, and the node waits
-        s.rho = min(1.0, float(steadiness(*torch.tensor([up.changed, up.size], dtype=torch.float64))))
+        if not is_lone(s, clients, replies.count):
+            s.rho = min(1.0, float(steadiness(*torch.tensor([up.changed, up.size], dtype=torch.float64))))
         window = min(share / float(up.rate), float(up.T) / share)  # the first, unless clipping made the sums smaller
         self.move(s, (before, s.S), up.u / share, T=window, clients=clients, replies=replies.count)
 
