@@ -62,6 +62,7 @@ soak: .venv/.ready
 	$(BIN)/python benchmarks/differencing.py --times 200
 	$(BIN)/python benchmarks/study_rounding.py
 	$(BIN)/python benchmarks/meta_coverage.py
+	$(BIN)/python benchmarks/effects.py
 	$(BIN)/python benchmarks/soak.py memory --on processes --rounds 50000
 	if test -f .venv-extras/.ready; then .venv-extras/bin/python benchmarks/studies.py --count 2000 --save benchmarks/studies.jsonl; fi
 	if test -f .venv-deploy/.ready; then .venv-deploy/bin/python benchmarks/soak.py memory --on ray --rounds 50000; fi

@@ -135,7 +135,10 @@ def tables(results: dict[str, Any]) -> str:
     out.append("|---|---|---|---|---|---|---|---|")
     for overlap in OVERLAPS:
         for ratio in RATIOS:
-            b, error, p, gap = np.array(results[f"design {overlap} {ratio}"]["draws"]).T
+            line = results.get(f"design {overlap} {ratio}")
+            if line is None:
+                continue
+            b, error, p, gap = np.array(line["draws"]).T
             out.append(
                 f"| {overlap:g} | {ratio:g} | {len(b)} | {(p < 0.05).mean():.2f} | {b.mean():.3f} | {b.std():.3f} | "
                 f"{error.mean():.3f} | {gap.max():.1e} |"
