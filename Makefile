@@ -80,10 +80,12 @@ test-extras: .venv-extras/.ready
 	.venv-extras/bin/pip install -q -c constraints.txt -e '.[dev,hub,adapters,onnx,tensorboard,notebook,figures,mlflow,oracles]'
 	touch $@
 
-# A node, the server's app or the SuperLink of a deployment killed at 30 random moments, half an hour; and, for root, a model of
-# 49 MB over a link of 100 Mbit/s that is cut once.
+# A node, the server's app or the SuperLink of a deployment killed at 30 random moments, half an hour; a node that is stopped,
+# cut off, restarted and restored, and a SuperLink that dies twice, ten minutes; and, for root, a model of 49 MB over a link of
+# 100 Mbit/s that is cut once.
 soak-deploy: .venv-deploy/.ready
 	.venv-deploy/bin/python benchmarks/deployed_kills.py --count 30 --save benchmarks/sound.json
+	.venv-deploy/bin/python benchmarks/hardships.py --save benchmarks/hardships.json
 	if test "$$(id -u)" = 0; then .venv-deploy/bin/python benchmarks/deployment.py --clients 2 --hidden 3450 --rounds 4 --mbit 100 --cut; fi
 
 # Ray and Flower, in an environment of their own: Flower holds typer, rich and packaging back. Tests on Ray share a worker.

@@ -70,7 +70,11 @@ class Link:
                         if link.is_cut:
                             near.close()
                             continue
-                        far = socket.create_connection(("127.0.0.1", port))
+                        try:
+                            far = socket.create_connection(("127.0.0.1", port))
+                        except ConnectionRefusedError:  # the server is down, and may come back
+                            near.close()
+                            continue
                         with link._lock:
                             link._open += [near, far]
                         for ends in ((near, far, True), (far, near, False)):
