@@ -472,7 +472,7 @@ def test_a_node_with_secure_sums_gives_no_reply_by_itself(app: Path, tmp_path: P
     plain.write_text(RECIPE.replace("[secure]\nbound = 50.0\n", ""))
     config = {"clients": N, "save": str(tmp_path / "a"), "timeout": 3}
     grid = Bench([client_app(app)] * N, config, memory=str(tmp_path / "m"))
-    with pytest.raises(md.WireError, match="give both sides the same recipe"):
+    with pytest.raises(md.RecipeError, match="give both sides the same recipe"):
         server_app(plain)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
     asks = deploy(plain, save="b")
     request = next(m for m in asks.sent if m.metadata.message_type == "query.train")

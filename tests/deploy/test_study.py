@@ -210,7 +210,7 @@ def test_a_site_keeps_what_has_left_over_studies(tmp_path: Path) -> None:
 def test_a_site_has_rules_of_its_own_and_analyses_are_agreed(tmp_path: Path) -> None:
     with pytest.raises(md.MedleyError, match=r"Bern withholds: its rows.* fewer than 200 rows"):
         deployed(tmp_path, theirs=RECIPE.replace("rows = 5", "rows = 200"))
-    with pytest.raises(md.WireError, match=r"the recipe of digest .* give both sides the same recipe.toml"):
+    with pytest.raises(md.RecipeError, match=r"the recipe of digest .* give both sides the same recipe.toml"):
         deployed(tmp_path, theirs=RECIPE.replace("C(ward)", "C(sex)"))
 
 
