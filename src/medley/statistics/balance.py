@@ -44,14 +44,18 @@ class Balance(Weighted):
     where: str = ""
 
     @property
-    def text(self) -> str:
+    def compared(self) -> str:
         """The columns that are compared, as a formula."""
-        return f"{self.weights.formula.partition('~')[0]} ~ {self.columns}" if self.columns else self.weights.text
+        return (
+            f"{self.weights.formula.partition('~')[0]} ~ {self.columns}"
+            if self.columns
+            else self.weights.propensity_formula
+        )
 
     @property
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Analysis.reads`."""
-        both = parsed(self.weights.text), parsed(self.text)
+        both = parsed(self.weights.propensity_formula), parsed(self.compared)
         columns, categorical = (
             dict.fromkeys(c for f in both for c in getattr(f, k)) for k in ("columns", "categorical")
         )
@@ -67,8 +71,8 @@ class Balance(Weighted):
         levels, rows = self.agreed(clients)
         fit, _ = self.scored(clients, levels, rows)
         assert fit is not None
-        mine = {c: levels[c] for c in parsed(self.text).categorical}
-        names = [name for name in design_names(self.text, mine) if name != "Intercept"]
+        mine = {c: levels[c] for c in parsed(self.compared).categorical}
+        names = [name for name in design_names(self.compared, mine) if name != "Intercept"]
         question: dict[str, Any] = {"levels": levels, "fit": sent(fit).tolist(), "units": [0] * len(names)}
 
         def ask(method: Any, **more: Any) -> np.ndarray:
@@ -126,7 +130,7 @@ class Balance(Weighted):
             levels = question["levels"]
             scored = self.scores(site, self.used(site)[0], levels, Fit.read(tensor(question["fit"])))
             used = self._used(site, scored)
-            f = parsed(self.text)
+            f = parsed(self.compared)
             names, X = design(f, site.frame[used], levels, site.name)
             others = {"the weights": scored.w[scored.rows]} | within(f, site.frame[used], levels, site.name, names, X)
             site.check_size(X.shape[1], len(X), len(X))

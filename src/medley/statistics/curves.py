@@ -67,7 +67,7 @@ class KaplanMeier(Weighted):
         groups = (self.by,) if self.by else ()
         if self.weighting is None:
             return (self.time, self.event, *groups), groups
-        by = parsed(self.weighting.text)
+        by = parsed(self.weighting.propensity_formula)
         columns = dict.fromkeys((self.time, self.event, *groups, *by.columns))
         return tuple(columns), tuple(dict.fromkeys((*groups, *by.categorical)))
 

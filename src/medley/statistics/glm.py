@@ -142,7 +142,7 @@ class GLM(Weighted):
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Analysis.reads`."""
         f = parsed(self.text)
-        by = parsed(self.weighting.text) if self.weighting else f
+        by = parsed(self.weighting.propensity_formula) if self.weighting else f
         columns = dict.fromkeys((*f.columns, *filter(None, self.extra), *by.columns))
         return tuple(columns), tuple(dict.fromkeys((*f.categorical, *by.categorical)))
 

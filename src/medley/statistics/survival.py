@@ -111,7 +111,7 @@ class Cox(Weighted):
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Analysis.reads`."""
         f = parsed(self.formula)
-        by = parsed(self.weighting.text) if self.weighting else f
+        by = parsed(self.weighting.propensity_formula) if self.weighting else f
         columns = dict.fromkeys((*f.columns, self.event, *by.columns))
         return tuple(columns), tuple(dict.fromkeys((*f.categorical, *by.categorical)))
 

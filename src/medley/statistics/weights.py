@@ -94,7 +94,7 @@ class Weights(Checked):
         return f"{self.treatment}, in weights"
 
     @property
-    def text(self) -> str:
+    def propensity_formula(self) -> str:
         """The formula, with the sites' effects if there are any."""
         return self.formula + (" + C(site)" if self.sites else "")
 
@@ -189,7 +189,7 @@ class Weighted(Analysis):
         def ask(method: Any, request: Message) -> Any:
             return self.summed(clients, getattr(self, f"treatment_{method.__name__}"), request)
 
-        mine = {c: levels[c] for c in parsed(weights.text).categorical}
+        mine = {c: levels[c] for c in parsed(weights.propensity_formula).categorical}
         fit = Fit.of(self.treatment.fitted(ask, mine, n, len(rows), self.masked(clients)), n)
         if weights.trim:
             nothing = tensor([])
@@ -203,7 +203,7 @@ class Weighted(Analysis):
         """The site's rows by the propensity model, if sums with these weights may leave it."""
         weights = self.weighting
         assert weights is not None
-        f = parsed(weights.text)
+        f = parsed(weights.propensity_formula)
         frame = site.frame[used]
         _, Z = design(f, frame, levels, site.name)
         a = site.column(used, f.response, 0.0)
