@@ -124,9 +124,9 @@ def test_a_body_that_cannot_be_told_is_refused_and_can_be_named(module: nn.Modul
 @pytest.mark.parametrize(
     ("fed", "method", "need"),
     [
-        (federation(nn.Linear(4, 4)), md.FedProto(), "layers below its last one"),
-        (federation(CASES["raw"][0]), md.FedProto(), "layers below its last one"),
-        (federation(CASES["raw beside"][0]), md.FedProto(), "layers below its last one"),
+        (federation(nn.Linear(4, 4)), md.FedProto(), "layers below it, which make features"),
+        (federation(CASES["raw"][0]), md.FedProto(), "layers below it, which make features"),
+        (federation(CASES["raw beside"][0]), md.FedProto(), "layers below it, which make features"),
         (federation(CASES["twice"][0]), md.FedDecorr(), "reads a vector for each row"),
     ],
     ids=["linear", "flattened", "raw beside", "twice"],
@@ -158,7 +158,9 @@ def test_labels_of_sequences_are_refused_before_round_1(method: Any):
 
 def test_prototypes_of_a_linear_model_are_refused():
     fed = md.Federation(md.problems.Logistic(mu=0.1), clients=[(np.eye(4), [0, 1, 0, 1])] * 3)
-    with pytest.raises(md.Unsupported, match="FedProto needs a network with layers below its last one"):
+    with pytest.raises(
+        md.Unsupported, match="FedProto needs a network with a linear layer at its end and layers below it"
+    ):
         md.run(md.FedProto(), fed, rounds=1, progress=False)
 
 

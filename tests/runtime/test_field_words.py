@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -52,9 +54,12 @@ def run(method: Any = None, **given: Any) -> md.Result:
 
 RESULT = run()
 
+SITES = {name: pd.DataFrame({"x": np.arange(400.0), "y": np.arange(400) % 7.0}) for name in ("Bern", "Ulm")}
+
 SCOPE: dict[str, Any] = {
     "md": SimpleNamespace(**{**{name: getattr(md, name) for name in dir(md)}, "run": lambda m, _, rounds: run(m)}),
-    "Federation": federation, "run": run, "federation": None, "result": RESULT, "model": MODEL, "X": X, "y": Y,
+    "Federation": federation, "run": run, "federation": None, "result": RESULT, "model": MODEL, "X": X, "y": Y.numpy(),
+    "data": md.datasets.Dataset(X, Y), "Study": md.statistics.Study, "sites": SITES,
     "f1": lambda outputs, labels: float((outputs.argmax(-1) == labels).float().mean()),
 }  # fmt: skip
 
@@ -64,9 +69,15 @@ TOMLS = sorted({meaning.toml for meaning in MEANINGS if meaning.toml})
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_each_suggested_call_can_be_written_so(code: str) -> None:
+def test_each_suggested_call_can_be_written_so(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dots are the other arguments, as any first example has them."""
-    assert eval(code.replace("..., ", ""), dict(SCOPE)) is not None
+    if "Ray()" in code:
+        pytest.importorskip("ray", reason="Ray is an extra")
+    monkeypatch.chdir(tmp_path)
+    scope = dict(SCOPE)
+    if "board" in code:
+        scope["board"] = md.compare([md.FedAvg()], federation(), rounds=1, seeds=1, jobs=1, progress=False)
+    assert eval(code.replace("..., ", ""), scope) is not None
 
 
 @pytest.mark.parametrize("toml", TOMLS)
@@ -120,6 +131,7 @@ def every_name() -> set[str]:
                 names |= {*inspect.signature(value).parameters}
     names |= {*inspect.signature(md.Federation).parameters, *dir(RESULT), *inspect.signature(md.tune).parameters}
     names |= {str(c.name or getattr(c.callback, "__name__", "")) for c in app.registered_commands}
+    names |= {*dir(md.statistics.Study), *dir(md.datasets.Dataset), "binomial", "gaussian"}  # families of a study's glm
     return names | RESULT.history[0].keys() | {"auroc", "AUROC"}
 
 
@@ -250,7 +262,7 @@ def test_an_error_within_a_property_is_not_hidden() -> None:
             return self.nothing  # type: ignore[attr-defined,no-any-return]
 
     broken = object.__new__(Broken)
-    with pytest.raises(AttributeError, match="'Broken' object has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="Broken has no 'nothing'"):
         broken.fit  # noqa: B018
 
 

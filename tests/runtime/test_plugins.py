@@ -29,7 +29,8 @@ def test_a_strangers_method_is_listed_completed_and_made(declared: list[EntryPoi
     plugins._loaded.cache_clear()
     declared.append(EntryPoint("Theirs", "support.toys:Toy", "medley.methods"))
     assert recipe.methods()["Theirs"] is Toy
-    assert complete("fedavg,the") == ["fedavg,Theirs"]
+    assert complete("fedavg,the") == ["fedavg,theirs"]
+    assert complete("fedavg,The") == ["fedavg,Theirs"]
     (method,) = recipe.loads("[[methods]]\nkind = 'theirs'").methods()
     assert type(method) is Toy
 

@@ -165,7 +165,7 @@ MEANINGS = (
     Meaning("logistic logit Bernoulli", ("binomial",)),
     Meaning("normal linear", ("gaussian",)),
     Meaning("ols logit lm regression linear_regression", ("glm",), "regressions across sites are of a study",
-            ("Study({'Bern': frame, ...}).glm('y ~ x', family='gaussian')",)),
+            ("Study(sites).glm('y ~ x', family='gaussian')",)),
     Meaning("mean std quantile tableone table_one value_counts summary", ("describe",)),
     Meaning("LinearRegression Ridge ridge_regression Linear linear", ("LeastSquares",), "ridge regression is a problem",
             ("md.problems.LeastSquares(mu=0.1)",), '[problem]\nkind = "LeastSquares"'),
