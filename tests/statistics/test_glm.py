@@ -115,6 +115,24 @@ def test_effects_of_sites() -> None:
     assert "C(site)[T.Basel]" not in a.params  # the first by name
 
 
+@pytest.mark.rounded
+def test_the_likelihood_ratio_test_at_small_sites() -> None:
+    """A site's grid is as wide as the number of coefficients wants it: two fits' means differ, and not the data."""
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(20, 90, 300), "sex": rng.choice([*"fm"], 300)})
+    frame["ward"] = rng.choice([*"abc"], 300)
+    frame["died"] = (rng.random(300) < 1 / (1 + np.exp((55 - frame["age"]) / 20))).astype(int)
+    cut = {name: slice(k * 100, (k + 1) * 100) for k, name in enumerate(NAMES[:3])}
+    study = Study({name: frame[rows] for name, rows in cut.items()})
+    larger, smaller = (study.glm(f, "binomial") for f in ("died ~ age + C(sex) + C(ward)", "died ~ age"))
+    assert larger._mean != smaller._mean
+    assert larger.lr_test(smaller).df == 3
+    other = Study({name: frame.assign(died=1 - frame["died"])[rows] for name, rows in cut.items()})
+    with pytest.raises(md.RecipeError, match="they differ in the data"):
+        larger.lr_test(other.glm("died ~ age", "binomial"))
+
+
 @pytest.mark.slow
 def test_the_likelihood_ratio_test(reference: Any) -> None:
     study = Study(sites(patients()))

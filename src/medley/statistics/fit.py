@@ -18,7 +18,9 @@ from .extra import InNotebooks, needed
 from .formulas import latex, parsed
 from .glm import GLM
 from .predictions import predicted
+from .rounding import WIDEST
 from .scoring import Fitted
+from .site import APART, SHARE
 from .weights import Weights
 
 FEW_CLUSTERS = 30
@@ -216,6 +218,14 @@ class GLMFit(Coefficients):
         columns = ("used", "missing", "incomplete")
         return needed("pandas").DataFrame(self.rows.astype(int), index=[*self.sites], columns=columns)
 
+    @property
+    def _grid_of_mean(self) -> float:
+        """The most by which this fit's mean of the outcome is off, where sites round: grids depend on the formula."""
+        n = self.rows[:, 0]
+        share = np.clip(APART / 2 ** (n / 2 / (self.k + 1)), SHARE, WIDEST)  # as in `Outcome.of`
+        variance = float(self.glm.kind.variance(np.array([self._mean]), self.alpha or 1.0)[0]) * self.scale
+        return math.sqrt(variance) * float(share @ np.sqrt(n)) / self.nobs
+
     @known_keywords
     def lr_test(self, smaller: GLMFit) -> Test:
         """The likelihood-ratio test of this fit against a smaller one on the same rows.
@@ -237,7 +247,8 @@ class GLMFit(Coefficients):
         columns = {*smaller.glm.reads[0]} - {*self.glm.reads[0]}  # if missing in a row, it is in one of the fits only
         if "rows" not in unlike and columns and (self.rows[:, 1].any() or smaller.rows[:, 1].any()):
             unlike.append("rows")
-        if not unlike and not math.isclose(self._mean, smaller._mean, rel_tol=1e-6, abs_tol=1e-9):
+        grids = self._grid_of_mean + smaller._grid_of_mean
+        if not unlike and not math.isclose(self._mean, smaller._mean, rel_tol=1e-6, abs_tol=1e-9 + grids):
             unlike = ["the data"]
         if unlike or df < 1:
             reason = (
