@@ -158,6 +158,7 @@ def test_the_server_cannot_choose_a_loop_that_the_owners_recipe_does_not_name(ap
 @pytest.mark.skipif(not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="needs openssl and ssh-keygen")
 def test_three_real_nodes_train_by_the_recipes_loop(there: Deployment, app: Path) -> None:
     r = recipe.load(app)
+    r.federation()  # imports the module's class, which a result's model needs
     shutil.copy(app.parent / "loop_code.py", there.folder / "app")
     there.app(r)
     allowed = ["--allow-code", ",".join(sorted(NAMES))]
