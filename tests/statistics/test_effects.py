@@ -530,3 +530,23 @@ def test_settings_that_do_not_fit_are_refused_with_a_remedy() -> None:
         fit.lr_test(fit)
     with pytest.raises(BadData, match=r"0 and 1"):
         Study({k: v.assign(treated=2 * v.treated) for k, v in parts(rows()).items()}).glm("score ~ age", weights=w)
+
+
+def test_an_outcome_does_not_belong_in_the_propensity_model() -> None:
+    study = Study(parts(rows(600)))
+    for call in (
+        lambda: study.glm("died ~ treated", "binomial", weights=Weights("treated ~ age + died")),
+        lambda: study.cox("months ~ treated", "event", weights=Weights("treated ~ age + event")),
+        lambda: study.kaplan_meier(
+            "months", "event", by="treated", unit=1, until=12, weights=Weights("treated ~ age + months")
+        ),
+    ):
+        with pytest.raises(md.RecipeError, match=r"(died|event|months) is the outcome of this analysis"):
+            call()
+    with pytest.raises(md.RecipeError, match=r"as in 'treated ~ age'"):
+        Weights("treated")
+
+
+def test_a_table_is_printed_as_it_is_shown() -> None:
+    balance = Study(parts(rows(600))).balance(Weights(MODEL))
+    assert str(balance) == balance.frame().to_string()

@@ -62,6 +62,11 @@ class KaplanMeier(Weighted):
     weights: Weights | Literal[""] = ""
 
     @property
+    def outcomes(self) -> tuple[str, ...]:
+        """See `Weighted.outcomes`."""
+        return self.time, self.event
+
+    @property
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Analysis.reads`."""
         groups = (self.by,) if self.by else ()

@@ -12,7 +12,11 @@ from ..runtime.versions import install
 
 
 class InNotebooks(Explained):
-    """Base of a study's results: a notebook shows their table, or the summary of those without one."""
+    """Base of a study's results: print and a notebook show their table, or the summary of those without one."""
+
+    def __str__(self) -> str:
+        me: Any = self
+        return str(me.frame().to_string() if me._is_table else me.summary())
 
     def _repr_html_(self) -> str:
         me: Any = self

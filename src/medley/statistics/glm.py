@@ -124,6 +124,11 @@ class GLM(Weighted):
                 raise RecipeError(f"glm({key}={getattr(self, key)!r}): {reason}", key)
 
     @property
+    def outcomes(self) -> tuple[str, ...]:
+        """See `Weighted.outcomes`."""
+        return (parsed(self.formula).response,)
+
+    @property
     def kind(self) -> Family:
         """The family."""
         return FAMILIES[self.family] if isinstance(self.family, str) else self.family()

@@ -103,6 +103,11 @@ class Cox(Weighted):
             raise RecipeError("cox(weights=...): weighted fits have a baseline for each site; leave cuts= out", "cuts")
 
     @property
+    def outcomes(self) -> tuple[str, ...]:
+        """See `Weighted.outcomes`."""
+        return parsed(self.formula).response, self.event
+
+    @property
     def kind(self) -> Family:
         """A family without dispersion, which the descent needs."""
         return FAMILIES["binomial"]

@@ -73,6 +73,11 @@ class Weights(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if "~" not in self.formula:
+            raise RecipeError(
+                f"Weights({self.formula!r}): write the treatment, ~ and what decided on it, as in 'treated ~ age'",
+                "formula",
+            )
         if self.stabilised and self.estimand != "ATE":
             raise RecipeError(
                 f"Weights(stabilised=True): it is for estimand='ATE', not {self.estimand!r}", "stabilised"
@@ -176,6 +181,11 @@ class Weighted(Analysis):
         return weights if isinstance(weights, Weights) else None
 
     @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The columns on which the treatment may have an effect: none of them belongs in the propensity model."""
+        return ()
+
+    @property
     @abstractmethod
     def treatment(self) -> Any:
         """The propensity model as a GLM of this analysis' rows. Raises WireError if it has none."""
@@ -185,6 +195,14 @@ class Weighted(Analysis):
         n, weights = int(rows[:, 0].sum()), self.weighting
         if weights is None:
             return None, n
+        of_model = parsed(weights.formula).columns
+        wrong = next((c for c in self.outcomes if c in of_model), "")
+        if wrong:
+            raise RecipeError(
+                f"Weights({weights.formula!r}): {wrong} is the outcome of this analysis; a propensity model has the "
+                "treatment, and columns that were known before it",
+                "weights",
+            )
 
         def ask(method: Any, request: Message) -> Any:
             return self.summed(clients, getattr(self, f"treatment_{method.__name__}"), request)
