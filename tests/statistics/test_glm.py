@@ -15,7 +15,7 @@ import medley as md
 
 pytest.importorskip("formulaic")
 
-from medley.statistics import Rules, Study, Withheld
+from medley.statistics import Rules, Study, Weights, Withheld
 from medley.statistics.levels import sketched, union
 from support.hospitals import NAMES, patients, sites
 from support.pairs import crossed, quick
@@ -113,6 +113,21 @@ def test_effects_of_sites() -> None:
     near([*a.params], [*b.params])
     assert "C(site)[T.Bern]" in a.params
     assert "C(site)[T.Basel]" not in a.params  # the first by name
+
+
+@pytest.mark.rounded
+def test_sites_of_many_rows() -> None:
+    """The bits of 20,000 rows were a power of two beyond floating point: an outcome of 0 and 1 failed at such sites."""
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=40_000), "treated": rng.integers(0, 2, 40_000)})
+    frame["months"] = rng.exponential(size=40_000).round(2)
+    frame["died"] = (rng.random(40_000) < 1 / (1 + np.exp(-frame["x"]))).astype(int)
+    study = Study({"A": frame[:20_000], "B": frame[20_000:]})
+    assert study.glm("died ~ x", "binomial").params["x"] == pytest.approx(1.0, abs=0.05)
+    weights = Weights("treated ~ x")
+    assert abs(study.glm("died ~ treated", "binomial", weights=weights).params["treated"]) < 0.1
+    assert abs(study.cox("months ~ treated", "died", weights=weights).params["treated"]) < 0.1
 
 
 @pytest.mark.rounded

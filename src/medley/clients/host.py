@@ -192,8 +192,8 @@ class ClientHost:
         groups: Iterable[tuple[int, ...]] = [request.ids]
         if self.algorithm.remembers or request.types.each is not None:
             nothing = Nothing()
-            own = {} if isinstance(request.each, Each) else request.each  # those are of one form
-            groups = alike({i: (m or nothing, own.get(i, nothing)) for i, m in request.memories.items()})
+            personal = {} if isinstance(request.each, Each) else request.each  # those are of one form
+            groups = alike({i: (m or nothing, personal.get(i, nothing)) for i, m in request.memories.items()})
         return split(groups, self.stack_size)
 
     def _answers(self, request: Request, ids: tuple[int, ...], fold: Fold) -> list[Answer]:

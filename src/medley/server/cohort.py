@@ -207,9 +207,9 @@ class LiveCohort:
         codec = downlink(self.codec)
         names = ("server", self.round, self._exchanges)
         rng = lambda *client: streams.generator(self.seed, *names, *client, "codec")
-        own = each or {}
+        personal = each or {}
         bodies: Mapping[int, Packed] = Each(
-            clients_asked if each else (), lambda i: request_by(codec, own[i], partial(rng, i))
+            clients_asked if each else (), lambda i: request_by(codec, personal[i], partial(rng, i))
         )
         return request_by(codec, common, rng), bodies if isinstance(each, Each) else dict(bodies)
 

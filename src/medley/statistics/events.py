@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from .rounding import WIDEST
-from .site import APART, DOMINANT, SHARE, Site
+from .site import APART, DOMINANT, SHARE, Site, share_of
 
 SHARES = [(0.5 + 0.5 * u, 0.5 * w) for u, w in zip(*np.polynomial.legendre.leggauss(4), strict=True)]
 """Gauss's places and weights for the mean of Efron's logarithms over shares from 0 to 1."""
@@ -58,7 +58,7 @@ class Events:
         site.spend(column, {f"count {site.digest(used, np.ones(n))}": bits}, n)
         self.Q, self.sums = np.full((n, 1), n**-0.5), np.array([count * n**-0.5])
         self.spread = float(np.sqrt(count / n))
-        self.share = min(max(SHARE, APART / 2 ** (n / 2 / (2 * p + 2))), WIDEST)
+        self.share = share_of(n / 2 / (2 * p + 2), SHARE, WIDEST)
         for b in (np.zeros(p), *marks):
             self._add_directions(np.column_stack(self.terms(b)[3:]))
 

@@ -20,7 +20,7 @@ from .glm import GLM
 from .predictions import predicted
 from .rounding import WIDEST
 from .scoring import Fitted
-from .site import APART, SHARE
+from .site import SHARE, share_of
 from .weights import Weights
 
 FEW_CLUSTERS = 30
@@ -221,10 +221,11 @@ class GLMFit(Coefficients):
     @property
     def _grid_of_mean(self) -> float:
         """The most by which this fit's mean of the outcome is off, where sites round: grids depend on the formula."""
-        n = self.rows[:, 0]
-        share = np.clip(APART / 2 ** (n / 2 / (self.k + 1)), SHARE, WIDEST)  # as in `Outcome.of`
+        shares = [
+            (n, share_of(n / 2 / (self.k + 1), SHARE, WIDEST)) for n in self.rows[:, 0].tolist()
+        ]  # see `Outcome.of`
         variance = float(self.glm.kind.variance(np.array([self._mean]), self.alpha or 1.0)[0]) * self.scale
-        return math.sqrt(variance) * float(share @ np.sqrt(n)) / self.nobs
+        return math.sqrt(variance) * sum(share * math.sqrt(n) for n, share in shares) / self.nobs
 
     @known_keywords
     def lr_test(self, smaller: GLMFit) -> Test:

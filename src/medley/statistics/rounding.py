@@ -18,7 +18,7 @@ import numpy as np
 from .analysis import lower, tensor
 from .families import Canonical, Family, OutcomeSums
 from .scoring import BAD, CHI2, DEVIANCE, GRID, LLF, NULL, OPEN, OVER, Curve, N, Point
-from .site import APART, SHARE, Site
+from .site import APART, SHARE, Site, share_of
 
 COARSE = 0.1
 """The grid of a χ² that is only printed, as a share of its standard deviation."""
@@ -66,7 +66,7 @@ class Outcome:
         keys = [site.digest(used, root * q) for q in Q.T]
         share = SHARE
         if integers:
-            share = min(max(share, APART / 2 ** (n / 2 / max(len(a), 1))), WIDEST)
+            share = share_of(n / 2 / max(len(a), 1), SHARE, WIDEST)
         a = outcome.rounded(a, np.full(len(a), spread), keys, share, prior=APART * float(np.std(z)))
         terms = family.constants(r.y, r.w, rest) if isinstance(family, Canonical) else (0 * y, 0 * y)
         V = np.array(terms).T

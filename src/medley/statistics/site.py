@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,15 @@ SHARE = 1e-3
 
 APART = 6.0
 """How many standard deviations a sum may be from a guess."""
+
+
+def share_of(bits: float, least: float, most: float) -> float:
+    """The step of a sum's grid at which it tells so many bits, as a share of its standard deviation, within limits.
+
+    Sites have any number of rows, and so of bits: 2**-bits is then 0, where 2**bits would be an OverflowError.
+    """
+    return min(max(least, APART * math.exp2(-bits)), most)
+
 
 FEW_DOMINANT = 0.995
 """The same for the least number of rows minus one, together."""

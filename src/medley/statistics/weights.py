@@ -37,7 +37,7 @@ from .analysis import Analysis, Moments, lower, packed, tensor, unpacked
 from .formulas import design, parsed
 from .rules import Withheld
 from .scoring import Begun, Curve, Fitted, Point, inverse
-from .site import APART, Site, within_used
+from .site import Site, share_of, within_used
 
 log = logging.getLogger("medley")
 
@@ -334,7 +334,7 @@ class Robust:
         (n, p), q = self.u.shape, self.scored.psi.shape[1]
         share = FINEST
         if np.isfinite(self.most):
-            share = min(max(FINEST, APART / 2 ** (n / 4 / (p * (p + 1) / 2 + p * q))), WIDEST)
+            share = share_of(n / 4 / (p * (p + 1) / 2 + p * q), FINEST, WIDEST)
         keys = [f"errors {self.site.digest(rows, t)}" for t in terms.T]
         spread = np.sqrt(len(terms)) * terms.std(0)
         return self.site.rounded(self.column, terms.sum(0), spread, keys, self.most, share)
