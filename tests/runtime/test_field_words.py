@@ -73,6 +73,8 @@ def test_each_suggested_call_can_be_written_so(code: str, tmp_path: Path, monkey
     """The dots are the other arguments, as any first example has them."""
     if "Ray()" in code:
         pytest.importorskip("ray", reason="Ray is an extra")
+    if ".plot(" in code:
+        pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
     monkeypatch.chdir(tmp_path)
     scope = dict(SCOPE)
     if "board" in code:
