@@ -46,7 +46,8 @@ def test_they_are_those_of_all_rows(scale: bool, how: Any):
     np.testing.assert_allclose(found.mean, table().mean(), rtol=1e-6)
     scores = found.frame(table())
     assert [*scores.columns] == ["PC1", "PC2", "PC3", "PC4"]
-    np.testing.assert_allclose(scores.var(ddof=1), values, rtol=rtol)
+    # No solver has the least variance nearer than the rounding of the largest one.
+    np.testing.assert_allclose(scores.var(ddof=1), values, rtol=rtol, atol=4 * np.finfo(float).eps * values[0])
     assert found.n == 400
 
 
