@@ -95,7 +95,7 @@ LABELS: dict[str, Coding] = {
     "-1, 1": Coding(lambda: 2 * TWO - 1, of(-1, 1), (NEEDS_NAMES,)),
     "True, False": Coding(
         lambda: TWO == 1, of(False, True),
-        (But("svmlight", NUMBERS_ONLY),),
+        (But("svmlight", NUMBERS_ONLY), But("sql", "SQLite has no booleans", of(0, 1))),
     ),
     "text with spaces": Coding(
         lambda: objects([" a", "b", "a "] * 8), of("a", "b", "a"), (But("svmlight", NUMBERS_ONLY), NEEDS_NAMES)
@@ -121,7 +121,7 @@ LABELS: dict[str, Coding] = {
     ),
     "one-hot": Coding(
         lambda: np.eye(3, dtype=int)[KIND], Says(r"argmax"),
-        (But(f"csv, svmlight, parquet, {FRAMES}", "a cell of a table has one number or text"),),
+        (But(f"csv, svmlight, parquet, sql, {FRAMES}", "a cell of a table has one number or text"),),
     ),
     "a class of one client": Coding(
         lambda: objects(["ill"] * 12 + ["well"] * 12), ["ill"] * 12 + ["well"] * 12,
@@ -151,7 +151,7 @@ LABELS: dict[str, Coding] = {
         ),
     ),
     "complex": Coding(lambda: KIND + 0j, Says("complex"), (
-        But("csv, svmlight, parquet", "the file has no complex numbers"),
+        But("csv, svmlight, parquet, sql", "the file has no complex numbers"),
     )),
     "masked": Coding(lambda: np.ma.masked_equal(KIND, 2), Says(r"masked|row 2\b"), (
         But("csv, svmlight, parquet, npz, lists", "neither files nor lists have masks"),
@@ -346,7 +346,7 @@ COUNTS: dict[str, tuple[Any, Any]] = {
     "0, 1, 2 at one client": (of(0, 1, 2)[:12] + of(0, 1, 2, 7)[:12], "fits"),
     "0, 1, 2": (of(0, 1, 2), Says(r"look like classes.*floats.*regression=True")),
 }
-TABLES = ("csv", "parquet", "npz", "svmlight", "frame", "data=frame", "clients=frame")
+TABLES = ("csv", "parquet", "sql", "npz", "svmlight", "frame", "data=frame", "clients=frame")
 """Doors at which whole floats are whole numbers: pandas makes floats of a column of whole numbers with a gap."""
 
 

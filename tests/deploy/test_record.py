@@ -137,6 +137,27 @@ def test_approvals_end_and_close(tmp_path: Path, key: Path) -> None:
     refuse_unapproved(approvals, "b", 0, {})
 
 
+def test_an_approval_may_be_of_one_file_of_rows(tmp_path: Path, key: Path) -> None:
+    """The file has the query; another file, or none, is refused, and an approval without one holds for all."""
+    pytest.importorskip("flwr")
+    folder = str(tmp_path)
+    rows, recipe = tmp_path / "mydata.py", tmp_path / "recipe.toml"
+    rows.write_text("QUERY = 'SELECT age FROM stays'")
+    recipe.write_text('[[study]]\nkind = "describe"\n')
+    approve = ("--approve", "--until", "2999-01-01", "--recipe", str(recipe), "--memory", folder, "--key", str(key))
+    assert ask(*approve, "--data", str(tmp_path / "other.py"))[0] != 0
+    code, said = ask(*approve, "--data", str(rows))
+    assert code == 0
+    assert f"its rows are those of mydata.py (digest {digest(rows)})" in " ".join(said.split())
+    approvals = Record(next(tmp_path.rglob(APPROVALS)), key)
+    refuse_unapproved(approvals, digest(recipe), 0, {}, digest(rows))
+    for other in ("", "0" * 32):
+        with pytest.raises(md.RecipeError, match="approved this recipe for other rows: the file of --data has changed"):
+            refuse_unapproved(approvals, digest(recipe), 0, {}, other)
+    assert ask(*approve)[0] == 0
+    refuse_unapproved(approvals, digest(recipe), 0, {}, "0" * 32)
+
+
 def test_an_approval_is_of_the_recipe_as_it_stands(tmp_path: Path, key: Path) -> None:
     approvals = Record(tmp_path / APPROVALS, key)
     asks = {"set": "run.rounds=9 pace.lr=0.5"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,25 @@ def _parquet(rows: Rows, folder: Path, name: str) -> Any:
     return md.datasets.parquet(path, "label", keys=["client"])
 
 
+def _sql(rows: Rows, folder: Path, name: str) -> Any:
+    """The rows in a table of SQLite, whose columns have no types: a cell is a number, a text, bytes or NULL."""
+    frame = rows.frame(client=True)
+    cells = [[_cell(v) for v in row] for row in frame.astype(object).itertuples(index=False)]
+    with closing(sqlite3.connect(":memory:")) as connection:
+        names = ", ".join(f'"{c}"' for c in frame.columns)
+        connection.execute(f"CREATE TABLE rows ({names})")
+        connection.executemany(f"INSERT INTO rows VALUES ({', '.join('?' * len(frame.columns))})", cells)
+        connection.commit()
+        return md.datasets.sql(connection, "SELECT * FROM rows ORDER BY rowid", "label", keys=["client"])
+
+
+def _cell(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    return value if isinstance(value, int | float | str | bytes) else str(value)
+
+
 def _npz(rows: Rows, folder: Path, name: str) -> Any:
     path = folder / f"{name}.npz"
     np.savez(path, X=_plain(rows.array), y=_plain(rows.y), client=rows.clients.astype(str))
@@ -199,6 +220,7 @@ def _of_frame(family: Family, rows: Rows, folder: Path) -> md.Federation:
 DOORS: dict[str, Callable[..., md.Federation]] = {
     "csv": _pooled(_csv),
     "parquet": _pooled(_parquet),
+    "sql": _pooled(_sql),
     "npz": _pooled(_npz),
     "svmlight": _pooled(_svmlight, None),
     "frame": _of_frame,

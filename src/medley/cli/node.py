@@ -107,10 +107,10 @@ def node(
     if renew is not None:
         return _renew(memory, key, renew)
     if approve or close:
-        return _approve(memory, key, recipe_file, until=until if approve else None, approve=approve, allow=allow or "")
+        return _approve(memory, key, recipe_file, data, until if approve else None, approve, allow or "")
     values = {"serve": serve, "keyring": keyring, "epsilon": epsilon, "name": name or None, "allow": allow, "key": key}
     texts = {k: str(v) for k, v in values.items() if v is not None}
-    config: dict[str, str | int] = {"memory": str(memory), "allow": ALLOWED, **texts}
+    config: dict[str, str | int] = {"memory": str(memory), "allow": ALLOWED, **texts, "reader": _reader(data)}
     if check:
         config["partition-id"] = _number(client, key)
         return _report(recipe_file, data, config, allow_code, superlink, ca)
@@ -205,7 +205,16 @@ def _refuse_closed(recipe_file: Path, config: Mapping[str, str | int]) -> None:
 
     key = config.get("key")
     approvals = record.Record(ledgers_to_read(config) / record.APPROVALS, None if key is None else Path(str(key)))
-    record.refuse_unapproved(approvals, record.digest(recipe_file), int(config["partition-id"]), {})
+    record.refuse_unapproved(
+        approvals, record.digest(recipe_file), int(config["partition-id"]), {}, str(config["reader"])
+    )
+
+
+def _reader(data: Path | None) -> str:
+    """The digest of the file of --data, which an approval may name; empty without one."""
+    from ..deploy.node import record
+
+    return record.digest(data) if data is not None and data.is_file() else ""
 
 
 def _report_rows(recipe_file: Path, data: Path | None, config: Mapping[str, str | int], code: str) -> None:
@@ -331,8 +340,13 @@ def _leave(memory: Path, client: int) -> None:
     typer.echo(f"client {client} leaves: its node answers the next request, and ends")
 
 
-def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | None, approve: bool, allow: str) -> None:
-    """Approve a recipe until a day, with the settings that the server may change in it, or close it."""
+def _approve(
+    memory: Path, key: Path | None, recipe_file: Path, data: Path | None, until: str | None, approve: bool, allow: str
+) -> None:
+    """Approve a recipe until a day, with the settings that the server may change in it, or close it.
+
+    An approval with ``data`` holds for this file alone, with the queries in it, which are kept beside the record.
+    """
     import datetime
 
     from ..contract.errors import RecipeError
@@ -360,7 +374,15 @@ def _approve(memory: Path, key: Path | None, recipe_file: Path, until: str | Non
     approvals = record_of({"memory": str(memory), "key": str(key)}, record.APPROVALS)
     approvals.keep(recipe_file.read_bytes())
     what = "closed" if day is None else f"approved until {day}; the server may set {allow or 'nothing'}"
-    approvals.add(recipe=digest, until=None if day is None else day.isoformat(), allow=allow, what=f"the owner: {what}")
+    rows = {}
+    if data is not None and day is not None:
+        if not data.is_file():
+            raise RecipeError(f"--data {data}: no such file", "data")
+        approvals.keep(data.read_bytes())
+        rows["reader"] = record.digest(data)
+        what = f"{what}; its rows are those of {data.name} (digest {rows['reader']})"
+    ends = None if day is None else day.isoformat()
+    approvals.add(recipe=digest, until=ends, allow=allow, what=f"the owner: {what}", **rows)
     typer.echo(f"{recipe_file} (digest {digest}) is {what}")
 
 

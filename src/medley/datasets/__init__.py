@@ -17,6 +17,7 @@ from .readers.hub import hub
 from .readers.npz import npz
 from .readers.parquet import parquet
 from .readers.scans import scan_folder
+from .readers.sql import sql
 from .readers.svmlight import a9a, svmlight, w8a
 from .readers.table import frame
 from .synthetic import gaussian_classes
@@ -27,7 +28,8 @@ __all__ = [
     "Dataset", "a9a", "augment", "breast_cancer", "cifar10", "cifar100", "csv", "diabetes", "digits", "disk",
     "emnist", "fashion_mnist", "femnist", "frame", "gaussian_classes", "heart_disease", "hub", "image_folder",
     "lazy", "mnist", "msd_years", "npz", "online_news", "parquet", "saved", "scan_folder", "sentiment140",
-    "sentiment140_tokens", "shakespeare", "svmlight", "tcga_brca", "tiny_imagenet", "tiny_imagenet50", "tokens", "w8a",
+    "sentiment140_tokens", "shakespeare", "sql", "svmlight", "tcga_brca", "tiny_imagenet", "tiny_imagenet50", "tokens",
+    "w8a",
 ]  # fmt: skip
 
 public(__name__)

@@ -22,6 +22,7 @@ from .pca import PCA as PCA
 from .pca import Components as Components
 from .prepare import Preparation as Preparation
 from .prepare import Prepare as Prepare
+from .queries import sql as sql
 from .rules import Rules as Rules
 from .rules import Withheld as Withheld
 from .study import Study as Study
@@ -52,6 +53,7 @@ __all__ = [
     "TableOne",
     "Weights",
     "Withheld",
+    "sql",
 ]
 
 public(__name__)

@@ -74,7 +74,8 @@ def csv(  # noqa: PLR0913
                 X, cells = lines.read(names, [*map(names.index, numeric)], [*map(names.index, texts)], header is False)
                 if numeric:
                     _warn_of_counts(X, numeric, call)
-                return roles.of_texts(dict(zip(texts, cells, strict=True)), X, inputs, file.stem, regression)
+                columns = dict(zip(texts, cells, strict=True))
+                return roles.of_texts(columns, X if numeric else None, inputs, file.stem, regression)
     except UnicodeDecodeError as error:
         raise BadData(f"{call}: {file} is no CSV file in UTF-8 ({error}). {reencode(file)}") from None
 

@@ -184,12 +184,18 @@ class Roles:
             raise BadData(f"there are {n} rows of {len(inputs)} features; give at least one of each", place=place)
         if self.scaling is not None and self.scaling.coding is not None:
             features = self.scaling.coding.features
-            X = self.scaling(torch.from_numpy(self.scaling.coding(columns, self.call)))
-        elif X is None:
-            X = torch.from_numpy(kept_apart(table_of({k: columns[k] for k in inputs}, place, self.missing)))
+        if X is None:
+            X = self.matrix(columns, inputs)
         keyed = {k: columns[k] for k in self.keys}
         raw = Raw(self.call, X, columns[self.target], self.target, keyed, features, missing=self.missing)
         return raw.dataset(name, regression, self.scaling)
+
+    def matrix(self, columns: Mapping[str, Any], inputs: Sequence[str]) -> Tensor:
+        """The inputs [n, features] of columns by name. Raises BadData, naming row and column, for other cells."""
+        if self.scaling is not None and self.scaling.coding is not None:
+            return self.scaling(torch.from_numpy(self.scaling.coding(columns, self.call)))
+        cells_of_inputs = table_of({k: columns[k] for k in inputs}, Place(self.call), self.missing)
+        return torch.from_numpy(kept_apart(cells_of_inputs))
 
     def of_frame(self, table: Any, names: Mapping[str, Any], name: str, regression: bool | None) -> Dataset:
         """As `dataset`, of these columns of a frame."""

@@ -12,6 +12,7 @@ import os
 import secrets
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import blake2b, sha256
 from itertools import islice
 from pathlib import Path
@@ -23,13 +24,14 @@ from torch import Tensor
 
 from ...contract.errors import MedleyError, RecipeError
 from ...contract.place import name_of
+from ...datasets.ingest.queries import noting
 from ...rows.lazy import Lazy
 from ...rows.sparse import Sparse
 from ...storage.atomic import private, refuse_links
 from ...storage.atomic import write as written
 from .account import FILE as ACCOUNT
 from .keys import public_key
-from .record import APPROVALS, LEFT, Record, approvals
+from .record import APPROVALS, LEFT, SENT, Record, approvals
 
 log = logging.getLogger("medley.node")
 
@@ -203,6 +205,21 @@ def renew(config: Mapping[str, Any], old: Path) -> Path:
     _place(old).unlink(missing_ok=True)
     written(_place(old), f"{after.resolve()}\n", owner_only=True)
     return ledgers(config)
+
+
+@contextmanager
+def asked_for(config: Mapping[str, Any], noted: bool) -> Iterator[None]:
+    """A context in which the owner's rows are read; the record keeps the queries by which a database gave them.
+
+    Args:
+        noted: whether to note them; a check of the data does not
+    """
+    with noting() as queries:
+        yield
+    if queries and noted:
+        record = record_of(config)
+        kept = ", ".join(f"{SENT}/{record.keep(query.encode())}" for query in queries)
+        record.add(kind="rows", what=f"nothing left; its rows were read by the query in {kept}")
 
 
 def record_of(config: Mapping[str, Any], name: str = LEFT) -> Record:

@@ -167,9 +167,9 @@ def meaning(kind: str, answer: bytes, study: bool) -> str:
     return f"sums over its rows, by {name}" if study else f"the reply of {name}, computed from its rows"
 
 
-def digest(recipe: Path) -> str:
-    """The name of a recipe in approvals: the first 32 hexadecimal digits of the SHA-256 of its file."""
-    return sha256(recipe.read_bytes()).hexdigest()[:32]
+def digest(file: Path) -> str:
+    """The name of a recipe, or of a --data, in approvals: the first 32 hexadecimal digits of its file's SHA-256."""
+    return sha256(file.read_bytes()).hexdigest()[:32]
 
 
 def approvals(record: Record) -> list[dict[str, Any]]:
@@ -188,11 +188,12 @@ def approvals(record: Record) -> list[dict[str, Any]]:
     return lines
 
 
-def refuse_unapproved(ledger: Record, recipe: str, client: object, config: Mapping[str, Any]) -> None:
+def refuse_unapproved(ledger: Record, recipe: str, client: object, config: Mapping[str, Any], reader: str = "") -> None:
     """Raise RecipeError for a recipe that the owner closed, or for an approval that has expired.
 
     Once the owner has approved one recipe, the node answers only approved recipes, unchanged: the approval must allow
-        every setting that the server makes in Flower's run ``config``.
+        every setting that the server makes in Flower's run ``config``. An approval of --data, with the queries in it,
+        holds for the file with the digest ``reader`` only.
     """
     decisions = approvals(ledger)
     if len(str(config.get("set", ""))) > SETTINGS:
@@ -212,6 +213,12 @@ def refuse_unapproved(ledger: Record, recipe: str, client: object, config: Mappi
         raise RecipeError(f"{name_of(client)}: its owner closed this study; {again}", "recipe")
     if datetime.datetime.now(datetime.UTC).date() > datetime.date.fromisoformat(until):
         raise RecipeError(f"{name_of(client)}: the approval of this recipe ended on {until}; {again}", "recipe")
+    if mine[-1].get("reader", reader) != reader:
+        raise RecipeError(
+            f"{name_of(client)}: its owner approved this recipe for other rows: the file of --data has changed, or is "
+            f"another; {again}, and --data",
+            "data",
+        )
     try:
         refuse_settings({"allow": mine[-1].get("allow", "")}, config, client)
     except RecipeError as e:

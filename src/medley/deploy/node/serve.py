@@ -182,7 +182,9 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
                 "recipe",
             )
         approvals = record_of(owner, record.APPROVALS)
-        record.refuse_unapproved(approvals, begun[0], owner.get("partition-id"), context.run_config)
+        record.refuse_unapproved(
+            approvals, begun[0], owner.get("partition-id"), context.run_config, str(owner.get("reader", ""))
+        )
 
     def guarded(kind: str, handler: Handler) -> Handler:
         def reply(letter: Letter, context: Context) -> bytes:
