@@ -26,6 +26,7 @@ class Plant(NamedTuple):
 
 
 PRIVATE, ROWS, PEOPLE = (f"tests/privacy/test_{name}.py" for name in ("private", "rows", "people"))
+TREES = "tests/privacy/test_trees.py"
 ACCOUNT, SHARES = "tests/privacy/test_accountant.py", "tests/privacy/test_skellam.py"
 PROTOCOL, RING, SECURE = (f"tests/secure/test_{name}.py" for name in ("protocol", "ring", "run"))
 RULES, ROBUST = "tests/robust/test_rules.py", "tests/robust/test_robust.py"
@@ -105,6 +106,29 @@ NOISE = [
     Plant("noise of a sum that forgets the bound", "privacy/private.py",
           "weight * z * scale * self._correlated", "weight * z * self._correlated",
           [f"{PRIVATE}::test_noise_belongs_to_the_sum"]),
+]  # fmt: skip
+
+FORESTS = [
+    Plant("noise of trees that forgets in how many histograms a row is", "privacy/trees.py",
+          " * math.sqrt(method.entered(me.memory, layout))", "",
+          [f"{TREES}::test_noise_has_the_standard_deviation_of_the_bound_of_a_row_in_all_columns"]),
+    Plant("noise of trees drawn anew for a repeated request", "privacy/trees.py",
+          "blake2b(pytree.to_bytes([*messages, reply])).hexdigest()", '__import__("secrets").token_hex()',
+          [f"{TREES}::test_a_repeated_request_gets_the_same_noise_and_other_sums_or_requests_get_another"]),
+    Plant("one noise of trees for two sums", "privacy/trees.py",
+          "pytree.to_bytes([*messages, reply])", "pytree.to_bytes([*messages])",
+          [f"{TREES}::test_a_repeated_request_gets_the_same_noise_and_other_sums_or_requests_get_another"]),
+    Plant("rows of trees that are not bounded", "privacy/trees.py",
+          "np.where(np.isfinite(norms), v * share, 0)", "np.where(np.isfinite(norms), v, 0)",
+          [f"{TREES}::test_a_row_moves_all_sums_together_by_at_most_the_bound"]),
+    Plant("levels of a tree counted as one sum", "privacy/rows.py",
+          "law, steps = trees.law(law.rows, self._depth), 1",
+          'law, steps = trees.law(law.rows, self._depth), int(method.__name__ == "begin")',
+          [f"{TREES}::test_epsilon_is_that_of_all_sums_of_all_levels_and_trees"]),
+    Plant("a node that counts a sum of a tree as a whole tree", "deploy/node/account.py",
+          "part.released(part.law(me.pace, me.problem))", "part.released(part.law(me.pace, me.problem), request=False)",
+          ["tests/deploy/test_private_trees.py"
+           "::test_nodes_draw_the_noise_of_trees_themselves_and_count_a_sum_for_each_level"], True),
 ]  # fmt: skip
 
 PEOPLES = [
@@ -265,4 +289,4 @@ RECORDS = [
           "            flush(file.fileno())\n", "", [CHAIN], True),
 ]  # fmt: skip
 
-PLANTS = [*BUDGETS, *NOISE, *PEOPLES, *SEEN, *SECRETS, *ROBUSTS, *STUDIES, *RECORDS]
+PLANTS = [*BUDGETS, *NOISE, *FORESTS, *PEOPLES, *SEEN, *SECRETS, *ROBUSTS, *STUDIES, *RECORDS]

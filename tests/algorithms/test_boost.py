@@ -334,7 +334,7 @@ def test_what_a_forest_cannot_do_is_a_sentence() -> None:
         md.run(md.FedAvg(), fed, 1, progress=False)
     softmax = md.Federation(md.problems.Softmax(), clients=[table("softmax")], classes=3)
     with pytest.raises(md.Unsupported, match="Boost cannot be private: the thresholds"):
-        md.Private(md.Boost(), noise=1.0, clip=1.0, unit="row")
+        md.Private(md.Boost(), noise=1.0, clip=1.0)
     with pytest.raises(md.Unsupported, match="Boost cannot be robust: the thresholds"):
         md.Robust(md.Boost(), rule=md.robust.Median())
     with pytest.raises(md.Unsupported, match=r"Boost needs a forest, problems\.Trees"):

@@ -14,8 +14,15 @@ FIGURES = json.loads((ROOT / "benchmarks" / "boosting.json").read_text())
 
 def test_the_page_has_the_lines_of_the_table() -> None:
     lines = runpy.run_path(str(ROOT / "benchmarks" / "boosting.py"))["page"](FIGURES)
-    assert len(lines) >= 7
+    assert len(lines) == 8
     assert {*lines} <= {*(ROOT / "docs" / "trees.md").read_text(encoding="utf-8").splitlines()}
+
+
+def test_the_page_of_privacy_has_the_figures_by_epsilon() -> None:
+    table = runpy.run_path(str(ROOT / "benchmarks" / "boosting.py"))["by_epsilon"](FIGURES["private"])
+    assert table in (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    aurocs = [FIGURES["private"][e]["auroc"] for e in ("0.25", "1.0", "4.0", "None")]
+    assert 0.7 < aurocs[0] < aurocs[1] < aurocs[2] < aurocs[3]
 
 
 def test_medley_is_as_near_to_xgboost_as_scikit_learn_or_nearer_or_better() -> None:

@@ -16,6 +16,8 @@ between bins.
 - begin (later): k + 8 bytes down, 20n bytes up
 - level: k + 8m bytes down, 20n bytes up
 
+Under ``Private(unit="row")`` no rows are counted, 16n bytes up, and both children of a split are sent.
+
 **Departures** from XGBoost's ``hist``: bins come from counts on a fixed grid, not from sketches of the rows. g and h
 are rounded to multiples of a power of two, so that a sum over clients is exact: any partition of the same rows, in
 any order, grows the same trees to the bit. Only the histogram of the smaller child of a split is sent; the other one
@@ -24,7 +26,7 @@ without a value go to the side that gains more, as in XGBoost; if no row of a no
 later where most of its rows go. The trees of a round share their samples of rows and columns. Trees are not pruned
 after they are grown.
 
-**Checked against**: xgboost-cpu 3.2 on seven tables; see docs/trees.md.
+**Checked against**: xgboost-cpu 3.2 on eight tables; see docs/trees.md.
 
 **Missing replies**: a client whose reply is lost takes no further part in the tree. Its rows leave the sums from that
 level on, for which the others send the histograms of both children.
@@ -56,6 +58,7 @@ from ..contract import (
     Cohort,
     Message,
     Need,
+    RecipeError,
     Unsupported,
     Vec,
     at_least,
@@ -127,12 +130,12 @@ class Level(Message):
 
 
 class Histograms(Message):
-    """Up: Σg, Σh and rows by node, column and bin; no Σh where h is 1."""
+    """Up: Σg, Σh and rows by node, column and bin; no Σh where h is 1, no rows if the sums have noise."""
 
     exact: ClassVar[frozenset[str]] = frozenset({"g", "h", "n"})
     g: Float[Tensor, " k"]
     h: Float[Tensor, " k"] | None
-    n: Int[Tensor, " k"]
+    n: Int[Tensor, " k"] | None
 
 
 @dataclass
@@ -181,6 +184,9 @@ class Boost(Algorithm[Server, Memory]):
         bins: the most bins of a column
         row_share: the probability by which a row takes part in a round's trees, drawn by its client
         column_share: the share of columns that a round's trees may use, drawn by the server; at least one
+        ranges: the least and the largest value of each column, or of all, from public knowledge, as [low, high] or as
+            [low, high, bins]. Bins are then of equal width, and clients send no counts of values; larger and smaller
+            values are in the outer bins. The losses are "logistic" and "softmax". Default: bins from counts
     """
 
     server_lr: Annotated[float, positive] = 0.3
@@ -191,8 +197,16 @@ class Boost(Algorithm[Server, Memory]):
     bins: Annotated[int, in_range(2, 1024)] = 64
     row_share: Annotated[float, positive, at_most(1)] = 1.0
     column_share: Annotated[float, positive, at_most(1)] = 1.0
+    ranges: Sequence[Sequence[float]] | None = None
 
     needs = frozenset({Need.TREES})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for low, high, *more in self.ranges or ():
+            if not low < high or more[1:] or (more and more[0] not in range(2, 1025)):
+                given = [low, high, *more]
+                raise RecipeError(f"Boost(ranges=...): {given}; give low < high, and 2 to 1024 bins if any", "ranges")
 
     def start(self, x: Vec) -> Server:
         """The forest x₀; it may have grown already."""
@@ -229,6 +243,10 @@ class Boost(Algorithm[Server, Memory]):
 
     def agree(self, s: Server, clients: Cohort, layout: Layout) -> None:
         """Lines between bins from counts, the unit of g and h, and the outputs before the first tree."""
+        if self.ranges is not None:
+            self.line(s, self.public(self.ranges, layout), layout)
+            s.unit = splits.PUBLIC
+            return
         replies = clients.ask(self.survey, Hello(layout.columns))
         up = replies.sum(dict.fromkeys(clients.ids, 1.0))
         counts = up.counts.numpy().reshape(layout.columns, -1)
@@ -252,15 +270,39 @@ class Boost(Algorithm[Server, Memory]):
                 f"Boost: all {layout.columns} columns are constant over the clients' rows, so no tree can divide them; "
                 "give columns that vary"
             )
-        if layout.missing:  # a last line above all values divides rows that have one from those that lack it
-            cuts = [np.append(lines, bins.ABOVE) for lines in cuts]
-        s.cuts = torch.from_numpy(np.concatenate(cuts))
-        s.lines = torch.tensor([*map(len, cuts)])
+        self.line(s, cuts, layout)
         s.unit = unit
         if int(s.x[forest.GROWN]) == 0 and parts is not None:
             x = s.x.clone()
             x[forest.FIXED : layout.first] = flat(splits.base_of(loss, parts.sums.numpy(), round(parts.rows)), x.dtype)
             s.x = x
+
+    def public(self, ranges: Sequence[Sequence[float]], layout: Layout) -> list[np.ndarray]:
+        """Lines that divide each column's public range into bins of equal width."""
+        loss = forest.LOSSES[layout.loss]
+        if loss not in splits.BENDS:
+            raise RecipeError(
+                f"Boost(ranges=...): gradients of the loss {loss!r} have no bound that all know; use 'logistic' or "
+                "'softmax', or leave ranges= out",
+                "ranges",
+            )
+        if len(ranges) not in (1, layout.columns):
+            raise RecipeError(
+                f"Boost(ranges=...): {len(ranges)} ranges, and rows have {layout.columns} columns; give one for each, "
+                "or one for all",
+                "ranges",
+            )
+        each = [*ranges] * (layout.columns if len(ranges) == 1 else 1)
+        widths = [int(more[0]) if more else self.bins for _, _, *more in each]
+        ends = [(low, high) for low, high, *_ in each]
+        return [np.linspace(*e, n + 1)[1:-1].astype(np.float32) for e, n in zip(ends, widths, strict=True)]
+
+    def line(self, s: Server, cuts: list[np.ndarray], layout: Layout) -> None:
+        """Keep the lines of all columns."""
+        if layout.missing:  # a last line above all values divides rows that have one from those that lack it
+            cuts = [np.append(lines, bins.ABOVE) for lines in cuts]
+        s.cuts = torch.from_numpy(np.concatenate(cuts))
+        s.lines = torch.tensor([*map(len, cuts)])
 
     def news(self, s: Server, layout: Layout, i: int) -> News:
         """What client i has not got yet."""
@@ -309,7 +351,9 @@ class Boost(Algorithm[Server, Memory]):
         X = rows.values()
         nodes = request.nodes.numpy()
         if len(nodes):
-            trees = nodes.reshape(rows.layout.outputs, -1, forest.RECORD)
+            trees = np.full((rows.layout.outputs, rows.layout.nodes, forest.RECORD), -1.0, np.float32)
+            known = nodes.reshape(rows.layout.outputs, -1, forest.RECORD)
+            trees[:, : known.shape[1]] = known
             at = [forest.descend(a, X, tree) for a, tree in zip(me.memory.at.long().numpy(), trees, strict=True)]
             me.memory.at = torch.from_numpy(np.stack(at)).short()
         return self.sums(me, request.wanted.numpy())
@@ -336,6 +380,11 @@ class Boost(Algorithm[Server, Memory]):
         h_sums = flat(joined[2], torch.float64) if h is not None else None
         return Histograms(flat(joined[0], torch.float64), h_sums, flat(joined[1], torch.int32))
 
+    @staticmethod
+    def entered(memory: Memory, layout: Layout) -> int:
+        """How many histograms of each output a row enters in one exchange: one for each column that trees may use."""
+        return layout.columns if memory.columns is None else len(memory.columns)
+
     def grown(self, s: Server, clients: Cohort, layout: Layout) -> np.ndarray:
         """The trees of one round, records [outputs, nodes, record]."""
         columns = np.arange(layout.columns)
@@ -350,24 +399,29 @@ class Boost(Algorithm[Server, Memory]):
         records = tree.reshape(-1, forest.RECORD)
         each = {i: self.news(s, layout, i) for i in clients.ids}
         replies = clients.ask(self.begin, Begin(s.unit, sent), each)
-        table = read(replies.sum(dict.fromkeys(clients.ids, 1.0)), of)
+        up = replies.sum(dict.fromkeys(clients.ids, 1.0))
+        table = read(up, of)
+        noisy = up.n is None
+        growth = self.growth(layout, noisy)
         s.have = s.have | dict.fromkeys(replies.ids, int(s.x[forest.GROWN]))
         ids = replies.ids
         nodes = np.arange(layout.outputs) * layout.nodes
         for level in range(layout.depth):
-            best = splits.best_splits(table, of, self.growth(layout)).among(columns)
-            if level == 0:
-                self.settle(records, nodes, best.total, layout)
-            children = self.split(records, nodes, best, s, layout)
+            best = splits.best_splits(table, of, growth).among(columns)
+            if level == 0 or noisy:
+                self.settle(records, nodes, best.total, growth)
+            children = self.split(records, nodes, best, s, layout, growth)
             inner = best.column >= 0
             if not inner.any() or level == layout.depth - 1:
                 break
             first = best.left.n[inner] * 2 <= best.total.n[inner]
-            wanted = np.where(first, children[:, 0], children[:, 1])
+            wanted = children.reshape(-1) if noisy else np.where(first, children[:, 0], children[:, 1])
             above = flat(tree[:, : 2 ** (level + 1) - 1], s.x.dtype)
             replies = clients.ask(self.level, Level(above, torch.from_numpy(wanted)), ids=ids)
             small = read(replies.sum(dict.fromkeys(ids, 1.0)), of)
-            if replies.ids == ids:
+            if noisy:  # a difference would have the noise of both, and sums of both children tell no more of a row
+                table, ids = small, replies.ids
+            elif replies.ids == ids:
                 large = table.at(inner).less(small)
                 pairs = [np.stack([a, b], 1) for a, b in zip(small, large, strict=True)]
                 both = Sums(*(np.where(first[:, None, None], p, p[:, ::-1]) for p in pairs))
@@ -380,12 +434,16 @@ class Boost(Algorithm[Server, Memory]):
             nodes = children.reshape(-1)
         return tree
 
-    def growth(self, layout: Layout) -> Growth:
-        """What a split must reach."""
-        jump = splits.JUMP if forest.LOSSES[layout.loss] == "poisson" else np.inf
-        return Growth(self.ridge, self.min_gain, self.min_child_weight, self.min_rows, jump)
+    def growth(self, layout: Layout, noisy: bool = False) -> Growth:
+        """What a split must reach; rows of noisy sums are not counted, and no leaf jumps where noise hides that Σh is
+        small.
+        """
+        jump = splits.JUMP if forest.LOSSES[layout.loss] == "poisson" else splits.NOISY_JUMP if noisy else np.inf
+        return Growth(self.ridge, self.min_gain, self.min_child_weight, 0 if noisy else self.min_rows, jump)
 
-    def split(self, records: np.ndarray, nodes: np.ndarray, best: Splits, s: Server, layout: Layout) -> np.ndarray:
+    def split(
+        self, records: np.ndarray, nodes: np.ndarray, best: Splits, s: Server, layout: Layout, growth: Growth
+    ) -> np.ndarray:
         """Write the splits of nodes into their records; the children of those that split [splits, 2]."""
         inner = best.column >= 0
         parent = nodes[inner]
@@ -398,19 +456,23 @@ class Boost(Algorithm[Server, Memory]):
         records[parent, forest.GAIN] = best.gain[inner]
         first = parent + parent % layout.nodes + 1  # of node j of a tree: 2j + 1
         children = np.stack([first, first + 1], 1)
-        self.settle(records, children[:, 0], best.left.at(inner), layout)
-        self.settle(records, children[:, 1], best.right.at(inner), layout)
+        self.settle(records, children[:, 0], best.left.at(inner), growth)
+        self.settle(records, children[:, 1], best.right.at(inner), growth)
         return children
 
-    def settle(self, records: np.ndarray, nodes: np.ndarray, sums: Sums, layout: Layout) -> None:
+    def settle(self, records: np.ndarray, nodes: np.ndarray, sums: Sums, growth: Growth) -> None:
         """Write the output −ηG/(H + λ) of nodes, in case they stay leaves, and their Σh."""
-        records[nodes, forest.VALUE] = (self.server_lr * sums.step(self.growth(layout))).astype(np.float32)
-        records[nodes, forest.COVER] = sums.h
+        records[nodes, forest.VALUE] = (self.server_lr * sums.step(growth)).astype(np.float32)
+        records[nodes, forest.COVER] = np.maximum(sums.h, 0)
 
 
 def read(up: Histograms, of: Bins) -> Sums:
     """Histograms [nodes, Σ widths] of a reply or of a sum."""
     shape = (-1, int(of.widths.sum()))
+    if up.n is None and up.h is not None:
+        g, h = (of.levelled(t.numpy().reshape(shape)) for t in (up.g, up.h))
+        return Sums(g, h, h)
+    assert up.n is not None
     n = up.n.double().numpy().reshape(shape)
     h = n if up.h is None else up.h.numpy().reshape(shape)
     return Sums(up.g.numpy().reshape(shape), h, n)

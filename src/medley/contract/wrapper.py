@@ -48,6 +48,11 @@ class Wrapper(Algorithm[S]):
         """How the server reads replies, as the predicate of a sentence; "" for any way."""
         return ""
 
+    @property
+    def bounds_trees(self) -> bool:
+        """Whether a method that grows trees can be wrapped."""
+        return False
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if type(self.method).end_task is not Algorithm.end_task:
@@ -56,11 +61,11 @@ class Wrapper(Algorithm[S]):
                 method=self.method.name,
                 need="sums",
             )
-        if Need.TREES in self.method.needs:
+        if Need.TREES in self.method.needs and not self.bounds_trees:
             raise Unsupported(
                 f"{self.method.name} cannot be {self.can}: the thresholds of its trees follow from exact sums of rows "
-                "by bin, which a noisy or a robust sum would upset. Leave the wrapper out, or use a linear model or a "
-                "Network",
+                "by bin, which a noisy mean or a robust rule would upset. Leave the wrapper out, use "
+                "Private(unit='row'), or use a linear model or a Network",
                 method=self.method.name,
                 need="sums",
             )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..codecs import Quantise, TopK
-from ..contract import Algorithm, BadData, Family, Place, Problem, RecipeError, Unsupported, integer
+from ..contract import Algorithm, BadData, Family, Need, Place, Problem, RecipeError, Unsupported, integer
 from ..contract.text import unquoted
 from ..datasets import Dataset
 from ..datasets.ingest.keys import refuse_parts
@@ -319,6 +319,17 @@ def check_secure(
     if cohort:
         secure.degree(cohort)
         secure.needed(cohort)
+
+
+def check_choice(algorithm: Algorithm[Any, Any], best: str | None) -> None:
+    """Raise Unsupported if the figures of private rows would choose among the rounds of trees."""
+    if best is not None and private_part(algorithm) is not None and Need.TREES in algorithm.requires():
+        raise Unsupported(
+            f"run(best={best!r}): {algorithm.name} would be chosen by exact figures of private rows, which its ε does "
+            "not count; leave best= out, and choose the number of rounds by public rows or by an earlier study",
+            method=algorithm.name,
+            need="sums",
+        )
 
 
 def check_seed(algorithm: Algorithm[Any, Any], seed: int, remote: bool) -> None:

@@ -42,7 +42,7 @@ from ..storage.run_folder import threads_of
 from ..storage.spill import Spill
 from ..transports.auto import Unchosen
 from ..wire.connection import Connection, FaultyTransport, Placed
-from .checks import check_codec, check_secure, check_seed
+from .checks import check_choice, check_codec, check_secure, check_seed
 from .progress import ProgressBar, Watched, progress_bar
 from .protocols import Draw, Population
 from .start import check_names, start
@@ -122,6 +122,7 @@ class PreparedRun:
         if isinstance(scenario.problem, Network) and scenario.problem.train is not None:
             refuse_own_steps(algorithm)
         check_codec(o.codec, algorithm)
+        check_choice(algorithm, o.best)
         if o.secure is not None:
             if scenario.membership is not None:
                 raise RecipeError(

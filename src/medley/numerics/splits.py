@@ -29,6 +29,15 @@ def unit_of(loss: str, exponents: np.ndarray, rows: int) -> float:
     return float(2.0 ** (top + 4) * max(FULL * 2.0 ** int(np.ceil(np.log2(max(rows, 1)))), 2.0**-40))
 
 
+NOISY_JUMP = 1.0
+"""The same if sums have noise, which may leave a Σh of about 0 under any Σg."""
+
+PUBLIC = 2.0**-24
+"""The step of gradients between −1 and 1 if the number of rows is not asked: sums of 500 million rows are exact."""
+
+BENDS = {"logistic": 0.25, "softmax": 0.5}
+"""The largest second derivative of each loss whose gradients are between −1 and 1."""
+
 OFFSET = 150
 """The place of the exponent 0 among those of float32."""
 
@@ -127,14 +136,14 @@ class Sums(NamedTuple):
 
     def step(self, growth: Growth) -> np.ndarray:
         """A node's best output −G/(H + λ), within what it may be; 0 where nothing bends."""
-        bend = self.h + growth.ridge
+        bend = np.maximum(self.h, 0) + growth.ridge  # noisy sums may be below 0
         step: np.ndarray = np.divide(-self.g, bend, out=np.zeros_like(self.g), where=bend > 0)
         step = np.clip(step, -growth.jump, growth.jump)
         return step
 
     def score(self, growth: Growth) -> np.ndarray:
         """By how much a node's best output lowers twice the loss: G²/(H + λ) if nothing limits that output."""
-        bend = self.h + growth.ridge
+        bend = np.maximum(self.h, 0) + growth.ridge  # noisy sums may be below 0
         if growth.jump < np.inf:
             step = self.step(growth)
             limited: np.ndarray = -step * (2 * self.g + bend * step)
@@ -204,6 +213,13 @@ class Bins:
         """The number of bins of each column [columns]."""
         widths: np.ndarray = self.sizes + 1 + self.missing
         return widths
+
+    def levelled(self, flat: np.ndarray) -> np.ndarray:
+        """A noisy histogram [nodes, Σ widths] whose columns have one total: the nearest one, by least squares."""
+        totals = np.add.reduceat(flat, np.cumsum(self.widths) - self.widths, axis=1)
+        total = (totals / self.widths).sum(1, keepdims=True) / (1 / self.widths).sum()
+        levelled: np.ndarray = flat + np.repeat((total - totals) / self.widths, self.widths, axis=1)
+        return levelled
 
     def table(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A histogram [nodes, Σ widths] as [nodes, columns, bins], and the part of missing values [nodes, columns]."""

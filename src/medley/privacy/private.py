@@ -43,6 +43,7 @@ from ..contract import (
     LocalSampling,
     Message,
     Need,
+    Pace,
     Packed,
     Replies,
     Sampling,
@@ -52,9 +53,10 @@ from ..contract import (
 )
 from ..contract.errors import BudgetSpent, RecipeError, Unsupported
 from ..contract.settings import above, at_least, below, positive
+from ..numerics.forest import layout_of
 from ..runtime.streams import Secret
 from ..storage.as_json import plain
-from . import accountant, skellam
+from . import accountant, skellam, trees
 from .accountant import Release
 from .mechanisms import Banded
 from .quantile import Quantile
@@ -186,10 +188,22 @@ class Private(Wrapper[PrivateServer]):
                 "exchanges there are; leave exchanges= out",
                 "exchanges",
             )
+        if self.bounds_trees and getattr(self.method, "ranges", None) is None:
+            raise RecipeError(
+                f"Private({self.method.name}()): bins from counts tell about single rows; give "
+                f"{self.method.name}(ranges=...), the least and the largest value of each column by public "
+                "knowledge",
+                "ranges",
+            )
 
     def client_method(self, name: str) -> Any:
         """The method's client method of this name; under other units than "client", on private rows."""
         return super().client_method(name) if self.unit == "client" else partial(self._of_rows.call, name)
+
+    @property
+    def bounds_trees(self) -> bool:
+        """Whether clients bound and blur what they send for trees: under unit "row"."""
+        return self.unit == "row" and Need.TREES in self.method.needs
 
     def people(self) -> str:
         """The column that names the person of each row, under unit "person"."""
@@ -216,9 +230,14 @@ class Private(Wrapper[PrivateServer]):
         assert self.rounds is not None
         return noise_of_rows(law, self.epsilon, self.delta, self.rounds)
 
-    def released(self, law: LocalSampling) -> Release:
-        """The release of one training on a client's rows, with this sampling of batches."""
-        return accountant.release(Sampling("poisson", law.rows, law.rate), self._z_of_rows(law), law.steps)
+    def law(self, pace: Pace, problem: Any) -> LocalSampling:
+        """The sums of one round that the rows of a client with this budget and problem enter."""
+        return trees.law(problem.n, problem.layout.depth) if self.bounds_trees else LocalSampling.of(pace, problem.n)
+
+    def released(self, law: LocalSampling, request: bool = True) -> Release:
+        """The release of a training, of one request or, for trees, of a whole round."""
+        steps = 1 if request and self.bounds_trees else law.steps
+        return accountant.release(Sampling("poisson", law.rows, law.rate), self._z_of_rows(law), steps)
 
     @property
     def name(self) -> str:
@@ -248,7 +267,8 @@ class Private(Wrapper[PrivateServer]):
         """The method's round on a cohort that gives only noisy sums, or on one that accounts for clients' rows."""
         if self.unit != "client":
             limit = None if self.epsilon is None else (self.epsilon, self.delta)
-            cohort = RowCohort(clients, self._of_rows, s.rows, limit)
+            depth = layout_of(self.model(s)).depth if self.bounds_trees else 0
+            cohort = RowCohort(clients, self._of_rows, s.rows, limit, depth)
             self.method.round(s.inner, cohort)
             s.rows = cohort.spent
             return

@@ -38,7 +38,7 @@ from ..engines.seq import Seq
 from ..numerics.sums import shortening
 from ..runtime.forwarded import forwarded
 from ..runtime.streams import Secret
-from . import accountant
+from . import accountant, trees
 from .accountant import Release
 from .replies import Hidden
 
@@ -74,6 +74,8 @@ class RowNoise:
     def call(self, name: str, me: Client[Any], *messages: Message) -> Message:
         """The method's client method ``name``, on a client whose rows enter only local steps."""
         of: Any = me.problem
+        if Need.TREES in self.method.needs:
+            return trees.call(self.method, name, me, messages, self.bound, self.noise, self.identity, self.refuse)
         if getattr(of, "transform", None) is not None:
             self.refuse("a transform of batches can mix rows; leave transform= out")
         if Need.NOISE in getattr(of.problem, "gives", ()):
@@ -251,15 +253,22 @@ class RowCohort(ForwardingCohort):
     Args:
         spent: releases so far, by client; a new mapping after each `ask`
         limit: (ε, δ) that no client may pass; None for no limit
+        depth: levels of a tree, for each of which a client sends one sum; 0 for local steps
     """
 
     def __init__(
-        self, clients: Cohort, by: RowNoise, spent: Mapping[int, list[Release]], limit: tuple[float, float] | None
+        self,
+        clients: Cohort,
+        by: RowNoise,
+        spent: Mapping[int, list[Release]],
+        limit: tuple[float, float] | None,
+        depth: int = 0,
     ) -> None:
         super().__init__(clients)
         self._by = by
         self.spent = dict(spent)
         self._limit = limit
+        self._depth = depth
         self._methods: set[str] = set()
         if clients.buffers is not None:
             by.refuse("its model has buffers, such as BatchNorm's, which hold statistics of rows without noise")
@@ -268,12 +277,15 @@ class RowCohort(ForwardingCohort):
         self, method: Any, common: Any, each: Any = None, *, ids: Any = None, late: OnLate = "drop"
     ) -> Replies[Any]:
         """See `Cohort.ask`. Raises BudgetSpent before a client would exceed its limit."""
-        if method.__name__ in self._methods:
+        if method.__name__ in self._methods and not self._depth:  # the noise of trees has the request in its name
             self._by.refuse(f"it asks for {method.__name__!r} twice in one round, with the same noise both times")
         self._methods.add(method.__name__)
         for i in self._clients.ids if ids is None else ids:
             law = self._clients.local(i)
-            new = accountant.release(Sampling("poisson", law.rows, law.rate), self._by.noise(law), law.steps)
+            steps = law.steps
+            if self._depth:
+                law, steps = trees.law(law.rows, self._depth), 1
+            new = accountant.release(Sampling("poisson", law.rows, law.rate), self._by.noise(law), steps)
             self.spent[i] = self._within(i, accountant.added(self.spent.get(i, []), new))
         replies: Replies[Any] = self._clients.ask(method, common, each, ids=ids, late=late)
         return replies

@@ -14,7 +14,6 @@ from filelock import FileLock
 from ...contract import Client
 from ...contract.errors import WireError
 from ...contract.place import name_of
-from ...contract.sampling import LocalSampling
 from ...contract.tuned import split
 from ...privacy import accountant
 from ...privacy.accountant import Release
@@ -67,7 +66,6 @@ class Account:
             total: the ε of all studies together; None for the recipe's
         """
         part = private_part(split(method)[0])
-        n = me.problem.n
         assert part is not None
         limit = part.epsilon
         if limit is None:
@@ -75,11 +73,11 @@ class Account:
             paces = r.scenario(tuple(lot.X.shape[1:]), lot.classes).pace
             allowed: list[Release] = []
             for t in range(1, (recipe_part.rounds or r.rounds) + 1):
-                pace = LocalSampling.of(paces.of(r.seed, me.id, t), n)
-                for _ in recipe_part.message_types:
-                    allowed = accountant.added(allowed, recipe_part.released(pace))
+                law = recipe_part.law(paces.of(r.seed, me.id, t), me.problem)
+                for _ in ["round"] if recipe_part.bounds_trees else recipe_part.message_types:
+                    allowed = accountant.added(allowed, recipe_part.released(law, request=False))
             limit = accountant.epsilon(allowed, recipe_part.delta)
-        release = part.released(LocalSampling.of(me.pace, n))
+        release = part.released(part.law(me.pace, me.problem))
         self.train(release, limit, None if total is None else float(str(total)), part.delta)
 
     def train(self, release: Release, limit: float, total: float | None, delta: float) -> None:
