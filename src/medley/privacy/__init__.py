@@ -1,6 +1,7 @@
 """Differential privacy: a wrapper of methods, its noise, and the accounting of the privacy that a run has spent.
 
-Side: `rows`, `trees` and `skellam` act at the client, before a reply leaves it; all else is the server's, which sees no rows.
+Side: `rows`, `trees` and `skellam` act at the client, before a reply leaves it; all else is the server's, which sees no
+rows.
 """
 
 from ..contract.public import public
