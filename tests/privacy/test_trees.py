@@ -220,7 +220,10 @@ def test_what_private_trees_cannot_be_is_a_sentence() -> None:
     squared = md.Federation(md.problems.Trees("squared"), clients=[(X, X[:, 0])])
     with pytest.raises(md.RecipeError, match="the loss 'squared' have no bound that all know; use 'logistic' or"):
         md.run(private(), squared, 1, progress=False)
-    for ranges, words in (([(1, 1)], "give low < high"), ([(0, 1, 1)], "2 to 1024"), ([(0, 1)] * 2, "rows have 4")):
+    few: list[tuple[list[Any], str]] = [
+        ([(1, 1)], "with low < high"), ([(0, 1, 1)], "2 to 1024"), ([], "give"), ([(1,)], "give"), ([(0, 1)] * 2, "have 4"),
+    ]  # fmt: skip
+    for ranges, words in few:
         with pytest.raises(md.RecipeError, match=words):
             md.run(md.Boost(ranges=ranges), federation(), 1, progress=False)
     choice = {"evaluate_on": "validation", "best": "test_loss", "progress": False}

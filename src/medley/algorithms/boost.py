@@ -203,10 +203,13 @@ class Boost(Algorithm[Server, Memory]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for low, high, *more in self.ranges or ():
-            if not low < high or more[1:] or (more and more[0] not in range(2, 1025)):
-                given = [low, high, *more]
-                raise RecipeError(f"Boost(ranges=...): {given}; give low < high, and 2 to 1024 bins if any", "ranges")
+        for ends in [[]] if self.ranges == [] else self.ranges or ():
+            if len(ends) not in (2, 3) or not ends[0] < ends[1] or (ends[2:] and ends[2] not in range(2, 1025)):
+                raise RecipeError(
+                    f"Boost(ranges=...): {list(ends)}; give [low, high], with low < high, and a third number only for 2 "
+                    "to 1024 bins",
+                    "ranges",
+                )
 
     def start(self, x: Vec) -> Server:
         """The forest x₀; it may have grown already."""
