@@ -221,7 +221,8 @@ def test_what_private_trees_cannot_be_is_a_sentence() -> None:
     with pytest.raises(md.RecipeError, match="the loss 'squared' have no bound that all know; use 'logistic' or"):
         md.run(private(), squared, 1, progress=False)
     few: list[tuple[list[Any], str]] = [
-        ([(1, 1)], "with low < high"), ([(0, 1, 1)], "2 to 1024"), ([], "give"), ([(1,)], "give"), ([(0, 1)] * 2, "have 4"),
+        ([(1, 1)], "with low < high"), ([(0, 1, 1)], "2 to 1024"), ([], "give"), ([(1,)], "give"),
+        ([(0, 1)] * 2, "rows have 4"),
     ]  # fmt: skip
     for ranges, words in few:
         with pytest.raises(md.RecipeError, match=words):

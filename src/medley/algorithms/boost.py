@@ -206,8 +206,8 @@ class Boost(Algorithm[Server, Memory]):
         for ends in [[]] if self.ranges == [] else self.ranges or ():
             if len(ends) not in (2, 3) or not ends[0] < ends[1] or (ends[2:] and ends[2] not in range(2, 1025)):
                 raise RecipeError(
-                    f"Boost(ranges=...): {list(ends)}; give [low, high], with low < high, and a third number only for 2 "
-                    "to 1024 bins",
+                    f"Boost(ranges=...): {list(ends)}; give [low, high], with low < high, and a third number only for "
+                    "2 to 1024 bins",
                     "ranges",
                 )
 
