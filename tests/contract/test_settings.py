@@ -289,3 +289,12 @@ def test_settings_are_copied_and_pickled_as_ever() -> None:
 def test_a_whole_number_too_large_for_a_float_is_refused_in_words() -> None:
     with pytest.raises(RecipeError, match="must be a finite number"):
         md.FedProx(mu=10**400)
+
+
+def test_a_call_without_any_argument_says_what_is_missing_and_copies_are_made_without() -> None:
+    with pytest.raises(md.RecipeError, match=r'^Trees\(\): loss= is missing; it has no default: "squared", ½.*are'):
+        md.problems.Trees()  # type: ignore[call-arg]
+    with pytest.raises(md.RecipeError, match=r"^Network\(\): module= is missing; it has no default: the network; a"):
+        md.problems.Network()  # type: ignore[call-arg]
+    one = md.partitions.Dirichlet(5, 0.5)
+    assert copy.copy(one) == copy.deepcopy(one) == pickle.loads(pickle.dumps(one)) == one

@@ -167,12 +167,12 @@ def _show_entry(name: str, entry: Any) -> None:
 
 def _reads(make: Any) -> str:
     """How a method's server reads the replies; sums work under secure sums. Settings are the method's defaults."""
-    from ..contract import Need
+    from ..contract import Need, RecipeError
 
     try:
         method = make()
         needs = method.requires()
-    except TypeError:  # a setting without a default
+    except RecipeError:  # a setting without a default
         method = make
         needs = make.needs
     if Need.REPLIES not in needs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -42,9 +43,11 @@ def refuse_unknown(
         raise UnknownSetting.unknown(unknown, allowed, f"{call}()", in_recipe=False)
 
 
-def refuse_missing(function: Callable[..., Any], call: str, count: int, names_given: Iterable[str]) -> None:
+def refuse_missing(
+    function: Callable[..., Any], call: str, count: int, names_given: Iterable[str], doc: str = ""
+) -> None:
     """Raise RecipeError if a required argument is missing: one without a default that the caller neither names nor
-    passes among the first ``count``; UnknownSetting if ``count`` is too large.
+    passes among the first ``count``; UnknownSetting if ``count`` is too large. The error has its entry in ``doc``.
     """
     given_by_name = {*names_given}
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
@@ -58,7 +61,18 @@ def refuse_missing(function: Callable[..., Any], call: str, count: int, names_gi
             and not (k < count and p.kind is not p.KEYWORD_ONLY)
         ):
             names = ", ".join(f"{q.name}=" for q in parameters if q.kind not in (q.VAR_KEYWORD, q.VAR_POSITIONAL))
-            raise RecipeError(f"{call}(): {p.name}= is missing; it has no default. The settings are {names}", p.name)
+            meaning, _, _ = entries(doc).get(p.name, "").partition(". ")
+            is_this = f": {meaning.rstrip('.')}" if meaning else ""
+            raise RecipeError(
+                f"{call}(): {p.name}= is missing; it has no default{is_this}. The settings are {names}", p.name
+            )
+
+
+def entries(doc: str) -> dict[str, str]:
+    """The entries "name: text" of a docstring's Attributes or Args, with the lines indented below them."""
+    sections = re.findall(r"^(?:Attributes|Args):\n((?: {4}.*\n?)+)", inspect.cleandoc(doc), re.MULTILINE)
+    matches = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}\S.*)*)", "\n".join(sections), re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text).strip() for name, text in matches}
 
 
 def refuse_many(call: str, parameters: Iterable[inspect.Parameter], count: int) -> None:

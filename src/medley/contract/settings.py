@@ -13,11 +13,10 @@ To accept None, declare it. `medley.contract.annotation` documents which values 
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import html
-import inspect
 import itertools
-import re
 import typing
 from collections.abc import Mapping
 from functools import cache
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from ..runtime.field_words import elsewhere
 from .annotation import Bounds, ValueType, above, at_least, at_most, below, in_range, in_words, kinds, positive
 from .errors import RecipeError
-from .keywords import refuse_gone, refuse_missing, refuse_unknown
+from .keywords import entries, refuse_gone, refuse_missing, refuse_unknown
 from .text import unquoted
 
 
@@ -87,9 +86,13 @@ class Settings:
             """A new object for ``__init__`` to fill. Raises RecipeError for a setting unknown, gone or missing."""
             refuse_gone(cls, settings)
             refuse_unknown(cls.__init__, cls.call or cls.__name__, settings)
-            if args or settings:  # a copy is made without any
-                refuse_missing(cls.__init__, cls.call or cls.__name__, len(args), settings)
+            refuse_missing(cls.__init__, cls.call or cls.__name__, len(args), settings, cls.__doc__ or "")
             return super().__new__(cls)
+
+        def __reduce_ex__(self, protocol):
+            """For copies, which are made without arguments, and so not by ``__new__`` above."""
+            make, *parts = super().__reduce_ex__(protocol)
+            return (object.__new__ if make is copyreg.__newobj__ else make, *parts)
 
 
 class Checked(Settings):
@@ -140,7 +143,7 @@ def describe(cls: type) -> tuple[Setting, ...]:
         raise TypeError(f"class {cls.__name__}: {e}, which an annotation uses; define it in the module") from e
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        docs |= _docs(base.__doc__ or "")
+        docs |= entries(base.__doc__ or "")
     return tuple(
         Setting(f.name, hints[f.name], tuple(kinds(hints[f.name])), _default(f), docs.get(f.name, ""))
         for f in dataclasses.fields(cls)
@@ -152,13 +155,6 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
-
-
-def _docs(doc: str) -> dict[str, str]:
-    """The entries "name: text" of a docstring's Attributes or Args, with the lines indented below them."""
-    sections = re.findall(r"^(?:Attributes|Args):\n((?: {4}.*\n?)+)", inspect.cleandoc(doc), re.MULTILINE)
-    matches = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}\S.*)*)", "\n".join(sections), re.MULTILINE)
-    return {name: re.sub(r"\s+", " ", text).strip() for name, text in matches}
 
 
 __all__ = [

@@ -111,7 +111,7 @@ class Builder:
             return thing
         try:
             return thing()
-        except TypeError as e:
+        except (TypeError, RecipeError) as e:
             raise RecipeError(
                 f"{self.source}: {path} = {value!r}: the class needs arguments ({e}); make the object in your module, "
                 "and name that",
