@@ -1,0 +1,249 @@
+"""Cohorts from a hospital's OMOP database: a row a person, from typed conditions, for the sites of a `Study`.
+
+A cohort is made of numbers: concepts, days, ages. They are checked, and Medley writes the queries, so that no text of
+anyone else's reaches the database. The tables are those of the common data model 5.3 and 5.4.
+
+**Reference**: Voss et al., "Feasibility and utility of applications of the common data model to multiple, disparate
+observational health databases", JAMIA 22(3), 2015; the Book of OHDSI, chapters 4 and 10.
+
+**Departures** from OHDSI's tools: a person enters once, at the first event of any group; exclusions look at all days
+before; age is the year of the event less the year of birth, as in FeatureExtraction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from ..contract import BadData, Checked, RecipeError, at_least
+from ..datasets.readers.sql import table
+from .extra import needed
+from .rules import Rules
+
+Kind = Literal["condition", "drug", "procedure", "measurement", "observation", "visit", "device", "death"]
+
+TABLES: dict[str, tuple[str, str, str]] = {
+    "condition": ("condition_occurrence", "condition_concept_id", "condition_start_date"),
+    "drug": ("drug_exposure", "drug_concept_id", "drug_exposure_start_date"),
+    "procedure": ("procedure_occurrence", "procedure_concept_id", "procedure_date"),
+    "measurement": ("measurement", "measurement_concept_id", "measurement_date"),
+    "observation": ("observation", "observation_concept_id", "observation_date"),
+    "visit": ("visit_occurrence", "visit_concept_id", "visit_start_date"),
+    "device": ("device_exposure", "device_concept_id", "device_exposure_start_date"),
+    "death": ("death", "", "death_date"),
+}
+"""The table of each kind of event, and its columns of concepts and dates."""
+
+SEXES = {8507: "male", 8532: "female"}
+"""OMOP's concepts of sexes; other ones are missing values."""
+
+CALL = "omop.Cohort(...)"
+
+
+@dataclass(frozen=True)
+class Event(Checked):
+    """A kind of event in a person's records.
+
+    Attributes:
+        kind: the table: "condition", "drug", "procedure", "measurement", "observation", "visit", "device", or "death"
+        concepts: OMOP's numbers of concepts; none for a death
+        descendants: whether concepts below these in the vocabulary count, too. Default True
+    """
+
+    kind: Kind
+    concepts: Sequence[int] = ()
+    descendants: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.kind == "death") == bool(self.concepts):
+            text = (
+                "a death has no concepts"
+                if self.concepts
+                else f"which {self.kind}? Give concepts=[201826], OMOP's numbers"
+            )
+            raise RecipeError(f"Event({self.kind!r}): {text}", "concepts")
+
+    def where(self, schema: str) -> str:
+        """The condition of a query."""
+        if not self.concepts:
+            return "1 = 1"
+        column = TABLES[self.kind][1]
+        numbers = ", ".join(str(int(c)) for c in self.concepts)
+        if not self.descendants:
+            return f"{column} IN ({numbers})"
+        below = f"SELECT descendant_concept_id FROM {schema}concept_ancestor WHERE ancestor_concept_id IN ({numbers})"
+        return f"({column} IN ({numbers}) OR {column} IN ({below}))"
+
+
+@dataclass(frozen=True)
+class Value(Checked):
+    """The last value of a measurement before the index date.
+
+    Attributes:
+        concepts: OMOP's numbers of concepts, without those below them
+        unit: OMOP's number of the unit; values in another unit do not count
+    """
+
+    concepts: Sequence[int]
+    unit: int
+
+
+@dataclass(frozen=True)
+class Cohort(Checked):
+    """Persons from the first event of a group on: their features before it, and an outcome after it.
+
+    `rows` gives the columns person, group, age, sex, year, one for each covariate, and with an outcome days and event.
+
+    Attributes:
+        groups: the event by which a person enters, by the group's name: {"new": Event("drug", [1]), "old": ...}
+        history: how many days before it a person has been observed at least
+        youngest: the least age in years
+        oldest: the largest age
+        without: whoever has one of these events before, or on the day of it, is left out
+        covariates: columns: 1 for whoever has such an event in the last days before the index date, or the last `Value`
+            there, else missing
+        window: these days
+        outcome: the event that ends the time; default none
+        until: after how many days the time ends at the latest
+        schema: the schema of the tables, such as "cdm"; default the connection's
+    """
+
+    groups: Mapping[str, Event]
+    history: Annotated[int, at_least(0)] = 365
+    youngest: Annotated[int, at_least(0)] = 18
+    oldest: Annotated[int, at_least(0)] = 120
+    without: Sequence[Event] = ()
+    covariates: Mapping[str, Event | Value] = field(default_factory=dict)
+    window: Annotated[int, at_least(1)] = 365
+    outcome: Event | None = None
+    until: Annotated[int, at_least(1)] = 365
+    schema: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.groups:
+            raise RecipeError(
+                f"{CALL}: groups= is empty; give groups={{'treated': Event('drug', [1115008])}}", "groups"
+            )
+        taken = {"person", "group", "age", "sex", "year", "days", "event", "site"} & {*self.covariates}
+        if taken:
+            raise RecipeError(
+                f"{CALL}: covariates= has {min(taken)!r}, which is a column already; rename it", "covariates"
+            )
+        if self.schema and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", self.schema):
+            raise RecipeError(f"{CALL}: schema={self.schema!r} is no name of a schema, such as 'cdm'", "schema")
+        if self.youngest > self.oldest:
+            raise RecipeError(f"{CALL}: youngest={self.youngest} is above oldest={self.oldest}", "youngest")
+
+    def rows(self, connection: Any) -> dict[str, np.ndarray]:
+        """The cohort's rows, as columns [n] by name, for a site of a `Study`; give it ``Rules(id="person")``.
+
+        Raises RecipeError for a database without these tables, and BadData if nobody is in the cohort.
+        """
+        frame, _ = self._steps(connection)
+        if not len(frame):
+            raise BadData(f"{CALL}: nobody is in this cohort; see cohort.counts(connection)")
+        index = frame["date"]
+        out = {c: frame[c].to_numpy() for c in ("person", "group", "age")}
+        out["sex"] = np.array([SEXES.get(concept) for concept in frame["sex"].tolist()], object)
+        out["year"] = index.dt.year.to_numpy()
+        for name, covariate in self.covariates.items():
+            out[name] = self._covariate(connection, frame, covariate)
+        if self.outcome is not None:
+            ends = (frame["end"] - index).dt.days.clip(upper=self.until)
+            found = self._joined(frame, self._events(connection, self.outcome))
+            after = found[found["days"] > 0].groupby("person")["days"].min().reindex(frame["person"]).to_numpy()
+            happened = after <= ends.to_numpy()
+            out |= {"days": np.where(happened, after, ends.to_numpy()), "event": happened.astype(int)}
+        return out
+
+    def counts(self, connection: Any, rules: Rules | None = None) -> Any:
+        """A frame of the persons left after each step. A count is missing if it, or how many a step leaves out, is of
+        fewer persons than the rules allow.
+        """
+        least = (rules or Rules()).rows
+        _, steps = self._steps(connection)
+        said = list[int | None]()
+        last: int | None = None
+        for _, n in steps:
+            hidden = 0 < n < least or (last is not None and 0 < last - n < least)
+            said.append(None if hidden else n)
+            last = last if hidden else n
+        pandas = needed("pandas")
+        return pandas.DataFrame({"persons": pandas.array(said, "Int64")}, index=[step for step, _ in steps])
+
+    def _steps(self, connection: Any) -> tuple[Any, list[tuple[str, int]]]:
+        """The cohort: a row a person, with index date and end of observation; and how many each step left."""
+        pandas = needed("pandas")
+        events = [self._events(connection, e).assign(group=name) for name, e in self.groups.items()]
+        first = pandas.concat(events).sort_values(["date", "group"], kind="stable").drop_duplicates("person")
+        steps = [("with an event of a group", len(first))]
+
+        periods = self._dated(
+            connection, "observation_period", "observation_period_start_date", "observation_period_end_date"
+        )
+        both = first.merge(periods, "inner", "person")
+        before = (both["date"] - both["start"]).dt.days
+        both = both[(before >= self.history) & (both["date"] <= both["end"])].drop_duplicates("person")
+        steps.append((f"observed for {self.history} days before it", len(both)))
+
+        persons = self._asked(connection, "SELECT person_id, gender_concept_id, year_of_birth FROM {}person")
+        persons = persons.set_axis(["person", "sex", "born"], axis=1)
+        both = both.merge(persons, "inner", "person")
+        both["age"] = both["date"].dt.year - both["born"].astype(int)
+        both = both[both["age"].between(self.youngest, self.oldest)]
+        steps.append((f"{self.youngest} to {self.oldest} years old", len(both)))
+
+        for event in self.without:
+            had = self._joined(both, self._events(connection, event))
+            both = both[~both["person"].isin(had.loc[had["days"] <= 0, "person"])]
+            steps.append((f"without {event.kind} {', '.join(map(str, event.concepts))}".strip(), len(both)))
+        return both.sort_values("person").reset_index(drop=True), steps
+
+    def _covariate(self, connection: Any, frame: Any, covariate: Event | Value) -> np.ndarray:
+        """A covariate's column."""
+        if isinstance(covariate, Event):
+            found = self._joined(frame, self._events(connection, covariate))
+            had = found.loc[found["days"].between(-self.window, -1), "person"]
+            return np.array(frame["person"].isin(had), np.int64)
+        event = Event("measurement", covariate.concepts, descendants=False)
+        where = f"unit_concept_id = {int(covariate.unit)} AND value_as_number IS NOT NULL"
+        found = self._joined(frame, self._events(connection, event, ", value_as_number", where))
+        found = found[found["days"].between(-self.window, -1)].sort_values(["days", "value_as_number"])
+        last = found.groupby("person")["value_as_number"].last()
+        return np.array(last.reindex(frame["person"]), np.float64)
+
+    def _events(self, connection: Any, event: Event, more: str = "", where: str = "1 = 1") -> Any:
+        """All events of a kind: person and date, and further columns."""
+        name, _, date = TABLES[event.kind]
+        condition = f"{event.where(self._prefix)} AND {where}"
+        frame = self._asked(connection, f"SELECT person_id, {date}{more} FROM {{}}{name} WHERE {condition}")
+        frame = frame.rename(columns={"person_id": "person", date: "date"})
+        return frame.assign(date=needed("pandas").to_datetime(frame["date"]))
+
+    def _dated(self, connection: Any, name: str, start: str, end: str) -> Any:
+        frame = self._asked(connection, f"SELECT person_id, {start}, {end} FROM {{}}{name}")
+        times = {"start": frame[start], "end": frame[end]}
+        to_dates = needed("pandas").to_datetime
+        return (
+            frame[["person_id"]]
+            .rename(columns={"person_id": "person"})
+            .assign(**{k: to_dates(t) for k, t in times.items()})
+        )
+
+    def _joined(self, frame: Any, events: Any) -> Any:
+        """The events of these persons, with the days from the index date to each."""
+        both = events.merge(frame[["person", "date"]], "inner", "person", suffixes=("", "_index"))
+        return both.assign(days=(both["date"] - both["date_index"]).dt.days)
+
+    def _asked(self, connection: Any, query: str) -> Any:
+        return needed("pandas").DataFrame(table(connection, query.format(self._prefix), (), CALL))
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.schema}." if self.schema else ""
