@@ -16,6 +16,7 @@ pytest.importorskip("formulaic")
 from medley.statistics import Rules, Study, Withheld
 from medley.statistics.analysis import packed, tensor
 from medley.statistics.curves import merged
+from medley.statistics.risksets import AtRisk
 from medley.statistics.scoring import BAD, Point, Unfit
 from medley.statistics.study import Sites
 from medley.statistics.survival import curve, partial
@@ -51,9 +52,9 @@ def test_the_partial_likelihoods_slopes_are_its_differences() -> None:
     X, time, event = g.normal(size=(30, 3)), g.integers(1, 8, 30).astype(float), g.random(30) < 0.6
     b, h = np.array([0.2, -0.4, 0.1]), 1e-5
     for ties in ("efron", "breslow"):
-        _, slope, bend = partial(X, time, event, b, ties)
+        _, slope, bend = partial(X, AtRisk.of(time), event, b, ties)
         for j, e in enumerate(np.eye(3)):
-            (up, a, _), (down, c, _) = (partial(X, time, event, b + k * h * e, ties) for k in (1, -1))
+            (up, a, _), (down, c, _) = (partial(X, AtRisk.of(time), event, b + k * h * e, ties) for k in (1, -1))
             assert slope[j] == pytest.approx((up - down) / (2 * h), rel=1e-6, abs=1e-8)
             assert bend[j] == pytest.approx((c - a) / (2 * h), rel=1e-5, abs=1e-8)
 
@@ -185,7 +186,7 @@ def test_a_column_may_be_far_from_0(cuts: tuple[float, ...]) -> None:
 
 def test_coefficients_that_go_too_far_are_no_numbers_that_are_not_finite() -> None:
     X, time = np.arange(12.0)[:, None], np.arange(12.0, 0.0, -1)
-    found = partial(X, time, np.ones(12, bool), np.array([1e4]), "efron")
+    found = partial(X, AtRisk.of(time), np.ones(12, bool), np.array([1e4]), "efron")
     assert curve(found, 0.0, 12.0).sums[BAD] == 1
     cox, me = md.statistics.Cox("months ~ age", "event", cuts=(6.0, 20.0)), Study({"Bern": patients()}, rules=OPEN)
     point = Point(packed({}), tensor([1e3]), tensor([]), 0.0, 1.0, 900)

@@ -19,10 +19,9 @@ risk.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from .risksets import AtRisk, grouped
 from .rounding import WIDEST
 from .site import APART, DOMINANT, SHARE, Site, share_of
 
@@ -35,15 +34,16 @@ class Events:
 
     Args:
         site, column, used: whose events these are, the column that has them, and the rows [sites' n]
-        X, time, event: the fit's rows [n, p], [n], [n]
+        X, at, event: the fit's rows [n, p], when they are at risk, and whether they have the event [n]
         ties: "efron" or "breslow"
         w: the rows' weights [n]
         marks: β at which directions are added, one after another [m, p]
+        of: codes of the patient whose row it is [n]: they have no more bits than patients. None if each row is one
     """
 
     def __init__(  # noqa: PLR0913
-        self, site: Site, column: str, used: np.ndarray, X: np.ndarray, time: np.ndarray, event: np.ndarray,
-        ties: str, marks: np.ndarray, w: np.ndarray,
+        self, site: Site, column: str, used: np.ndarray, X: np.ndarray, at: AtRisk, event: np.ndarray,
+        ties: str, marks: np.ndarray, w: np.ndarray, of: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         n, p = X.shape
         self.site = site
@@ -52,13 +52,16 @@ class Events:
         self.X = X
         self.event = 1.0 * event
         self.w = w
-        self.place = np.unique(time, return_inverse=True)[1].ravel()
+        self.at = at
+        self.of = np.arange(n) if of is None else of
+        self.rows = np.bincount(self.of)
+        self.patients = len(self.rows)
         self.ties, count = ties, float(self.event.sum())
         bits = float(np.log2(1 + APART * np.sqrt(n) * self.event.std()))
-        site.spend(column, {f"count {site.digest(used, np.ones(n))}": bits}, n)
+        site.spend(column, {f"count {site.digest(used, np.ones(n))}": bits}, self.patients)
         self.Q, self.sums = np.full((n, 1), n**-0.5), np.array([count * n**-0.5])
         self.spread = float(np.sqrt(count / n))
-        self.share = share_of(n / 2 / (2 * p + 2), SHARE, WIDEST)
+        self.share = share_of(self.patients / 2 / (2 * p + 2), SHARE, WIDEST)
         for b in (np.zeros(p), *marks):
             self._add_directions(np.column_stack(self.terms(b)[3:]))
 
@@ -78,14 +81,20 @@ class Events:
             new = float(np.linalg.norm(rest))
             if new > SHARE * size:
                 q = rest / new
-                few = np.sort(q**2)[1 - self.site.rules.rows :]
-                if few[-1] > 0.5 or few.sum() > DOMINANT or ((self.Q**2).sum(1) + q**2).max() > DOMINANT:
+                few = np.sort(grouped(q**2, self.of))[1 - self.site.rules.rows :]
+                if few[-1] > 0.5 or few.sum() > DOMINANT or self._most_told(q) > DOMINANT:
                     continue
                 key = self.site.digest(self.used, q)
                 share = self.share * size / new
                 at = np.array([q @ self.event]), np.array([self.spread])
-                new_sum = self.site.rounded(self.column, *at, [key], len(q), share)
+                new_sum = self.site.rounded(self.column, *at, [key], self.patients, share)
                 self.Q, self.sums = np.column_stack([self.Q, q]), np.append(self.sums, new_sum)
+
+    def _most_told(self, q: np.ndarray) -> float:
+        """The largest share of a row's event, or of a patient's number of events, that the directions and q tell."""
+        Q = np.column_stack([self.Q, q])
+        by_patient = grouped(Q, self.of) / np.sqrt(self.rows)[:, None]
+        return float(max((Q**2).sum(1).max(), (by_patient**2).sum(1).max()))
 
     def terms(self, b: np.ndarray) -> tuple[np.ndarray, ...]:
         """L [n] and A [n, p] at β, minus the Hessian [p, p] of the projection, and the directions of A and L."""
@@ -98,7 +107,7 @@ class Events:
         H = np.zeros((len(b), len(b)))
         slope = np.zeros(len(L))
         pull = np.zeros(X.shape)
-        later = self._later(r[:, None] * Z)
+        later = self.at.sums(r[:, None] * Z)[self.at.place]
         for share, w in SHARES if self.ties == "efron" else [(0.0, 1.0)]:
             part = share * np.clip(e, 0.0, 1.0)  # of each other row of the same time
             taken = (part * r)[:, None] * Z
@@ -107,7 +116,9 @@ class Events:
             v = w * self.w * e / S
             rest = self._at_same_time(v[:, None])[:, 0] - v
             pairs = self._at_same_time(v[:, None] * m) - v[:, None] * m
-            before = np.cumsum(np.bincount(self.place, v))[self.place]  # Σ v of rows that leave then or earlier
+            before = self.at.over(
+                np.bincount(self.at.place, v, self.at.k)
+            )  # Σ v of rows that leave while it is at risk
             H = H + (X * (r * (before - part * rest))[:, None]).T @ X - (m * (w * self.w * e)[:, None]).T @ m
             L = L - w * np.log(S)
             A = A - w * m
@@ -121,15 +132,6 @@ class Events:
         (L, A, H, *_), e = self.terms(b), self.weights
         return float(e @ L), e @ A, (H + H.T) / 2
 
-    def _sums(self, v: np.ndarray) -> Any:
-        out = np.zeros((self.place.max() + 1, v.shape[1]))
-        np.add.at(out, self.place, v)
-        return out
-
-    def _at_same_time(self, v: np.ndarray) -> Any:
+    def _at_same_time(self, v: np.ndarray) -> np.ndarray:
         """Sums of v [n, k] over the rows that leave at each row's time."""
-        return self._sums(v)[self.place]
-
-    def _later(self, v: np.ndarray) -> Any:
-        """Sums of v [n, k] over the rows that leave at each row's time or later."""
-        return self._sums(v)[::-1].cumsum(0)[::-1][self.place]
+        return np.asarray(grouped(v, self.at.place)[self.at.place])

@@ -14,6 +14,7 @@ import numpy as np
 
 from .extra import needed
 from .fit import Test
+from .risksets import AtRisk
 
 ROUNDING = 1e-12
 """A column's information at β = 0, if it is below this share of its squares, is only rounding."""
@@ -28,6 +29,7 @@ class Steps(NamedTuple):
         dead: Σ x of rows with the event, times their weights [k, p]
         shift: what has been subtracted from xβ of each row
         mass: the weights of rows with the event [k]; None if each is 1
+        risk: Σ r Z Zᵀ of the rows at risk [k, p + 1, p + 1], if rows enter late or have strata
     """
 
     leave: np.ndarray
@@ -37,25 +39,26 @@ class Steps(NamedTuple):
     dead: np.ndarray
     shift: float = 0.0
     mass: np.ndarray | None = None
+    risk: np.ndarray | None = None
 
     @classmethod
-    def of(
-        cls, X: np.ndarray, place: np.ndarray, event: np.ndarray, b: np.ndarray, k: int, w: np.ndarray | None = None
-    ) -> Steps:
-        """The sums of rows X [n, p] with these places among k times, and with weights w [n]."""
+    def of(cls, X: np.ndarray, at: AtRisk, event: np.ndarray, b: np.ndarray, w: np.ndarray | None = None) -> Steps:
+        """The sums of rows X [n, p] that are at risk at these places, and with weights w [n]."""
+        place, k = at.place, at.k
         Z = np.column_stack([np.ones(len(X)), X])
         r = np.exp(X @ b) if w is None else w * np.exp(X @ b)
         ZZ = r[:, None, None] * Z[:, :, None] * Z[:, None, :]
         leave, tied, n, d, dead = (np.zeros((k, *v)) for v in (ZZ.shape[1:], ZZ.shape[1:], (), (), X.shape[1:]))
         out = cls(leave, tied, n, d, dead)
-        for to, at, what in (
+        for to, places, what in (
             (out.leave, place, ZZ),
             (out.tied, place[event], ZZ[event]),
             (out.n, place, 1.0),
             (out.d, place[event], 1.0),
             (out.dead, place[event], X[event] if w is None else w[event, None] * X[event]),
         ):
-            np.add.at(to, at, what)
+            np.add.at(to, places, what)
+        out = out if at.first is None else out._replace(risk=at.sums(ZZ))
         return out if w is None else out._replace(mass=np.bincount(place[event], w[event], k))
 
     def of_columns(self, T: np.ndarray) -> Steps:
@@ -71,7 +74,7 @@ class Steps(NamedTuple):
         """
         sums = np.zeros(self.leave.shape[1:])
         for k in reversed(range(len(self.d))):
-            sums = sums + self.leave[k]
+            sums = sums + self.leave[k] if self.risk is None else self.risk[k]
             d = round(self.d[k])
             for i in range(d):
                 share = i / d if ties == "efron" else 0.0
@@ -96,7 +99,7 @@ class Steps(NamedTuple):
             H[:, same] = 0.0
         return value, g, H
 
-    def by_weight(self, X: np.ndarray, place: np.ndarray, event: np.ndarray, b: np.ndarray, ties: str) -> np.ndarray:
+    def by_weight(self, X: np.ndarray, at: AtRisk, event: np.ndarray, b: np.ndarray, ties: str) -> np.ndarray:
         """The score's derivatives by the weights of the rows whose sums these are [n, p]: score residuals.
 
         Reference: Lin & Wei, JASA 84, 1989.
@@ -110,8 +113,8 @@ class Steps(NamedTuple):
             hazard[j] += step
             tied[j] += share * step
             middle[j] += mean / round(self.d[j])
-        so_far = hazard.cumsum(0)[place] - event[:, None] * tied[place]
-        out: np.ndarray = event[:, None] * (X - middle[place])
+        so_far = at.over(hazard) - event[:, None] * tied[at.place]
+        out: np.ndarray = event[:, None] * (X - middle[at.place])
         out -= np.exp(X @ b)[:, None] * (X * so_far[:, :1] - so_far[:, 1:])
         return out
 

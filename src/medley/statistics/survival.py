@@ -24,6 +24,7 @@ from torch import Tensor
 from ..contract import Client, Cohort, Message, RecipeError, WireError, on_client
 from .analysis import Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
+from .cells import texts
 from .curves import check_times
 from .describe import curve_may
 from .events import Events
@@ -32,6 +33,7 @@ from .families import FAMILIES, Family
 from .fit import Coefficients, Cost
 from .formulas import design, parsed, within
 from .glm import APART, design_names, treatment, within_basis
+from .risksets import AtRisk, admit_patients, admit_strata, check_intervals, refuse_isolated, without_noise
 from .rules import Withheld
 from .scales import banded, exponents_of
 from .scoring import BAD, DEVIANCE, GRID, LLF, NULL, Curve, Descent, Fitted, Point, Unfit, inverse
@@ -58,13 +60,18 @@ class Leaving(Message):
 
 
 class SurvivalRows(NamedTuple):
-    """A site's rows of one fit: the design, times, events, and weights by a propensity model if there are any."""
+    """A site's rows of one fit: the design, times, events, weights by a propensity model if there are any, when rows
+    are at risk, and the codes of their clusters if there are any; ``everyone`` has these codes of trimmed rows, too.
+    """
 
     X: np.ndarray
     time: np.ndarray
     event: np.ndarray
     w: np.ndarray | None
     scored: Scored | None
+    at: AtRisk
+    of: np.ndarray | None = None
+    everyone: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,12 @@ class Cox(Weighted):
         cuts: times for one common baseline, in the time's unit and ascending; other times are rounded up to them, and
             rows beyond the last are censored there. Empty for a separate baseline for each site, at its own times
         weights: `Weights(...)` of rows by the probability of a treatment; empty for none
+        strata: a column, or several, each of whose values (or combinations of values) has a baseline of its own at each
+            site; empty for none
+        entry: the column of the time from which on a row is at risk, in the unit of the formula's time: a late entry,
+            or the start of an interval if a patient has several rows; empty for 0
+        cluster: the column that says which rows belong together, for example a patient's: errors are robust (sandwich),
+            and rules count its values instead of rows. Equal values at two sites are two clusters. Empty for none
     """
 
     call = "cox"
@@ -89,6 +102,9 @@ class Cox(Weighted):
     ties: Literal["efron", "breslow"] = "efron"
     cuts: Sequence[float] = ()
     weights: Weights | Literal[""] = ""
+    strata: str | Sequence[str] = ""
+    entry: str = ""
+    cluster: str = ""
 
     uses = ""
     cov = "model"
@@ -101,6 +117,28 @@ class Cox(Weighted):
             raise RecipeError("cox(cuts=...): give times above 0, in ascending order", "cuts")
         if self.cuts and self.weighting:
             raise RecipeError("cox(weights=...): weighted fits have a baseline for each site; leave cuts= out", "cuts")
+        for key in ("strata", "entry", "cluster"):
+            if self.cuts and getattr(self, key):
+                raise RecipeError(
+                    f"cox(cuts=..., {key}=...): only fits with a baseline for each site have {key}; leave one out", key
+                )
+        if self.weighting and self.entry and self.cluster:
+            raise RecipeError(
+                "cox(weights=..., entry=..., cluster=...): weights by treatment are of one row for each patient; leave "
+                "cluster= out if each has one, else weights=",
+                "cluster",
+            )
+        columns = (*self.strata_columns, *filter(None, (self.entry, self.cluster)))
+        twice = [c for c in columns if columns.count(c) > 1 or c in (*self.outcomes, *parsed(self.formula).columns)]
+        if twice:
+            raise RecipeError(
+                f"cox: {twice[0]} has two roles; strata=, entry= and cluster= are columns of their own", "strata"
+            )
+
+    @property
+    def strata_columns(self) -> tuple[str, ...]:
+        """The columns of the strata."""
+        return tuple(filter(None, (self.strata,) if isinstance(self.strata, str) else self.strata))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -117,8 +155,14 @@ class Cox(Weighted):
         """See `Analysis.reads`."""
         f = parsed(self.formula)
         by = parsed(self.weighting.propensity_formula) if self.weighting else f
-        columns = dict.fromkeys((*f.columns, self.event, *by.columns))
-        return tuple(columns), tuple(dict.fromkeys((*f.categorical, *by.categorical)))
+        more = (*self.strata_columns, *filter(None, (self.entry, self.cluster)))
+        columns = dict.fromkeys((*f.columns, self.event, *by.columns, *more))
+        return tuple(columns), tuple(dict.fromkeys((*f.categorical, *by.categorical, *self.strata_columns)))
+
+    @property
+    def unit(self) -> str:
+        """What has a baseline of its own, in words."""
+        return "site and stratum" if self.strata_columns else "site"
 
     @property
     def treatment(self) -> Any:
@@ -147,7 +191,7 @@ class Cox(Weighted):
         null = list[float]()
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "mean": 0.0, "centre": tensor(zero)}
         point["treatment"] = sent(by)
-        where = f", up to a constant {'over all sites' if self.cuts else 'for each site'}"
+        where = f", up to a constant {'over all sites' if self.cuts else f'for each {self.unit}'}"
         T = Basis(names, where)
         at = np.triu_indices(len(names))
         if noisy:
@@ -188,10 +232,12 @@ class Cox(Weighted):
             descent.unbounded = functools.partial(self._is_unbounded, ask, point)
         fit = descent.fit(zero, start)
         fit = self._marked(descent, fit)
+        near = point | {"b": tensor(fit.b), "bread": tensor([]), "alpha": 0.0}
+        stack: Any = lambda influence: ask(self.stack, Point(**near, influence=influence))
         if by is not None:
-            near = point | {"b": tensor(fit.b), "bread": tensor([]), "alpha": 0.0}
-            stack = lambda influence: ask(self.stack, Point(**near, influence=influence))
             fit = fit._replace(cov=sandwich(stack, by.n, fit.cov))
+        elif self.cluster:
+            fit = fit._replace(cov=fit.cov @ lower(stack(tensor([])).meat) @ fit.cov)
         return fit.of_columns(T.T)
 
     def _marked(self, descent: Descent, fit: Fitted) -> Fitted:
@@ -218,7 +264,9 @@ class Cox(Weighted):
         H = lower(start.H)
         flat = [name for name, v in zip(names, np.diag(H), strict=True) if v <= 0]
         if flat:
-            within, rest = ("", "") if self.cuts else ("within each site, ", ", or share one baseline: cox(cuts=[...])")
+            within = "" if self.cuts else f"within each {self.unit}, "
+            alone = self.cuts or self.strata or self.entry or self.cluster
+            rest = "" if alone else ", or share one baseline: cox(cuts=[...])"
             raise Unfit(
                 f"collinear: {within}all rows at risk when an event occurs are alike in {' and '.join(flat)}, so that "
                 f"the effect belongs to the baseline; leave the column out{rest}"
@@ -236,36 +284,35 @@ class Cox(Weighted):
     @on_client
     def contradicts(self, me: Client[Any], request: Point) -> Moments:
         """1 if a row contradicts that the likelihood grows without end in the direction b, else 0."""
-        X, time, event, *_ = self._rows(site_of(me), request)
-        along = within_basis(X, request.basis) @ request.b.numpy()
-        order = np.argsort(-time, kind="stable")
-        last = np.searchsorted(-time[order], -time, side="right") - 1
-        most = np.maximum.accumulate(along[order])[last]  # of those at risk at each row's time
-        return Moments(tensor([1.0 * (event & (along < most - APART)).any()]))
+        rows = self._rows(site_of(me), request)
+        along = within_basis(rows.X, request.basis) @ request.b.numpy()
+        most = rows.at.most(along)[rows.at.place]
+        return Moments(tensor([1.0 * (rows.event & (along < most - APART)).any()]))
 
     @on_client
     def score(self, me: Client[Any], request: Point) -> Curve:
         """The site's partial likelihood at β."""
-        X, time, event, w, _ = self._rows(site_of(me), request)
+        site = site_of(me)
+        rows = self._rows(site, request)
+        X, _, event, w, *_ = rows
         Z = within_basis(X, request.basis)
         b = request.b.numpy()
-        site = site_of(me)
         marks = request.marks.numpy().reshape(-1, len(b))
         try:
             for at in (b, *marks):
                 risk = Z @ at
-                site.effective((1.0 if w is None else w) * np.exp(risk - risk.max()), X)
+                site.effective((1.0 if w is None else w) * np.exp(risk - risk.max()), X, of=rows.of)
         except Withheld as e:
             names = [name for name in design_names(self.formula, unpacked(request.terms)) if name != "Intercept"]
             widest = names[int(np.ptp(Z * at, axis=0).argmax())]
             raise Withheld(f"{e}; {widest} does most of it: if it is skewed, take its logarithm") from None
         if not site.rules.rounded:
-            at_b, (null, *_) = (partial(Z, time, event, k * b, self.ties, w) for k in (1, 0))
+            at_b, (null, *_) = (partial(Z, rows.at, event, k * b, self.ties, w) for k in (1, 0))
             return curve(at_b, null, len(X))
-        events = self._events(site, Z, self._rows(site, request), request, marks)
+        events = self._events(site, Z, rows, request, marks)
         (value, g, H), null = events.likelihood(b), events.likelihood(0 * b)[0]
         if not b.any():  # what the server refuses is as exact as ever: columns that are alike, and no events
-            exact, _, information = partial(Z, time, event, b, self.ties, w)
+            exact, _, information = partial(Z, rows.at, event, b, self.ties, w)
             same = np.diag(information) <= 0
             H[same] = 0.0
             H[:, same] = 0.0
@@ -281,7 +328,7 @@ class Cox(Weighted):
             first = next(iter(site.kept.items()))
             used = self._used(site, rows.scored)
             w = np.ones(len(Z)) if rows.w is None else rows.w
-            events = Events(site, self.event, used, Z, rows.time, rows.event, self.ties, marks, w)
+            events = Events(site, self.event, used, Z, rows.at, rows.event, self.ties, marks, w, rows.of)
             site.kept = {first[0]: first[1], key: events}
         out: Events = site.kept[key]
         return out
@@ -293,20 +340,20 @@ class Cox(Weighted):
 
     @on_client
     def stack(self, me: Client[Any], request: Point) -> Stacked:
-        """The site's sums for errors that know that weights were estimated."""
+        """The site's sums for errors that know that weights were estimated, or of clusters."""
         site = site_of(me)
-        X, time, event, w, scored = self._rows(site, request)
-        if w is None or scored is None or self.weighting is None:
-            raise WireError("cox: the server asks for sums of weights by treatment, and this fit has none")
+        rows = self._rows(site, request)
+        X, _, event, w, scored, at, of, everyone = rows
+        if not self.cluster and (w is None or scored is None):
+            raise WireError("cox: the server asks for sums for robust errors, and this fit has none")
         Z = within_basis(X, request.basis)
         b = request.b.numpy()
         Z = Z - Z[(Z @ b).argmax()]
-        site.effective(w * np.exp(Z @ b), X)
-        times, place = np.unique(time, return_inverse=True)
-        steps = Steps.of(Z, place.ravel(), event, b, len(times), w)
-        u = steps.by_weight(Z, place.ravel(), event, b, self.ties)
+        site.effective((1.0 if w is None else w) * np.exp(Z @ b), X, of=of)
+        u = Steps.of(Z, at, event, b, w).by_weight(Z, at, event, b, self.ties)
         used, _ = self.used(site)
-        return Robust(site, self.event, used, scored, u, float(len(time))).reply(request.influence, [])
+        count = float(len(X) if of is None else of.max() + 1)
+        return Robust(site, self.event, used, scored, u, count, everyone).reply(request.influence, [])
 
     @on_client
     def leaving(self, me: Client[Any], request: Point) -> Leaving:
@@ -323,7 +370,7 @@ class Cox(Weighted):
                     site.effective(np.exp(risk[part] - risk[part].max()), Z[part], "events")
         with np.errstate(all="ignore"):
             centred = within_basis(X - request.centre.numpy(), request.basis)
-            s = Steps.of(centred, place, event, request.b.numpy(), len(self.cuts))
+            s = Steps.of(centred, AtRisk(place, None, len(self.cuts)), event, request.b.numpy())
         if not np.isfinite(s.leave).all():  # the site sends only this fact
             s = Steps._make(map(np.zeros_like, s))
         leave, tied = (tensor([upper(A) for A in sums]) for sums in (s.leave, s.tied))
@@ -360,22 +407,55 @@ class Cox(Weighted):
         others = within(f, site.frame[used], levels, site.name, names, X)
         others |= {} if w is None else {"the weights": w}
         site.admit_fit(used, X, names, columns, event > 0, beside=others, outcome_column=self.event)
+        kept = [name != "Intercept" for name in names]
+        at, of = self._at_risk(site, used, [n for n in names if n != "Intercept"], X[:, kept], time, event > 0)
         if self.cuts and site.rules.rows > 1:  # each time's rows must meet the rules for a fit
             curve_may(site, f.response, used, f"{self.cuts} of {self.event}", "the times")
             place, dead = self._places(time, event > 0)
             for k in np.unique(place):
-                at = place == k
+                here = place == k
                 rows = np.zeros(len(used), bool)
-                rows[np.flatnonzero(used)[at]] = True
+                rows[np.flatnonzero(used)[here]] = True
                 try:
-                    site.check_size(X.shape[1], int(at.sum()), int(at.sum()))
-                    of = {name: v[at] for name, v in others.items()}
-                    site.admit_fit(rows, X[at], names, columns, dead[at], self.ties == "efron", of, self.event)
-                    for part in (at, at & dead, at & ~dead) if self.ties == "efron" else (at,):
+                    site.check_size(X.shape[1], int(here.sum()), int(here.sum()))
+                    beside = {name: v[here] for name, v in others.items()}
+                    site.admit_fit(rows, X[here], names, columns, dead[here], self.ties == "efron", beside, self.event)
+                    for part in (here, here & dead, here & ~dead) if self.ties == "efron" else (here,):
                         site.combinations(X[part])
                 except Withheld as e:
                     raise Withheld(f"{e}; that is of rows until {self.cuts[k]:g}: give fewer cuts") from None
-        return SurvivalRows(X[:, [name != "Intercept" for name in names]], time, event > 0, w, scored)
+        everyone = codes(site, self.used(site)[0], (self.cluster,)) if self.cluster else None
+        return SurvivalRows(X[:, kept], time, event > 0, w, scored, at, of, everyone)
+
+    def _at_risk(
+        self, site: Site, used: np.ndarray, names: list[str], X: np.ndarray, time: np.ndarray, event: np.ndarray
+    ) -> tuple[AtRisk, np.ndarray | None]:
+        """When rows are at risk, and the codes of their clusters if there are any, once their sums may leave."""
+        f = parsed(self.formula)
+        keys = (*f.columns, self.event)
+        stratum = codes(site, used, self.strata_columns) if self.strata_columns else None
+        of = codes(site, used, (self.cluster,)) if self.cluster else None
+        entry = site.column(used, self.entry, 0.0) if self.entry else None
+        time, *rest = without_noise(time, *([] if entry is None else [entry]))
+        if entry is not None:
+            entry = rest[0]
+            together = np.zeros(len(time), int) if of is None else of
+            together = together if stratum is None else together * (stratum.max(initial=0) + 1) + stratum
+            check_intervals(site, (self.entry, f.response, self.cluster), entry, time, together)
+        at = AtRisk.of(time, entry, stratum)
+        if stratum is not None:
+            admit_strata(site, used, self.strata_columns, stratum, keys)
+        if entry is not None:
+            late = within_used(used, entry >= time.min())
+            for key in (*keys, self.entry):
+                site.admit(key, [used, late], f"the rows that are not at risk at first, by {self.entry}")
+        if of is not None:
+            site.check_size(X.shape[1], int(of.max(initial=-1)) + 1, len(X))
+            admit_patients(site, used, self.cluster, of, names, X, event, keys)
+        what = " and ".join((*self.strata_columns, *filter(None, (self.entry, self.cluster))))
+        if what:
+            refuse_isolated(site, at, X, event, np.arange(len(X)) if of is None else of, what)
+        return at, of
 
 
 def curve(likelihood: tuple[float, np.ndarray, np.ndarray], null: float, rows: float) -> Curve:
@@ -393,14 +473,17 @@ def curve(likelihood: tuple[float, np.ndarray, np.ndarray], null: float, rows: f
     return Curve(tensor(g), tensor(upper(H)), nothing, nothing, nothing, tensor(sums))
 
 
-def partial(
-    X: np.ndarray, time: np.ndarray, event: np.ndarray, b: np.ndarray, ties: str, w: np.ndarray | None = None
-) -> Any:
+def codes(site: Site, used: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """Codes 0, 1, … of the combinations of these columns' values [n]."""
+    values = [np.unique(texts(site.frame[used], c, site.name).astype(str), return_inverse=True)[1] for c in columns]
+    return np.unique(np.column_stack([v.ravel() for v in values]), axis=0, return_inverse=True)[1].ravel()
+
+
+def partial(X: np.ndarray, at: AtRisk, event: np.ndarray, b: np.ndarray, ties: str, w: np.ndarray | None = None) -> Any:
     """Cox's log partial likelihood of these rows at β, its gradient [p], and minus its Hessian [p, p]."""
-    times, place = np.unique(time, return_inverse=True)
     X = X - X[(X @ b).argmax()]  # leaves the likelihood as it is, and no risk exceeds 1
     with np.errstate(all="ignore"):
-        return Steps.of(X, place.ravel(), event, b, len(times), w).likelihood(b, ties)
+        return Steps.of(X, at, event, b, w).likelihood(b, ties)
 
 
 class CoxFit(Coefficients):
@@ -441,7 +524,10 @@ class CoxFit(Coefficients):
     def summary(self) -> str:
         """A text table."""
         facts = [("Time", parsed(self.cox.formula).response), ("Event", self.cox.event), ("Ties", self.cox.ties)]
-        strata = 1 if self.cox.cuts else len(self.sites)
-        facts += [("No. Observations", str(self.nobs)), ("Baselines", str(strata))]
-        title = "Cox regression, " + ("one baseline for all sites" if self.cox.cuts else "stratified by site")
+        by = self.cox.strata_columns
+        strata = "1" if self.cox.cuts else f"{len(self.sites)}{' × strata' if by else ''}"
+        facts += [("No. Observations", str(self.nobs)), ("Baselines", strata)]
+        facts += [(k, v) for k, v in (("Entry", self.cox.entry), ("Errors clustered by", self.cox.cluster)) if v]
+        within = f"stratified by {' and '.join(('site', *by))}"
+        title = f"Cox regression, {'one baseline for all sites' if self.cox.cuts else within}"
         return self._table(title, [*facts, ("Log-Likelihood", f"{self.llf:.5g}")])
