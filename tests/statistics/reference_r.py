@@ -63,34 +63,6 @@ R_OWN: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }  # fmt: skip
 """R's own data sets: the column by which rows are dealt, formula, event and settings."""
 
-LIFELINES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
-    "heart": ("id", "stop ~ age + year + surgery + transplant", "event", {"entry": "start", "cluster": "id"}),
-    "recur": ("ID", "TIME1 ~ AGE + TREAT", "CENSOR", {"entry": "TIME0", "cluster": "ID"}),
-    "recur, strata": (
-        "ID", "TIME1 ~ AGE + TREAT", "CENSOR",
-        {"entry": "TIME0", "strata": "EVENT", "cluster": "ID", "ties": "breslow"},
-    ),
-    "lung": ("row", "time ~ age + C(sex)", "status", {"strata": "ph.ecog", "cluster": "inst"}),
-    "aids": ("row", "T ~ AIDSY", "D", {"entry": "W"}),
-    "larynx": ("row", "time ~ age", "death", {"strata": ["Stage_II", "Stage_III", "Stage_IV"]}),
-}  # fmt: skip
-"""Data sets that lifelines has."""
-
-
-def of_lifelines(name: str) -> Any:
-    """A data set, with numbered rows and without missing values in what is fitted."""
-    from lifelines import datasets
-
-    short = name.split(",")[0]
-    long = {"heart": "stanford_heart_transplants", "aids": "multicenter_aids_cohort_study"}.get(short, short)
-    frame = getattr(datasets, f"load_{long}")()
-    frame = frame.assign(row=np.arange(len(frame)))
-    if short == "recur":
-        frame = frame[frame["TIME0"] < frame["TIME1"]]
-    if short == "lung":
-        frame = frame.dropna(subset=["inst", "ph.ecog"]).assign(status=lambda f: f["status"] - f["status"].min())
-    return frame[frame["W"] < frame["T"]] if short == "aids" else frame
-
 
 def of_r(folder: Path, name: str) -> Any:
     """A data set of R."""
@@ -151,7 +123,7 @@ def apart(case: Any, part: str, there: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    from support.intervals import FITS, intervals
+    from support.intervals import FITS, LIFELINES, intervals, of_lifelines
 
     logging.disable(logging.WARNING)
     rows = intervals()

@@ -48,6 +48,9 @@ def frame() -> Any:
             "ward": id // 10,
             "spikes": np.where(id % 10 == 7, 1.0, 1e-6) * g.uniform(1, 1.1, n),
             "lab": np.where(id == 7, np.nan, 1.0),
+            "late": 5.0 * (id == 7),
+            "years": id + 1.0,
+            "alone": np.where(id == 9, 7.5, id + 0.5),
         }
     )
     out.loc[7, "pay"] = 777.25
@@ -90,6 +93,18 @@ def table(s: Study, where: str = "", by: str = "", column: str = "pay", group: s
     return float(cell.n)
 
 
+def strata_of_six_and_five(s: Study) -> None:
+    """The difference of two fits is what one patient adds to another stratum."""
+    s.cox("months ~ age", "died", strata="six")
+    s.cox("months ~ age", "died", strata="five")
+
+
+def all_and_without_a_patient(s: Study) -> None:
+    """Each ward stands for a patient with ten rows: enough for rules that count rows."""
+    s.cox("months ~ age", "died", cluster="ward")
+    s.cox("months ~ age", "died", cluster="ward", where="ward != 3")
+
+
 ATTACKS: dict[str, Callable[[Study], Any]] = {
     "numbers within categories": numbers_within_categories,
     "functions of a column": functions_of_a_column,
@@ -102,6 +117,11 @@ ATTACKS: dict[str, Callable[[Study], Any]] = {
     "a fit of an indicator of one": lambda s: s.glm("flag ~ 1"),
     "the mean of an indicator by group": lambda s: table(s, by="sex", column="few", group="F"),
     "all less the other group": lambda s: table(s, by="sex", column="few", group="M"),
+    "a stratum of one": lambda s: s.cox("months ~ age", "died", strata="flag"),
+    "strata of six, then of five": strata_of_six_and_five,
+    "a late entry of one": lambda s: s.cox("months ~ age", "died", entry="late"),
+    "two clusters": lambda s: s.cox("months ~ age", "died", cluster="sex"),
+    "all rows less those of a patient": all_and_without_a_patient,
     "groups of six, then of five": lambda s: table(s, by="six", group="y") - table(s, by="five", group="y"),
 }
 
@@ -520,3 +540,25 @@ def test_sums_of_all_and_of_the_dead_at_a_cut_do_not_tell_of_few_others() -> Non
     assert ask("breslow").nobs == 240
     with pytest.raises(Withheld, match=r"a value of combination 1 of the columns has fewer than 5 rows"):
         ask("efron")
+
+
+def test_entries_that_leave_two_at_risk_together_would_tell_how_far_apart_they_are() -> None:
+    ages = frame()["age"]
+    at_0 = Point(b=tensor([0.0]), bread=tensor([]), terms=packed({}), mean=0.0, alpha=1.0, rows=80)
+    ask = lambda rules: md.statistics.Cox("years ~ age", "died", entry="alone").score(
+        Sites(study(rules).sites)(0, 1), at_0
+    )
+    assert float(ask(OPEN).g[0]) == (ages[7] - ages[9]) / 2
+    with pytest.raises(Withheld, match="by alone nearly all patients are at risk alone, and fewer than 5 decide"):
+        ask(Rules())
+
+
+def test_a_server_gets_no_sums_of_clusters_that_are_not_asked_for_or_of_its_own_coefficients() -> None:
+    me = Sites(study(Rules()).sites)(0, 1)
+    point = {"bread": tensor([]), "terms": packed({}), "mean": 0.0, "alpha": 1.0, "rows": 80}
+    clustered = md.statistics.Cox("months ~ age", "died", cluster="id")
+    with pytest.raises(md.WireError, match="asks for sums for robust errors, and this fit has none"):
+        md.statistics.Cox("months ~ age", "died").stack(me, Point(b=tensor([0.0]), **point))
+    assert clustered.stack(me, Point(b=tensor([0.0]), **point)).meat.shape == (1,)
+    with pytest.raises(Withheld, match="fewer than 5 rows decide the sums"):
+        clustered.stack(me, Point(b=tensor([9.0]), **point))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ import medley as md
 pytest.importorskip("formulaic")
 
 from medley.statistics import Rules, Study
+from support.intervals import LIFELINES, PARTITIONS, of_lifelines, tables
+from support.pairs import quick
 
 sm = pytest.importorskip("statsmodels.api")
 smf = pytest.importorskip("statsmodels.formula.api")
@@ -82,3 +86,15 @@ def test_coefficients_and_errors_to_8_digits(name: str, by: str) -> None:
     assert fit.llf == pytest.approx(model.llf, rel=1e-8)
     assert fit.exchanges <= (20 if family == "negative_binomial" else 8)
     assert md.statistics.GLM(formula, family) == fit.glm  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", quick(1, LIFELINES))
+def test_intervals_strata_and_clusters_of_lifelines_data_sets_are_those_of_r(name: str) -> None:
+    pytest.importorskip("lifelines")
+    frame, (deal, formula, event, how) = of_lifelines(name), LIFELINES[name]
+    there = json.loads((Path(__file__).parent / "reference_r.json").read_text(encoding="utf-8"))["fits"]
+    for part in PARTITIONS:
+        fit = Study(tables(frame, deal, part), rules=Rules(1, 1, 1.0)).cox(formula, event, **how)
+        r = there[f"lifelines, {name}: {part}"]
+        found = [*fit.params, *fit.bse, fit.llf]
+        assert found == pytest.approx(np.hstack([r["params"], r["bse"], r["llf"]]).tolist(), rel=1e-8)

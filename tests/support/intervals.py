@@ -20,6 +20,20 @@ FITS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 """Formulas and settings, by name."""
 
+LIFELINES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "heart": ("id", "stop ~ age + year + surgery + transplant", "event", {"entry": "start", "cluster": "id"}),
+    "recur": ("ID", "TIME1 ~ AGE + TREAT", "CENSOR", {"entry": "TIME0", "cluster": "ID"}),
+    "recur, strata": (
+        "ID", "TIME1 ~ AGE + TREAT", "CENSOR",
+        {"entry": "TIME0", "strata": "EVENT", "cluster": "ID", "ties": "breslow"},
+    ),
+    "lung": ("row", "time ~ age + C(sex)", "status", {"strata": "ph.ecog", "cluster": "inst"}),
+    "aids": ("row", "T ~ AIDSY", "D", {"entry": "W"}),
+    "larynx": ("row", "time ~ age", "death", {"strata": ["Stage_II", "Stage_III", "Stage_IV"]}),
+}  # fmt: skip
+"""Data sets that lifelines has."""
+
+
 PARTITIONS = ("turns", "blocks", "sizes")
 """How patients are dealt to sites."""
 
@@ -45,6 +59,21 @@ def intervals(n: int = 400, seed: int = 65) -> Any:
             if g.random() < 0.25 + 0.4 * event:
                 break
     return pd.DataFrame(rows, columns=["patient", "age", "sex", "ward", "dose", "start", "stop", "event"])
+
+
+def of_lifelines(name: str) -> Any:
+    """A data set, with numbered rows and without missing values in what is fitted."""
+    from lifelines import datasets
+
+    short = name.split(",")[0]
+    long = {"heart": "stanford_heart_transplants", "aids": "multicenter_aids_cohort_study"}.get(short, short)
+    frame = getattr(datasets, f"load_{long}")()
+    frame = frame.assign(row=np.arange(len(frame)))
+    if short == "recur":
+        frame = frame[frame["TIME0"] < frame["TIME1"]]
+    if short == "lung":
+        frame = frame.dropna(subset=["inst", "ph.ecog"]).assign(status=lambda f: f["status"] - f["status"].min())
+    return frame[frame["W"] < frame["T"]] if short == "aids" else frame
 
 
 def dealt(frame: Any, cluster: str, how: str, sites: int = 3) -> np.ndarray:

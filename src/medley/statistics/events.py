@@ -127,6 +127,14 @@ class Events:
         L, A = self.w * L, self.w[:, None] * A
         return L, A, H, A + pull, L + slope
 
+    def untold(self, b: np.ndarray) -> float:
+        """The largest share of a column's terms of the score at β that no direction tells, because few rows have it."""
+        A = self.terms(b)[3]
+        rest = np.linalg.norm(A - self.Q @ (self.Q.T @ A), axis=0)
+        size = np.linalg.norm(A - A.mean(0), axis=0)
+        at = size > SHARE * np.linalg.norm(A, axis=0)
+        return float((rest[at] / size[at]).max(initial=0.0))
+
     def likelihood(self, b: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """The log partial likelihood of the projection at β, its gradient [p], and minus its Hessian [p, p]."""
         (L, A, H, *_), e = self.terms(b), self.weights

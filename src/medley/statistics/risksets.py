@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..contract import BadData
+from .cells import texts
 from .rules import Withheld
 from .site import Site, within_used
 
@@ -123,6 +124,12 @@ def grouped(values: np.ndarray, of: np.ndarray) -> np.ndarray:
     return out
 
 
+def codes(site: Site, used: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """Codes 0, 1, … of the combinations of these columns' values [n]."""
+    values = [np.unique(texts(site.frame[used], c, site.name).astype(str), return_inverse=True)[1] for c in columns]
+    return np.unique(np.column_stack([v.ravel() for v in values]), axis=0, return_inverse=True)[1].ravel()
+
+
 def check_intervals(
     site: Site, names: tuple[str, str, str], entry: np.ndarray, time: np.ndarray, at: np.ndarray
 ) -> None:
@@ -149,10 +156,10 @@ def check_intervals(
         )  # fmt: skip
 
 
-def admit_strata(site: Site, used: np.ndarray, strata: Sequence[str], codes: np.ndarray, keys: Sequence[str]) -> None:
+def admit_strata(site: Site, used: np.ndarray, strata: Sequence[str], stratum: np.ndarray, keys: Sequence[str]) -> None:
     """Record that sums of these columns depend on strata; raise Withheld if one has few rows, or a difference has."""
     what = " and ".join(strata)
-    cells = [within_used(used, codes == s) for s in np.unique(codes)]
+    cells = [within_used(used, stratum == s) for s in np.unique(stratum)]
     for cell in cells:
         site.cell(cell, what)
     for key in dict.fromkeys((*keys, *strata)):
@@ -181,7 +188,7 @@ def admit_patients(
     for cell, kind in ((happened, "with"), (~happened, "without")):
         if cell.any():
             site.least(int(cell.sum()), f"different values of {column} {kind} the event", "events")
-    site_codes = np.unique(site.frame[column].astype(str), return_inverse=True)[1].ravel()
+    site_codes = codes(site, np.ones(len(used), bool), (column,))
     whole = used & ~np.isin(site_codes, site_codes[~used])
     first = np.zeros(len(used), bool)
     first[np.unique(site_codes, return_index=True)[1]] = True  # a row stands for its patient

@@ -1,17 +1,19 @@
 """Survival: Cox's model with one baseline for all sites or one for each.
 
 **Reference**: Cox, "Regression Models and Life-Tables", JRSS B 34, 1972; Efron, JASA 72, 1977, and Breslow, 1974, for
-ties.
+ties; Andersen & Gill, Annals of Statistics 10, 1982, for intervals of one patient; Lin & Wei, JASA 84, 1989, and Lee,
+Wei & Amato, 1992, for errors by cluster.
 
 **Departures**: without ``cuts`` each risk set belongs to one site, so that sums over all its rows suffice: Cox's model
-stratified by site. Unless its rules are exact, a site rounds what depends on its events then, see
-`medley.statistics.events`. With cuts, a site sums the rows that leave at each cut, and each sum must meet the rules for
-a fit.
+stratified by site, and by further columns. Unless its rules are exact, a site rounds what depends on its events then,
+see `medley.statistics.events`. With cuts, a site sums the rows that leave at each cut, and each sum must meet the rules
+for a fit.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +26,6 @@ from torch import Tensor
 from ..contract import Client, Cohort, Message, RecipeError, WireError, on_client
 from .analysis import Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
-from .cells import texts
 from .curves import check_times
 from .describe import curve_may
 from .events import Events
@@ -33,13 +34,15 @@ from .families import FAMILIES, Family
 from .fit import Coefficients, Cost
 from .formulas import design, parsed, within
 from .glm import APART, design_names, treatment, within_basis
-from .risksets import AtRisk, admit_patients, admit_strata, check_intervals, refuse_isolated, without_noise
+from .risksets import AtRisk, admit_patients, admit_strata, check_intervals, codes, refuse_isolated, without_noise
 from .rules import Withheld
 from .scales import banded, exponents_of
-from .scoring import BAD, DEVIANCE, GRID, LLF, NULL, Curve, Descent, Fitted, Point, Unfit, inverse
+from .scoring import BAD, DEVIANCE, GRID, LLF, NULL, OVER, Curve, Descent, Fitted, Point, Unfit, inverse
 from .site import Site, within_used
 from .steps import Steps
 from .weights import Fit, Robust, Scored, Stacked, Weighted, Weights, sandwich, sent
+
+log = logging.getLogger("medley")
 
 FAR = 1e4
 """If the square of a column's mean exceeds its variance by this factor, sums with cuts begin again with it centred."""
@@ -48,6 +51,9 @@ MARKS = 3
 NEAR = 3e-3
 """At how many points sites tell more of their events at most; one this near to the fit, in standard errors, is the
 last."""
+
+UNTOLD = 0.1
+"""The share of the score's spread that sites do not tell from which on the fit's log says so."""
 
 
 class Leaving(Message):
@@ -243,13 +249,21 @@ class Cox(Weighted):
     def _marked(self, descent: Descent, fit: Fitted) -> Fitted:
         """The fit after sites that round told more of their events near it."""
         point = descent.point
+        untold = 0.0
         for _ in range(MARKS if fit.figures["coarse"] and not self.cuts else 0):
             point["marks"] = tensor([*point.get("marks", tensor([])).tolist(), *fit.b])
             up = descent.at(fit.b, 1e-6)  # here each site's answer is now exact to its grid
+            untold = math.sqrt(float(up.sums[OVER]) / point["rows"])
             far = float(up.g.numpy() @ inverse(lower(up.H)) @ up.g.numpy()) ** 0.5
             fit = descent.fit(fit.b, up)
             if far < NEAR:
                 break
+        if untold > UNTOLD:
+            log.warning(
+                "cox: in some column a few patients decide, of whom sites tell no more, and coefficients may be off by "
+                "about %.1f of their standard errors; if a column is skewed, take its logarithm",
+                untold,
+            )
         return fit
 
     def _is_unbounded(self, ask: Ask, point: dict[str, Any], direction: np.ndarray) -> bool:
@@ -319,6 +333,8 @@ class Cox(Weighted):
             value, null = (value, null) if exact else (0.0, 0.0)
         up = curve((value, g, H), null, len(X))
         up.sums[GRID] = 1.0
+        if len(marks) and np.array_equal(b, marks[-1]):
+            up.sums[OVER] = len(X) * events.untold(b) ** 2
         return up
 
     def _events(self, site: Site, Z: np.ndarray, rows: SurvivalRows, request: Point, marks: np.ndarray) -> Events:
@@ -448,7 +464,7 @@ class Cox(Weighted):
         if entry is not None:
             late = within_used(used, entry >= time.min())
             for key in (*keys, self.entry):
-                site.admit(key, [used, late], f"the rows that are not at risk at first, by {self.entry}")
+                site.admit(f"{key} after an entry", [late], f"the rows that are not at risk at first, by {self.entry}")
         if of is not None:
             site.check_size(X.shape[1], int(of.max(initial=-1)) + 1, len(X))
             admit_patients(site, used, self.cluster, of, names, X, event, keys)
@@ -471,12 +487,6 @@ def curve(likelihood: tuple[float, np.ndarray, np.ndarray], null: float, rows: f
     sums[LLF] = value
     sums[NULL + 1] = null
     return Curve(tensor(g), tensor(upper(H)), nothing, nothing, nothing, tensor(sums))
-
-
-def codes(site: Site, used: np.ndarray, columns: Sequence[str]) -> np.ndarray:
-    """Codes 0, 1, … of the combinations of these columns' values [n]."""
-    values = [np.unique(texts(site.frame[used], c, site.name).astype(str), return_inverse=True)[1] for c in columns]
-    return np.unique(np.column_stack([v.ravel() for v in values]), axis=0, return_inverse=True)[1].ravel()
 
 
 def partial(X: np.ndarray, at: AtRisk, event: np.ndarray, b: np.ndarray, ties: str, w: np.ndarray | None = None) -> Any:
