@@ -124,6 +124,22 @@ def grouped(values: np.ndarray, of: np.ndarray) -> np.ndarray:
     return out
 
 
+def by_patient(w: np.ndarray, X: np.ndarray, of: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [n] and columns [n, p] with one entry for each code, of the same sums of weights and of squares."""
+    if of is None:
+        return w, X
+    W = grouped(w, of)
+    return W, np.sqrt(grouped(w[:, None] * X**2, of) / np.maximum(W, 1e-300)[:, None])
+
+
+def by_cluster(v: np.ndarray, used: np.ndarray, of: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of v [n, p] over each cluster, and the rows [sites' n] that stand for clusters: the first of each."""
+    if of is None:
+        return v, used
+    first = np.sort(np.unique(of, return_index=True)[1])
+    return grouped(v, of)[of[first]], within_used(used, np.isin(np.arange(len(of)), first))
+
+
 def codes(site: Site, used: np.ndarray, columns: Sequence[str]) -> np.ndarray:
     """Codes 0, 1, … of the combinations of these columns' values [n]."""
     values = [np.unique(texts(site.frame[used], c, site.name).astype(str), return_inverse=True)[1] for c in columns]
@@ -190,8 +206,7 @@ def admit_patients(
             site.least(int(cell.sum()), f"different values of {column} {kind} the event", "events")
     site_codes = codes(site, np.ones(len(used), bool), (column,))
     whole = used & ~np.isin(site_codes, site_codes[~used])
-    first = np.zeros(len(used), bool)
-    first[np.unique(site_codes, return_index=True)[1]] = True  # a row stands for its patient
+    first = by_cluster(np.zeros((site.n, 0)), np.ones(site.n, bool), site_codes)[1]  # a row stands for its patient
     each = [first & np.isin(site_codes, site_codes[rows]) for rows in (used, whole)]
     for key in keys:
         site.admit(f"{key} by {column}", each, f"the rows by {column}")

@@ -322,20 +322,15 @@ class Site:
                 f"{self.name!r})"
             )
 
-    def effective(self, weights: np.ndarray, X: np.ndarray, kind: str = "rows", of: np.ndarray | None = None) -> None:
+    def effective(self, weights: np.ndarray, X: np.ndarray, kind: str = "rows") -> None:
         """Raise Withheld if weights, chosen by the server, let fewer rows than the least number decide the sums.
 
         Of rows with the event, or of those without it, there may be no more than that number: none may dominate.
-        Rows with equal codes ``of`` count as one.
         """
         least: int = getattr(self.rules, kind)
         if least <= 1 or not weights.any():
             return
-        shares = weights[:, None] * X**2
-        if of is not None:
-            shares, weights = (np.array([np.bincount(of, x) for x in v.T]).T for v in (shares, weights[:, None]))
-            weights = weights[:, 0]
-        shares = np.sort(shares, axis=0)[::-1]  # of rows in a column, so in a category
+        shares = np.sort(weights[:, None] * X**2, axis=0)[::-1]  # of rows in a column, so in a category
         few = np.cumsum(shares[: least - 1], axis=0)
         totals = shares.sum(0)
         dominated = (few[0] > DOMINANT * totals) | (few[-1] > FEW_DOMINANT * totals)

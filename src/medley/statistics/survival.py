@@ -34,7 +34,16 @@ from .families import FAMILIES, Family
 from .fit import Coefficients, Cost
 from .formulas import design, parsed, within
 from .glm import APART, design_names, treatment, within_basis
-from .risksets import AtRisk, admit_patients, admit_strata, check_intervals, codes, refuse_isolated, without_noise
+from .risksets import (
+    AtRisk,
+    admit_patients,
+    admit_strata,
+    by_patient,
+    check_intervals,
+    codes,
+    refuse_isolated,
+    without_noise,
+)
 from .rules import Withheld
 from .scales import banded, exponents_of
 from .scoring import BAD, DEVIANCE, GRID, LLF, NULL, OVER, Curve, Descent, Fitted, Point, Unfit, inverse
@@ -238,13 +247,18 @@ class Cox(Weighted):
             descent.unbounded = functools.partial(self._is_unbounded, ask, point)
         fit = descent.fit(zero, start)
         fit = self._marked(descent, fit)
+        fit = self._robust(ask, fit, point, by)
+        return fit.of_columns(T.T)
+
+    def _robust(self, ask: Ask, fit: Fitted, point: dict[str, Any], by: Fit | None) -> Fitted:
+        """The fit with errors that know that weights were estimated, or with those of clusters."""
         near = point | {"b": tensor(fit.b), "bread": tensor([]), "alpha": 0.0}
         stack: Any = lambda influence: ask(self.stack, Point(**near, influence=influence))
         if by is not None:
-            fit = fit._replace(cov=sandwich(stack, by.n, fit.cov))
-        elif self.cluster:
-            fit = fit._replace(cov=fit.cov @ lower(stack(tensor([])).meat) @ fit.cov)
-        return fit.of_columns(T.T)
+            return fit._replace(cov=sandwich(stack, by.n, fit.cov))
+        if self.cluster:
+            return fit._replace(cov=fit.cov @ lower(stack(tensor([])).meat) @ fit.cov)
+        return fit
 
     def _marked(self, descent: Descent, fit: Fitted) -> Fitted:
         """The fit after sites that round told more of their events near it."""
@@ -315,7 +329,9 @@ class Cox(Weighted):
         try:
             for at in (b, *marks):
                 risk = Z @ at
-                site.effective((1.0 if w is None else w) * np.exp(risk - risk.max()), X, of=rows.of)
+                site.effective(
+                    *by_patient(np.exp(risk - risk.max()) if w is None else w * np.exp(risk - risk.max()), X, rows.of)
+                )
         except Withheld as e:
             names = [name for name in design_names(self.formula, unpacked(request.terms)) if name != "Intercept"]
             widest = names[int(np.ptp(Z * at, axis=0).argmax())]
@@ -360,16 +376,17 @@ class Cox(Weighted):
         site = site_of(me)
         rows = self._rows(site, request)
         X, _, event, w, scored, at, of, everyone = rows
-        if not self.cluster and (w is None or scored is None):
+        if scored is None and not self.cluster:
             raise WireError("cox: the server asks for sums for robust errors, and this fit has none")
+        plain = Scored(np.ones(len(X), bool), np.ones(len(X)), X[:, :0], X[:, :0], event)
         Z = within_basis(X, request.basis)
         b = request.b.numpy()
         Z = Z - Z[(Z @ b).argmax()]
-        site.effective((1.0 if w is None else w) * np.exp(Z @ b), X, of=of)
+        site.effective(*by_patient(np.exp(Z @ b) * (1.0 if w is None else w), X, of))
         u = Steps.of(Z, at, event, b, w).by_weight(Z, at, event, b, self.ties)
         used, _ = self.used(site)
         count = float(len(X) if of is None else of.max() + 1)
-        return Robust(site, self.event, used, scored, u, count, everyone).reply(request.influence, [])
+        return Robust(site, self.event, used, scored or plain, u, count, everyone).reply(request.influence, [])
 
     @on_client
     def leaving(self, me: Client[Any], request: Point) -> Leaving:

@@ -35,7 +35,7 @@ from torch import Tensor
 from ..contract import BadData, Checked, Client, Cohort, Message, RecipeError, WireError, at_least, below, on_client
 from .analysis import Analysis, Moments, lower, packed, tensor, unpacked
 from .formulas import design, parsed
-from .risksets import grouped
+from .risksets import by_cluster
 from .rules import Withheld
 from .scoring import Begun, Curve, Fitted, Point, inverse
 from .site import Site, share_of, within_used
@@ -318,26 +318,26 @@ class Robust:
     Attributes:
         site, column: whose sums they are, and the column that is explained
         used: the rows of the propensity model [sites' n]
-        scored: these rows; None for a model without weights, whose rows are used
+        scored: these rows
         u: scores for each unit of weight of the rows in the outcome's model [n, p]
         most: how many bits the column's sums may tell
-        of: codes 0, 1, … of the used rows' clusters, whose scores are added up; None if each row is one
+        of: codes 0, 1, … of these rows' clusters; None if each row is one
     """
 
     site: Site
     column: str
     used: np.ndarray
-    scored: Scored | None
+    scored: Scored
     u: np.ndarray
     most: float
     of: np.ndarray | None = None
 
     def sums(self, terms: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Sums of terms [n, k] over these rows of the site, as they may leave."""
-        p, q = self.u.shape[1], 0 if self.scored is None else self.scored.psi.shape[1]
+        (n, p), q = self.u.shape, self.scored.psi.shape[1]
         share = FINEST
         if np.isfinite(self.most):
-            share = share_of(self.most / 4 / (p * (p + 1) / 2 + p * q), FINEST, WIDEST)
+            share = share_of(min(n, self.most) / 4 / (p * (p + 1) / 2 + p * q), FINEST, WIDEST)
         keys = [f"errors {self.site.digest(rows, t)}" for t in terms.T]
         spread = np.sqrt(len(terms)) * terms.std(0)
         return self.site.rounded(self.column, terms.sum(0), spread, keys, self.most, share)
@@ -345,19 +345,13 @@ class Robust:
     def reply(self, influence: Tensor, bread: Any) -> Stacked:
         """The reply to a server that has no D A⁻¹ yet, or to one that has it [p q]."""
         s, (n, p) = self.scored, self.u.shape
-        if s is not None and not influence.numel():
+        if not influence.numel() and s.psi.size:
             terms = (self.u[:, :, None] * s.slope[s.rows][:, None, :]).reshape(n, -1)
             slope = self.sums(terms, within_used(self.used, s.rows)).reshape(p, -1)
             return Stacked(bread=tensor(bread), slope=tensor(slope), meat=tensor([]))
-        v = self.u
-        if s is not None:
-            v = s.psi @ influence.numpy().reshape(p, -1).T
-            v[s.rows] += s.w[s.rows, None] * self.u
-        rows = self.used
-        if self.of is not None:
-            first = np.unique(self.of, return_index=True)[1]  # a row stands for its cluster
-            rows = within_used(rows, np.isin(np.arange(len(self.of)), first))
-            v = grouped(v, self.of)[self.of[np.sort(first)]]
+        v = s.psi @ influence.numpy().reshape(p, -1).T
+        v[s.rows] += s.w[s.rows, None] * self.u
+        v, rows = by_cluster(v, self.used, self.of)
         self.site.effective(np.ones(len(v)), v)
         at = np.triu_indices(p)
         meat = self.sums(v[:, at[0]] * v[:, at[1]], rows)
