@@ -86,6 +86,7 @@ def test_times_that_differ_by_rounding_are_equal() -> None:
     a, b = without_noise(np.array([0.3, 64 + 19 / 12]), np.array([0.1 + 0.2, 65 + 7 / 12]))
     assert a.tolist() == b.tolist()
     assert without_noise(np.array([1.0, 1.001]))[0].tolist() == [1.0, 1.001]
+    assert len(set(without_noise(np.array([1e-12, 2e-12]))[0])) == 2  # in whatever unit
 
 
 @pytest.mark.slow

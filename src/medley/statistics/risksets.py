@@ -113,7 +113,7 @@ class AtRisk:
 def without_noise(*times: np.ndarray) -> list[np.ndarray]:
     """Columns of times [n], in which those that differ by rounding are equal; R's aeqSurv."""
     values, of = np.unique(np.concatenate(times), return_inverse=True)
-    new = np.diff(values, prepend=-np.inf) > NOISE * max(np.abs(values).mean() if len(values) else 0.0, 1.0)
+    new = np.diff(values, prepend=-np.inf) > NOISE * float(np.abs(values).mean() if len(values) else 0.0)
     return np.split(values[new][new.cumsum() - 1][of.ravel()], len(times))
 
 
