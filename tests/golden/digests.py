@@ -1,13 +1,13 @@
 """Golden runs: written before a change that must leave every result as it is, and compared after it.
 
-    python tests/golden/digests.py --write          write both files; with --only the runs of one method
-    python tests/golden/digests.py                  compare all
+    python tests/golden/digests.py --write          before it: note every bit; --only FedAvg notes one method's runs
+    python tests/golden/digests.py                  after it: compare all
     python tests/golden/digests.py --only FedAvg    compare one method; --quick leaves out the demo's runs
 
-A run is kept as values and as a digest. The values (`Reading`) are compared on every machine, to `TOLERANCE`. A digest
-is `Result.digest`: x, buffers, history without wall time, and ledger. It holds for one processor and version of torch
-and NumPy, which stand in the file, and is compared there. `NAMES` finds things whose name has changed since the
-files were written. With --only on another machine than the files', runs have values, and null for a digest.
+A run is kept as values and as a digest. The values (`Reading`) are in the repository, and compared on every machine, to
+`TOLERANCE`: the tests do that. A digest is `Result.digest`: x, buffers, history without wall time, and ledger. It holds
+for one processor and version of torch and NumPy, so that digests stay on your machine, in `build/`, and this command
+compares them there. `NAMES` finds things whose name has changed since the files were written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,8 @@ import torch
 import medley as md
 from medley.testing import toys
 
-FILE = Path(__file__).with_name("digests.json")
+FILE = Path(__file__).parents[2] / "build" / "golden.json"
+"""Machine and digests, as --write noted them before a change."""
 VALUES = Path(__file__).with_name("values.json")
 """A line for each method and problem: the values of each way to run it, less the ways that have those of ``local``."""
 
@@ -295,18 +296,25 @@ def _cpuinfo() -> list[str]:
         return []
 
 
-def compare(found: Iterable[tuple[str, Callable[[], md.Result]]]) -> Iterator[str]:
-    """A sentence for each run that is not the one in the files. Only on the files' machine are digests compared."""
-    kept, values = json.loads(FILE.read_text()), json.loads(VALUES.read_text())
-    here = kept["machine"] == machine()
+def noted() -> dict[str, str]:
+    """The digests that were noted on this machine, by the names of runs; none if they are another's."""
+    kept = json.loads(FILE.read_text()) if FILE.exists() else {"machine": None}
+    return kept["digests"] if kept["machine"] == machine() else {}
+
+
+def compare(
+    found: Iterable[tuple[str, Callable[[], md.Result]]], digests: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """A sentence for each run whose values are not those in the file, or whose bits are not those in ``digests``."""
+    values = json.loads(VALUES.read_text())
     for name, run in found:
         now, old = reading(run), entry(values, name)
         if " / softmax" in name and (known := [t for start, t in DEGENERATE.items() if name.startswith(start)]):
             now = now._replace(tolerance=known[0])
         if not now.agrees(old):
             yield f"{name}: {now.kept()} where values.json has {old}"
-        elif here and kept["digests"].get(name, "") not in (now.word, None):
-            yield f"{name}: values as in values.json, and other bits than in digests.json"
+        elif (digests or {}).get(name, now.word) != now.word:
+            yield f"{name}: values as in values.json, and other bits than were noted"
 
 
 def entry(values: dict[str, dict[str, Any]], name: str) -> Any:
@@ -319,20 +327,17 @@ def entry(values: dict[str, dict[str, Any]], name: str) -> Any:
 def write(only: str) -> int:
     """Write both files, or the runs of one method into them; the number of runs."""
     now = {name: reading(run) for name, run in runs(only)}
-    there = json.loads(FILE.read_text()) if only else {"machine": machine(), "digests": {}}
-    here = there["machine"] == machine()
-    digests = {name: r.word if here or not r.values else None for name, r in now.items()}
+    digests = (noted() if only else {}) | {name: r.word for name, r in now.items()}
     values: dict[str, dict[str, Any]] = {}
     for name, r in now.items():
         line, way = name.rsplit(" / ", 1)
         if way == "local" or r.kept() != values.setdefault(line, {}).get("local"):
             values.setdefault(line, {})[way] = r.kept()
     if only:
-        kept = there["digests"] | digests
-        digests = {name: kept[name] for name, _ in runs() if name in kept}
         lines = json.loads(VALUES.read_text()) | values
-        values = {line: lines[line] for line in dict.fromkeys(name.rsplit(" / ", 1)[0] for name in digests)}
-    FILE.write_text(json.dumps({"machine": there["machine"], "digests": digests}, indent=0) + "\n")
+        values = {line: lines[line] for line in dict.fromkeys(name.rsplit(" / ", 1)[0] for name, _ in runs())}
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(json.dumps({"machine": machine(), "digests": digests}, indent=0) + "\n")
     VALUES.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in values.items()) + "\n}\n")
     return len(now)
 
@@ -348,14 +353,13 @@ def main() -> int:
     began = time.perf_counter()
     if not any(True for _ in runs(args.only, args.quick)):
         parser.error(f"--only {args.only}: no method of that name is in methods()")
-    here = FILE.exists() and json.loads(FILE.read_text())["machine"] == machine()
     if args.write:
         print(f"{write(args.only)} runs in {time.perf_counter() - began:.0f} s")
         return 0
-    if not here:
-        print("digests.json is of another machine: only values are compared")
+    if not noted():
+        print("no digests of this machine are noted: only values are compared. Note them before a change, by --write")
     other = 0
-    for sentence in compare(runs(args.only, args.quick)):
+    for sentence in compare(runs(args.only, args.quick), noted()):
         print(sentence, flush=True)
         other += 1
     print(f"{other} differ; {time.perf_counter() - began:.0f} s")

@@ -1,4 +1,4 @@
-"""Golden runs: a change that should not change what runs compute does not. See `digests.py`."""
+"""Golden runs: a change that should not change what runs compute does not, to rounding. See `digests.py`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_method_computes_what_it_did(method: str) -> None:
     assert differing((f"{method} / ",)) == []
 
 
-def test_every_public_method_has_digests() -> None:
+def test_every_public_method_has_values() -> None:
     wrappers = {"Private", "Robust"}
     public = {k for k in md.__all__ if isinstance(v := getattr(md, k), type) and issubclass(v, Algorithm)} - wrappers
     assert {name.split(" ")[0].split(".")[0] for name in digests.methods()} == public
@@ -40,11 +40,18 @@ def test_every_public_method_has_digests() -> None:
 def test_the_files_have_every_run_and_no_other() -> None:
     names = [name for name, _ in digests.runs()]
     values = json.loads(digests.VALUES.read_text())
-    assert list(json.loads(digests.FILE.read_text())["digests"]) == names
     assert list(values) == list(dict.fromkeys(name.rsplit(" / ", 1)[0] for name in names))
     ways = {f"{line} / {way}" for line, found in values.items() for way in found}
     assert ways <= set(names)
     assert all(digests.entry(values, name) is not None for name in names)
+
+
+def test_other_bits_are_told_where_they_were_noted() -> None:
+    run = next((name, run) for name, run in digests.runs("FedAvg") if name == "FedAvg / softmax / local")
+    word = digests.reading(run[1]).word
+    assert list(digests.compare([run], {run[0]: word})) == []
+    (said,) = digests.compare([run], {run[0]: "0" * 32})
+    assert said.endswith("other bits than were noted")
 
 
 def test_values_bear_rounding_and_nothing_more() -> None:
