@@ -49,11 +49,13 @@ def frame() -> Any:
             "spikes": np.where(id % 10 == 7, 1.0, 1e-6) * g.uniform(1, 1.1, n),
             "lab": np.where(id == 7, np.nan, 1.0),
             "late": 5.0 * (id == 7),
+            "corrected": g.normal(500, 50, n).round(2),
             "years": id + 1.0,
             "alone": np.where(id == 9, 7.5, id + 0.5),
         }
     )
     out.loc[7, "pay"] = 777.25
+    out["corrected"] = out["pay"] + (out["ward"] == 3) * (out["corrected"] - 500)
     return out
 
 
@@ -121,6 +123,9 @@ ATTACKS: dict[str, Callable[[Study], Any]] = {
     "strata of six, then of five": strata_of_six_and_five,
     "a late entry of one": lambda s: s.cox("months ~ age", "died", entry="late"),
     "two clusters": lambda s: s.cox("months ~ age", "died", cluster="sex"),
+    "two columns that differ in the rows of a patient": lambda s: s.cox(
+        "months ~ pay + corrected", "died", cluster="ward"
+    ),
     "all rows less those of a patient": all_and_without_a_patient,
     "groups of six, then of five": lambda s: table(s, by="six", group="y") - table(s, by="five", group="y"),
 }

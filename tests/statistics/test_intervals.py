@@ -82,6 +82,13 @@ def test_sums_of_a_few_are_exact_beside_large_ones() -> None:
     assert at.sums(np.array([1e-20, 1e-20, 1e20])).tolist() == [1e-20, 1e-20, 1e20]
 
 
+def test_names_of_clusters_are_a_sites_own(rows: Any) -> None:
+    made = tables(rows, "patient", "turns", 2)
+    plain = Study(made).cox("stop ~ age", "event", cluster="patient")
+    made["site1"] = made["site1"].assign(patient=lambda f: "P" + (f["patient"] // 2).astype(str))
+    near(plain.bse, Study(made).cox("stop ~ age", "event", cluster="patient").bse)
+
+
 def test_times_that_differ_by_rounding_are_equal() -> None:
     a, b = without_noise(np.array([0.3, 64 + 19 / 12]), np.array([0.1 + 0.2, 65 + 7 / 12]))
     assert a.tolist() == b.tolist()

@@ -119,7 +119,7 @@ class Analysis(Algorithm[Report]):
         up, (columns, categorical) = self.summed(clients, self.agree, Hello(len(clients.ids))), self.reads
         counts = np.rint(up.text.numpy())
         split = {c: int(k) for c, k in zip(columns, counts, strict=True) if 0 < k < len(clients.ids)}
-        mixed = split.keys() - {*categorical}
+        mixed = split.keys() - {*categorical, getattr(self, "cluster", "")}  # names of clusters stay at their site
         if mixed:
             name = min(mixed)
             raise RecipeError(

@@ -17,7 +17,7 @@ import numpy as np
 from ..contract import BadData
 from .cells import texts
 from .rules import Withheld
-from .site import Site, within_used
+from .site import DOMINANT, Site, within_used
 
 log = logging.getLogger("medley")
 
@@ -200,6 +200,14 @@ def admit_patients(
         values = np.unique(x)
         for v in values if len(values) == 2 else ():
             site.cell(np.isin(np.arange(count), of[x == v]), f"{name}, by {column},")
+    u, size, _ = np.linalg.svd((X - X.mean(0)) / np.maximum(np.abs(X).max(0), 1e-300), full_matrices=False)
+    u = u[:, size > 1e-10 * size.max(initial=0.0)]
+    for c in np.flatnonzero(grouped((u**2).sum(1), of) > DOMINANT):
+        if site.rules.rows > 1 and np.linalg.norm(u[of == c], 2) ** 2 > DOMINANT:
+            raise Withheld(
+                f"{site.name} withholds: one {column} decides a coefficient nearly alone; leave columns out that are "
+                f"nearly the same, or the site: study.without({site.name!r})"
+            )
     happened = np.isin(np.arange(count), of[event])
     for cell, kind in ((happened, "with"), (~happened, "without")):
         if cell.any():
