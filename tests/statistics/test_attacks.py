@@ -40,6 +40,7 @@ def frame() -> Any:
             "six": np.where(np.isin(id, [3, 4, 5, 6, 7, 8]), "y", "x"),
             "five": np.where(np.isin(id, [3, 4, 5, 6, 8]), "y", "x"),
             "stage": np.where(id == 7, 4.0, id % 4),
+            "grade": np.where((id > 2) & (id < 8), 2 - (id == 7), id % 3),
             "top": np.where(np.isin(id, [6, 7]), 30.0, g.normal(0, 1, n)),
             "months": np.where(id == 7, 10.5, id % 20 + 1.0),
             "died": id % 2,
@@ -127,6 +128,8 @@ ATTACKS: dict[str, Callable[[Study], Any]] = {
         "months ~ pay + corrected", "died", cluster="ward"
     ),
     "all rows less those of a patient": all_and_without_a_patient,
+    "the level of one patient": lambda s: s.ordinal("stage ~ age"),
+    "a level within a category": lambda s: s.ordinal("grade ~ C(six)"),
     "groups of six, then of five": lambda s: table(s, by="six", group="y") - table(s, by="five", group="y"),
 }
 
@@ -223,6 +226,47 @@ def test_risks_of_few_rows_are_refused() -> None:
     assert cox.score(me, Point(b=tensor([0.05]), **point)).g.shape == (1,)
     with pytest.raises(Withheld, match=r"fewer than 5 rows decide the sums"):
         cox.score(me, Point(b=tensor([9.0]), **point))
+
+
+def ordinal(b: list[float], rules: Rules | None = None, closing: bool = True) -> Any:
+    """What a site tells at a server's own β and thresholds, the age counted from 55."""
+    rows = frame().assign(grade=lambda f: f["id"] % 3)
+    me = Sites(Study({"Bern": rows}, rules=rules or Rules()).sites)(0, 1)
+    return ordinal_at(me, b, closing)
+
+
+def ordinal_at(me: Any, b: list[float], closing: bool = True) -> Any:
+    point = {"terms": packed({"grade": ["0", "1", "2"]}), "bread": tensor([]), "mean": 0.0, "alpha": 0.0, "rows": 80}
+    fit = md.statistics.Ordinal("grade ~ age")
+    return fit.score(me, Point(b=tensor(b), basis=tensor([1.0, -55.0, 1.0]), closing=closing, **point))
+
+
+def test_coefficients_that_leave_the_say_to_few_rows_of_an_ordinal_logit_are_refused() -> None:
+    assert ordinal([0.05, -0.7, 0.7]).g.shape == (3,)
+    assert ordinal([3.0, -0.7, 0.7]).sums.tolist()[2] == 1.0  # all it says is that a probability is 0 or 1
+    for b in ([1.3, -0.7, 0.7], [0.6, -0.7, 16.0]):
+        with pytest.raises(Withheld, match="fewer than 15 rows decide the sums"):
+            ordinal(b, Rules(rows=15))
+    with pytest.raises(md.WireError, match="thresholds do not ascend"):
+        ordinal([0.05, 0.7, 0.7])
+
+
+@pytest.mark.rounded
+def test_scores_at_many_coefficients_do_not_average_the_rounding_out() -> None:
+    """Each asks for the same sums up to less than their grid; the site has told all that it may after few."""
+    rows = frame().assign(grade=lambda f: f["id"] % 3)
+    s = Study({"Bern": rows})
+    me = Sites(s.sites)(0, 1)
+    told = list[Any]()
+    with pytest.raises(Withheld, match="sums of grade would tell more bits"):
+        told.extend(ordinal_at(me, [0.01 + 1e-5 * k, -0.7, 0.7]).g.numpy() for k in range(1000))
+    for k in range(1000):
+        try:
+            told.append(ordinal_at(me, [0.02 + 1e-5 * k, -0.7, 0.7]).g.numpy())
+        except Withheld:
+            break
+    assert len(told) < 8
+    assert s.disclosure().loc[("Bern", "grade"), "bits"] <= 80 * np.log2(3)
 
 
 def test_leverages_that_leave_the_say_to_one_row_are_refused() -> None:

@@ -39,7 +39,20 @@ from ..runtime.plugins import plugins
 from ..secure import SecureSum
 from ..server.options import RunOptions
 from ..server.reply_policy import ReplyPolicy
-from ..statistics import GLM, PCA, Balance, Correlation, Cox, Describe, KaplanMeier, Margins, Meta, Prepare, Rules
+from ..statistics import (
+    GLM,
+    PCA,
+    Balance,
+    Correlation,
+    Cox,
+    Describe,
+    KaplanMeier,
+    Margins,
+    Meta,
+    Ordinal,
+    Prepare,
+    Rules,
+)
 from ..transports import Lossy
 from ..wire.codec import Codec
 from .limits import ClientLimits
@@ -118,7 +131,7 @@ TABLES = ("name", "data", "federation", "run", "methods", "study", "tune", *KIND
 
 ANALYSES = {
     "glm": GLM, "describe": Describe, "cox": Cox, "kaplan_meier": KaplanMeier, "meta": Meta, "prepare": Prepare,
-    "pca": PCA, "margins": Margins, "correlation": Correlation, "balance": Balance,
+    "pca": PCA, "margins": Margins, "correlation": Correlation, "balance": Balance, "ordinal": Ordinal,
 }  # fmt: skip
 """Analyses of [[study]], by kind."""
 

@@ -18,6 +18,8 @@ from .margins import Margins as Margins
 from .margins import MarginsFit as MarginsFit
 from .meta import Meta as Meta
 from .meta import MetaFit as MetaFit
+from .ordinal import Ordinal as Ordinal
+from .ordinal import OrdinalFit as OrdinalFit
 from .pca import PCA as PCA
 from .pca import Components as Components
 from .prepare import Preparation as Preparation
@@ -46,6 +48,8 @@ __all__ = [
     "MarginsFit",
     "Meta",
     "MetaFit",
+    "Ordinal",
+    "OrdinalFit",
     "Preparation",
     "Prepare",
     "Rules",

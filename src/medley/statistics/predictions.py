@@ -20,21 +20,7 @@ def predicted(fit: Any, rows: Any, alpha: float) -> Any:
 
     g = fit.glm
     call = "predict(rows)"
-    if g.sites:
-        raise RecipeError(f"{call}: each site has an effect of its own in this fit; fit without sites='fixed'", "sites")
-    f = parsed(g.formula)
-    frame = table(rows, call)
-    columns = [*f.columns[1:], *filter(None, (g.offset, g.exposure))]
-    check_columns(frame, columns, call)
-    gaps = ~complete(frame, columns)
-    if gaps.any():
-        raise BadData(f"{call}: row {int(gaps.argmax())} has a missing value; fill it in, or leave the row out")
-    levels: dict[str, list[str]] = unpacked(fit.point["terms"])
-    for c in f.categorical:
-        unknown = {*texts(frame, c, call)} - {*levels[c]}
-        if unknown:
-            raise BadData(f"{call}: {c} has {min(unknown)!r}, and the fit has {', '.join(levels[c])}")
-    _, X = design(f, frame, levels, call)
+    X, frame = design_of(call, g, unpacked(fit.point["terms"]), rows, tuple(filter(None, (g.offset, g.exposure))))
     offset = numbers(frame, g.offset, call) if g.offset else np.zeros(len(X))
     offset = offset + (np.log(numbers(frame, g.exposure, call)) if g.exposure else 0.0)
     p = X.shape[1]
@@ -46,3 +32,27 @@ def predicted(fit: Any, rows: Any, alpha: float) -> Any:
     ends = np.sort([link.mean(eta - half), link.mean(eta + half)], axis=0)
     figures = {"mean": mean, "se": np.abs(link.slope(mean)) * se, "lower": ends[0], "upper": ends[1]}
     return needed("pandas").DataFrame(figures)
+
+
+def design_of(
+    call: str, analysis: Any, levels: dict[str, list[str]], rows: Any, further: tuple[str, ...] = ()
+) -> tuple[np.ndarray, Any]:
+    """The design [n, p] of a caller's rows, and their frame, for an analysis with ``formula`` and ``sites``.
+
+    Raises RecipeError if sites have effects, and BadData, naming the row or the category, for rows that lack one of the
+    fit's columns; ``further`` are needed, too.
+    """
+    if analysis.sites:
+        raise RecipeError(f"{call}: each site has an effect of its own in this fit; fit without sites='fixed'", "sites")
+    f = parsed(analysis.formula)
+    frame = table(rows, call)
+    columns = [*f.columns[1:], *further]
+    check_columns(frame, columns, call)
+    gaps = ~complete(frame, columns)
+    if gaps.any():
+        raise BadData(f"{call}: row {int(gaps.argmax())} has a missing value; fill it in, or leave the row out")
+    for c in f.categorical:
+        unknown = {*texts(frame, c, call)} - {*levels[c]}
+        if unknown:
+            raise BadData(f"{call}: {c} has {min(unknown)!r}, and the fit has {', '.join(levels[c])}")
+    return design(f, frame, levels, call)[1], frame

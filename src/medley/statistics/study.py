@@ -51,6 +51,7 @@ from .fit import Cost, GLMFit
 from .glm import GLM
 from .margins import Margins, MarginsFit
 from .meta import Meta, MetaFit
+from .ordinal import Ordinal, OrdinalFit
 from .pca import PCA, Components
 from .prepare import Preparation, Prepare, steps_for
 from .register import file_of
@@ -65,7 +66,7 @@ log = logging.getLogger("medley")
 RESULTS: dict[type[Analysis], Any] = {
     GLM: GLMFit, Describe: TableOne, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
     Prepare: Preparation, PCA: Components, Margins: MarginsFit,
-    Correlation: Correlations, Balance: BalanceTable,
+    Correlation: Correlations, Balance: BalanceTable, Ordinal: OrdinalFit,
 }  # fmt: skip
 """The result of each analysis."""
 
@@ -253,6 +254,12 @@ class Study(Settings, Explained):
         Stalled for a likelihood without a maximum.
         """
         fit: GLMFit = self.run(analysis)
+        return fit
+
+    @method_with(Ordinal)
+    def ordinal(self, analysis: Ordinal) -> OrdinalFit:
+        """Fit an ordinal logit by proportional odds: "severity ~ age", levels=["mild", "moderate", "severe"]."""
+        fit: OrdinalFit = self.run(analysis)
         return fit
 
     @known_keywords
