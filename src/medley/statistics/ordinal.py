@@ -139,14 +139,14 @@ class Ordinal(Analysis):
         return [f"{v:g}" if isinstance(v, float) else str(v).strip() for v in self.levels]
 
     @property
-    def text(self) -> str:
+    def whole(self) -> str:
         """The formula, with the sites' effects if there are any."""
         return self.formula + (" + C(site)" if self.sites else "")
 
     @property
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """See `Analysis.reads`."""
-        f = parsed(self.text)
+        f = parsed(self.whole)
         return f.columns, (f.response, *f.categorical)
 
     def round(self, s: Report, clients: Cohort) -> None:
@@ -155,7 +155,7 @@ class Ordinal(Analysis):
         response = parsed(self.formula).response
         order = self.ordered(agreed[response])
         terms = {**agreed, response: order}
-        names = design_names(self.text, agreed)
+        names = design_names(self.whole, agreed)
         n = int(rows[:, 0].sum())
         if names[:1] != ["Intercept"] or len(names) < 2:
             why = "the thresholds are its intercepts: leave out 0 and -1, and name a column on the right"
@@ -329,7 +329,7 @@ class Ordinal(Analysis):
         return rows
 
     def _prepared(self, site: Site, terms: dict[str, list[str]], everywhere: int) -> Rows:
-        f = parsed(self.text)
+        f = parsed(self.whole)
         if self.sites and site.own:
             why = f"{site.name} has a column 'site', but sites='fixed' makes one of that name: rename yours"
             raise RecipeError(why, "sites")
