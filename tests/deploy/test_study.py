@@ -50,6 +50,7 @@ def deployed(
 ) -> list[Any]:  # fmt: skip
     """The results of a study on nodes; the second does not answer the message of the kind ``silent``."""
     path, own = folder / "recipe.toml", folder / "own.toml"
+    folder.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
     own.write_text(theirs or text, encoding="utf-8")
     rows, found = [*frames(count).values()], list[Any]()
@@ -167,6 +168,24 @@ def test_secure_sums_on_nodes(tmp_path: Path) -> None:
     fit = deployed(tmp_path, RECIPE + SECURE)[1]
     here = Study(frames()).glm("died ~ age + C(sex) + C(ward)", "binomial")
     assert [*fit.params] == pytest.approx([*here.params], rel=1e-6, abs=1e-7)
+
+
+ORDINAL = """
+[[study]]
+kind = "ordinal"
+formula = "ward ~ age + C(sex)"
+levels = ["c", "a", "b"]
+"""
+
+
+@pytest.mark.slow
+def test_an_ordinal_logit_is_on_nodes_as_here(tmp_path: Path) -> None:
+    here = Study(frames()).ordinal("ward ~ age + C(sex)", levels=["c", "a", "b"])
+    (fit,) = deployed(tmp_path, ORDINAL)
+    assert [*fit.params, *fit.bse, fit.llf] == [*here.params, *here.bse, here.llf]
+    assert "C(sex)" in (tmp_path / "study" / "1.tex").read_text(encoding="utf-8")
+    (masked,) = deployed(tmp_path / "masked", ORDINAL + SECURE)
+    assert [*masked.params] == pytest.approx([*here.params], rel=1e-3)  # grids are of other combinations of columns
 
 
 WEIGHTED = """
