@@ -32,6 +32,14 @@ def test_medley_is_as_near_to_xgboost_as_scikit_learn_or_nearer_or_better() -> N
             assert r["Medley"] - r["XGBoost"] <= max(0.005 * r["XGBoost"], apart), name
 
 
+def test_a_column_for_each_category_costs_no_accuracy_on_flights() -> None:
+    r = FIGURES["categories"]
+    losses = [r[name] for name in ("Medley", "XGBoost, one against others", "XGBoost, two sets")]
+    page = (ROOT / "docs" / "trees.md").read_text(encoding="utf-8")
+    assert all(f"{loss:.4f}" in page for loss in losses)
+    assert losses[0] < losses[2]
+
+
 def test_bins_alone_make_the_difference_on_the_diamonds() -> None:
     r = FIGURES["bins"]
     assert r["Medley"] == pytest.approx(r["XGBoost, Medley's bins"], rel=1e-5)

@@ -254,7 +254,7 @@ def test_a_client_refuses_requests_that_might_fail_for_some_rows_only() -> None:
         trees.check([News(none, torch.zeros(1), torch.zeros(5), torch.full((4,), 1))], layout, refuse)
     X, y = table()
     assert np.isfinite(stacked(asked(X, y, 0.0))).all()
-    bounded = trees.BoundedTrees(Overflowing(), 1.0, refuse)
+    bounded = trees.BoundedTrees(Overflowing(), 1.0)
     g, h = bounded.gradients(np.zeros((2, 1)), splits.PUBLIC)
     assert g.tolist() == [[0.0], [0.5]]
     assert h.tolist() == [[0.0], [0.125]]

@@ -37,10 +37,9 @@ class BoundedTrees:
 
     n, layout, work, values, codes = forwarded("_of", "n", "layout", "work", "values", "codes")
 
-    def __init__(self, of: Any, bound: float, refuse: Callable[[str], NoReturn]) -> None:
+    def __init__(self, of: Any, bound: float) -> None:
         self._of = of
         self._bound = bound
-        self._refuse = refuse
 
     def gradients(self, F: np.ndarray, unit: float) -> tuple[np.ndarray, np.ndarray]:
         """g and h of each row at outputs F [n, outputs], bounded, and rounded towards 0 to multiples of ``unit``."""
@@ -50,14 +49,6 @@ class BoundedTrees:
         share = np.minimum(1, np.divide(self._bound, norms, out=np.ones_like(norms), where=norms > 0))
         g, h = (np.trunc(np.where(np.isfinite(norms), v * share, 0) / unit) * unit for v in (g, h))
         return g, h
-
-    def sums(self, unit: float) -> NoReturn:
-        """Raise Unsupported: sums of targets would leave without noise."""
-        self._refuse("bins from counts tell about single rows; give Boost(ranges=...)")
-
-    def largest(self) -> NoReturn:
-        """Raise Unsupported: counts of targets would leave without noise."""
-        self._refuse("bins from counts tell about single rows; give Boost(ranges=...)")
 
 
 def call(
@@ -89,7 +80,7 @@ def call(
     if forest.LOSSES[layout.loss] not in splits.BENDS:
         refuse("the gradients of its loss have no public bound; use the loss 'logistic' or 'softmax'")
     check(messages, layout, refuse)
-    bounded: Any = BoundedTrees(rows, bound, refuse)
+    bounded: Any = BoundedTrees(rows, bound)
     inner: Client[Any] = dataclasses.replace(me, problem=bounded, memory=me.memory)
     reply: Any = getattr(method, name)(inner, *messages)
     me.memory = inner.memory
