@@ -78,7 +78,9 @@ def test_a_study_of_files_has_the_figures_of_the_same_recipe_in_python(sites, wo
     r = recipe.load("study.toml")
     study = Study({name: frame for name, frame in sites.items()}, complete=r.complete())
     for k, analysis in enumerate(r.analyses(), 1):
-        assert Path(f"results/{k}.txt").read_text() == study.run(analysis).summary() + "\n"
+        result = study.run(analysis)
+        assert Path(f"results/{k}.txt").read_text() == f"{result.summary()}\n\n{result.pooling}\n"
+        assert result.pooling.line in done.stdout
     names = {p.name for p in Path("results").iterdir()}
     assert names == {"1.tex", "1.txt", "2.tex", "2.txt", "3.txt", "prepared.json"}
 

@@ -549,4 +549,4 @@ def test_an_outcome_does_not_belong_in_the_propensity_model() -> None:
 
 def test_a_table_is_printed_as_it_is_shown() -> None:
     balance = Study(parts(rows(600))).balance(Weights(MODEL))
-    assert str(balance) == balance.frame().to_string()
+    assert str(balance) == balance.frame().to_string() + balance.pooled_line()

@@ -61,7 +61,7 @@ def study(
     for analysis in analyses:
         results.append(sites.run(analysis))
         show(f"{len(results)} of {len(analyses)}: {analysis!r}\n")
-        show(results[-1].summary() + "\n")
+        show(results[-1].summary() + results[-1].pooled_line() + "\n")
         name = "" if folder is None else save_last(folder, analysis, results)
         if name:
             say(f"{name} is for the next recipe: put it next to it")

@@ -61,5 +61,3 @@ __all__ = [
 ]
 
 public(__name__)
-
-public(__name__)

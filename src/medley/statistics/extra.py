@@ -12,15 +12,26 @@ from ..runtime.versions import install
 
 
 class InNotebooks(Explained):
-    """Base of a study's results: print and a notebook show their table, or the summary of those without one."""
+    """Base of a study's results: print and a notebook show their table, or the summary of those without one, and in a
+    line how they may be pooled.
+
+    ``pooling`` has all of that: ``.figures`` and ``.left``; see `medley.statistics.pooling`.
+    """
+
+    pooling: Any = None
 
     def __str__(self) -> str:
         me: Any = self
-        return str(me.frame().to_string() if me._is_table else me.summary())
+        return str(me.frame().to_string() if me._is_table else me.summary()) + self.pooled_line()
 
     def _repr_html_(self) -> str:
         me: Any = self
-        return str(me.frame().to_html()) if me._is_table else f"<pre>{html.escape(me.summary())}</pre>"
+        table = me.frame().to_html() if me._is_table else f"<pre>{html.escape(me.summary())}</pre>"
+        return str(table) + (f"<p>{html.escape(self.pooled_line().strip())}</p>" if self.pooling else "")
+
+    def pooled_line(self) -> str:
+        """How the result may be pooled, after the end of a line; empty if no study has made it."""
+        return f"\n{self.pooling.line}" if self.pooling else ""
 
     _is_table = False
 

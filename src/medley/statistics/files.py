@@ -22,7 +22,7 @@ def save_last(folder: Path, analysis: Analysis, results: Sequence[Any]) -> str:
     """Write the last of a study's results so far, of this analysis. Returns the name of a preparation, or ""."""
     result = results[-1]
     number = len(results)
-    write(folder / f"{number}.txt", result.summary() + "\n", owner_only=True)
+    write(folder / f"{number}.txt", f"{result.summary()}\n\n{result.pooling}\n", owner_only=True)
     if isinstance(result, Coefficients | TableOne | BalanceTable):
         is_ratio = getattr(analysis, "uses", "") in RATIOS and not isinstance(result, MarginsFit)
         ratios = {"exp": True} if is_ratio else {}

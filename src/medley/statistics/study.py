@@ -53,6 +53,7 @@ from .margins import Margins, MarginsFit
 from .meta import Meta, MetaFit
 from .ordinal import Ordinal, OrdinalFit
 from .pca import PCA, Components
+from .pooling import pooling
 from .prepare import Preparation, Prepare, steps_for
 from .register import file_of
 from .rules import Rules, Withheld
@@ -211,6 +212,8 @@ class Study(Settings, Explained):
         cost = Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
         result = RESULTS[type(analysis)](analysis, self.names, report.result, cost)
         result.disclosure = self.disclosure()
+        coarse = len(self.sites) < len(ids) or any(site.rules.rounded for site in self.sites.values())
+        result.pooling = pooling(analysis, result, coarse, self.secure, self.names, mine)
         return result
 
     def disclosure(self) -> Any:
