@@ -256,3 +256,15 @@ def test_a_fit_says_how_much_sites_do_not_tell(caplog: Any) -> None:
         ask("lab", Rules())
     assert np.abs(plain.params - ask("log(lab)", Rules(exact=True)).params).max() < 0.03 * plain.bse.max()
     assert re.search(r"coefficients may be off by about 1\.0 of their standard errors", caplog.text)
+
+
+def test_a_stratum_and_a_late_entry_of_one_patient_with_many_rows_are_withheld() -> None:
+    made = intervals(60)
+    many = made.loc[made.index.repeat(np.where(made["patient"] == 7, 8, 1))]
+    own = many["patient"] == 7
+    late = many["stop"].min() + 1
+    rows = many.assign(own=1 * own, start=late * own, stop=many["stop"] + 20 * own)
+    for how, match in (({"strata": "own"}, "a value of own has"), ({"entry": "start"}, "late entry by start has")):
+        assert Study({"Bern": rows}).cox("stop ~ age", "event", **how).nobs == len(rows)  # there are enough rows
+        with pytest.raises(Withheld, match=match):
+            Study({"Bern": rows}).cox("stop ~ age", "event", cluster="patient", **how)

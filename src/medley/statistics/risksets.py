@@ -172,14 +172,21 @@ def check_intervals(
         )  # fmt: skip
 
 
-def admit_strata(site: Site, used: np.ndarray, strata: Sequence[str], stratum: np.ndarray, keys: Sequence[str]) -> None:
+def patients(rows: np.ndarray, of: np.ndarray | None) -> np.ndarray:
+    """The clusters, bool, that have one of these rows [n]; the rows themselves if there are no clusters."""
+    return rows if of is None else np.isin(np.arange(int(of.max(initial=-1)) + 1), of[rows])
+
+
+def admit_strata(
+    site: Site, used: np.ndarray, strata: Sequence[str], stratum: np.ndarray, of: np.ndarray | None, keys: Sequence[str]
+) -> None:
     """Record that sums of these columns depend on strata; raise Withheld if one has few rows, or a difference has."""
     what = " and ".join(strata)
-    cells = [within_used(used, stratum == s) for s in np.unique(stratum)]
-    for cell in cells:
-        site.cell(cell, what)
+    kinds = [stratum == s for s in np.unique(stratum)]
+    for kind in kinds:
+        site.cell(patients(kind, of), what)
     for key in dict.fromkeys((*keys, *strata)):
-        site.admit(key, [used, *cells[1:]], f"the strata of {what}")
+        site.admit(key, [used, *(within_used(used, kind) for kind in kinds[1:])], f"the strata of {what}")
 
 
 def admit_patients(
@@ -199,7 +206,7 @@ def admit_patients(
     for name, x in zip(names, X.T, strict=True):
         values = np.unique(x)
         for v in values if len(values) == 2 else ():
-            site.cell(np.isin(np.arange(count), of[x == v]), f"{name}, by {column},")
+            site.cell(patients(x == v, of), f"{name}, by {column},")
     u, size, _ = np.linalg.svd((X - X.mean(0)) / np.maximum(np.abs(X).max(0), 1e-300), full_matrices=False)
     u = u[:, size > 1e-10 * size.max(initial=0.0)]
     for c in np.flatnonzero(grouped((u**2).sum(1), of) > DOMINANT):
@@ -208,7 +215,7 @@ def admit_patients(
                 f"{site.name} withholds: one {column} decides a coefficient nearly alone; leave columns out that are "
                 f"nearly the same, or the site: study.without({site.name!r})"
             )
-    happened = np.isin(np.arange(count), of[event])
+    happened = patients(event, of)
     for cell, kind in ((happened, "with"), (~happened, "without")):
         if cell.any():
             site.least(int(cell.sum()), f"different values of {column} {kind} the event", "events")

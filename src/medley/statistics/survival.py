@@ -41,6 +41,7 @@ from .risksets import (
     by_patient,
     check_intervals,
     codes,
+    patients,
     refuse_isolated,
     without_noise,
 )
@@ -477,9 +478,10 @@ class Cox(Weighted):
             check_intervals(site, (self.entry, f.response, self.cluster), entry, time, together)
         at = AtRisk.of(time, entry, stratum)
         if stratum is not None:
-            admit_strata(site, used, self.strata_columns, stratum, keys)
+            admit_strata(site, used, self.strata_columns, stratum, of, keys)
         if entry is not None:
             late = within_used(used, entry >= time.min())
+            site.cell(patients(entry >= time.min(), of), f"late entry by {self.entry}")
             for key in (*keys, self.entry):
                 site.admit(f"{key} after an entry", [late], f"the rows that are not at risk at first, by {self.entry}")
         if of is not None:
