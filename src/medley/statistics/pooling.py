@@ -13,11 +13,15 @@ from typing import Any, NamedTuple
 
 from ..wire.ledger import Entry
 from .extra import needed
+from .ordinal import FINE_STEPS
 from .rounding import WIDEST
 from .site import SHARE, share_of
 
 MASKS = "secure "
 """How the exchanges of keys and masks are called in a ledger."""
+
+STOP = 5
+"""How many grids a fit may be away whose sums are rounded at each step, or that needs more than its score, as Cox's."""
 
 MASKED = "1e-6 of it, by the steps of secure sums"
 
@@ -52,10 +56,15 @@ class Grids(NamedTuple):
             return Figure(name, "approximate", error, instead)
         return Figure(name, "approximate", MASKED, instead) if self.secure else Figure(name, "exact", "", instead)
 
-    def errors(self, directions: int) -> str:
-        """The error of a coefficient from so many rounded sums of an outcome at each site, see `rounding`."""
-        shares = [share_of(n / 2 / directions, SHARE, WIDEST) for n in self.rows]
-        return f"about {math.sqrt(directions * sum(s**2 for s in shares)):.1g} standard errors at most"
+    def errors(self, directions: int, steps: int = 1) -> str:
+        """The error of a coefficient from so many rounded sums of an outcome at each site, see `rounding`.
+
+        Args:
+            steps: how many times sums are rounded; beyond 1 a fit may end `STOP` grids away
+        """
+        shares = [share_of(n / max(2, steps) / directions, SHARE, WIDEST) for n in self.rows]
+        size = (STOP if steps > 1 else 1) * math.sqrt(directions * sum(s**2 for s in shares))
+        return f"about {size:.1g} standard errors at most"
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +145,17 @@ def _fit(g: Grids, analysis: Any, result: Any) -> list[Figure]:
     g = g._replace(k=result.k)
     fit = result.glm
     each_step = not (fit.canonical or fit.kind.homoscedastic)
-    steps = 5 * SHARE * math.sqrt(g.k * len(result.sites))  # they end once they are within their grids
-    error = f"about {steps:.1g} standard errors at most" if each_step else g.errors(g.k + 1)
+    error = g.errors(g.k, FINE_STEPS) if each_step else g.errors(g.k + 1)
     robust = "a few per cent where a site has about a hundred rows" if fit.cov != "model" or fit.weighting else error
     spread = g.of("standard errors", robust)
     return [g.of("coefficients", error), spread, _tests(g), g.of("log-likelihood, deviance, AIC", "about 0.001 of it")]
+
+
+def _ordinal(g: Grids, analysis: Any, result: Any) -> list[Figure]:
+    error = g.errors(g.k, FINE_STEPS)
+    likely = g.of("log-likelihood, AIC", "about a tenth of the deviation that it has by chance")
+    spread = g.of("standard errors", "a few per cent: they are by the expected information")
+    return [g.of("coefficients, thresholds", error), spread, _tests(g), likely]
 
 
 def _margins(g: Grids, analysis: Any, result: Any) -> list[Figure]:
@@ -153,7 +168,7 @@ def _cox(g: Grids, analysis: Any, result: Any) -> list[Figure]:
     if analysis.cuts:
         cut = "by how far times are from the next cut"
         return [Figure(name, "approximate", cut) for name in ("coefficients", "baseline hazard", "p-values")]
-    error = g.errors(2 * g.k + 2) + ", more if few rows are at risk last"
+    error = g.errors(2 * g.k + 2, 2) + ", more if few rows are at risk last"
     baseline = Figure("baseline hazard", "not", "each site has its own", "study.cox(cuts=[...])")
     return [g.of("coefficients", error), g.of("standard errors", error), _tests(g), baseline]
 
@@ -206,6 +221,6 @@ def _balance(g: Grids, analysis: Any, result: Any) -> list[Figure]:
 
 FIGURES: dict[str, Callable[[Grids, Any, Any], list[Figure]]] = {
     "glm": _fit, "margins": _margins, "cox": _cox, "kaplan_meier": _curves, "describe": _table, "prepare": _prepared,
-    "correlation": _correlations, "pca": _components, "meta": _meta, "balance": _balance,
+    "correlation": _correlations, "pca": _components, "meta": _meta, "balance": _balance, "ordinal": _ordinal,
 }  # fmt: skip
 """The figures of each analysis' result, by the analysis' name."""
