@@ -130,7 +130,7 @@ def test_every_check_of_the_battery_is_explained():
 
 def test_tutorials_are_in_order_and_each_names_the_next():
     order = [f"{name}.md" for name in re.findall(r"^tutorials/(\w+)$", (DOCS / "contents.md").read_text(), re.M)]
-    assert len(order) == 15
+    assert len(order) == 16
     for number, (page, after) in enumerate(zip(order, [*order[1:], "../howto.md"], strict=True), 1):
         text = (DOCS / "tutorials" / page).read_text()
         assert text.startswith(f"# {number}. "), page

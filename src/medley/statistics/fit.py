@@ -125,12 +125,13 @@ class Coefficients(InNotebooks):
     def _table(self, title: str, facts: list[tuple[str, str]]) -> str:
         """A text table as statsmodels prints it: facts in two columns, then the coefficients."""
         body = printed(self.frame(), float_format=lambda v: f"{v:.4f}").split("\n")
-        facts = [(a, shown(b)) for a, b in facts]
+        facts = [(f"{a}:", shown(b)) for a, b in facts]
+        facts += [("", "")] * (len(facts) % 2)
         width = max(78, len(body[0]))
-        half = (len(facts) + 1) // 2
+        half = len(facts) // 2
         each = width // 2 - 1
         lines = [
-            f"{a + ':':<{each - len(b)}}{b}   {c + ':':<{width - each - 3 - len(d)}}{d}"
+            f"{a:<{each - len(b)}}{b}   {c:<{width - each - 3 - len(d)}}{d}".rstrip()
             for (a, b), (c, d) in zip(facts[:half], facts[half:], strict=True)
         ]
         rule = "=" * width
