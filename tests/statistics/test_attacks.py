@@ -108,6 +108,12 @@ def all_and_without_a_patient(s: Study) -> None:
     s.cox("months ~ age", "died", cluster="ward", where="ward != 3")
 
 
+def ranks_of_groups(s: Study) -> None:
+    """Of a group of one the statistic is the number of patients below."""
+    if s.describe(["pay"], by="flag", ranks=["pay"]).rank_test("pay") is None:
+        raise Withheld("withheld")
+
+
 ATTACKS: dict[str, Callable[[Study], Any]] = {
     "numbers within categories": numbers_within_categories,
     "functions of a column": functions_of_a_column,
@@ -128,6 +134,7 @@ ATTACKS: dict[str, Callable[[Study], Any]] = {
         "months ~ pay + corrected", "died", cluster="ward"
     ),
     "all rows less those of a patient": all_and_without_a_patient,
+    "the rank of one patient": ranks_of_groups,
     "the level of one patient": lambda s: s.ordinal("stage ~ age"),
     "a level within a category": lambda s: s.ordinal("grade ~ C(six)"),
     "groups of six, then of five": lambda s: table(s, by="six", group="y") - table(s, by="five", group="y"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -67,7 +67,8 @@ class Grid(NamedTuple):
 @dataclass
 class Cell:
     """One column in one group: rows with and without a value, mean and deviation, quantiles with their largest
-    error, rows by category. A figure that a site withholds is None.
+    error, rows by category. A figure that a site withholds is None. ``histogram`` has the rows by the first and by the
+    last bin in which they may be [2, bins], and the bins.
     """
 
     n: int | None
@@ -76,6 +77,7 @@ class Cell:
     sd: float | None = None
     quantiles: dict[float, tuple[float, float]] | None = None
     counts: dict[str, int | None] | None = None
+    histogram: tuple[np.ndarray, Grid] | None = field(default=None, compare=False, repr=False)
 
     @property
     def rows(self) -> int:
@@ -100,6 +102,9 @@ class Describe(Analysis):
         by: a column of groups; empty for none
         where: a condition on the rows, "age >= 18"; empty for all
         quantiles: which quantiles of numbers to compute, as shares of rows between 0 and 1
+        ranks: columns of numbers whose groups are compared by a test of ranks, as skewed ones are
+        whole: those of ``ranks`` that have whole numbers alone, which may be tied
+        smd: whether the table has standardised mean differences
     """
 
     call = "describe"
@@ -108,6 +113,9 @@ class Describe(Analysis):
     by: str = ""
     where: str = ""
     quantiles: Sequence[float] = (0.25, 0.5, 0.75)
+    ranks: Sequence[str] = ()
+    whole: Sequence[str] = ()
+    smd: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,6 +123,10 @@ class Describe(Analysis):
             object.__setattr__(self, "columns", tuple(c for c in self.columns if c not in ("site", self.by)))
         if not all(0 < q < 1 for q in self.quantiles):
             raise RecipeError(f"describe(quantiles={self.quantiles}): give numbers between 0 and 1", "quantiles")
+        odd = [c for c in self.ranks if c not in self.named] + [c for c in self.whole if c not in self.ranks]
+        if isinstance(self.ranks, str) or isinstance(self.whole, str) or odd or (self.ranks and not self.by):
+            remedy = "give a list of columns of this table, with by=, and in whole= some of them"
+            raise RecipeError(f"describe(ranks={self.ranks!r}, whole={self.whole!r}): {remedy}", "ranks")
         twice = [name for name in self.named if {name, f"C({name})"} <= {*self.columns}]
         if twice:
             raise RecipeError(f"describe: you named {twice[0]} both as numbers and in C(); name it once", "columns")
@@ -126,7 +138,7 @@ class Describe(Analysis):
 
     def curved(self, column: str) -> bool:
         """Whether sites send a histogram of this column."""
-        return bool(self.quantiles)
+        return bool(self.quantiles) or column in self.ranks
 
     @property
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -139,6 +151,9 @@ class Describe(Analysis):
         categorical = [c for c, k in zip(self.named, kinds, strict=True) if k > 0 or self.named[c]]
         groups = [self.by] if self.by else []
         names = dict.fromkeys(categorical)
+        for c in self.ranks:
+            if c in names:
+                raise RecipeError(f"describe(ranks=...): {c} has categories, which have no ranks", "ranks")
         columns = list(dict.fromkeys([*groups, *names]))
         tables = self.summed(clients, self.name_them, Question(packed(columns))).levels if columns else ()
         levels = {c: named_by(t, c, len(clients.ids)) for c, t in zip(columns, tables, strict=True)}
@@ -198,6 +213,7 @@ class Describe(Analysis):
             mine = [k] if g or not self.by else [j for (d, h), j in rows.items() if d == c and h]
             if squares[mine, 3].sum() < 0.5 and cell.n:
                 ends = bins[:, mine].sum(1)
+                cell.histogram = np.rint(ends), Grid(*grids[c])
                 cell.quantiles = {q: quantile(ends, Grid(*grids[c]), q, cell.n) for q in self.quantiles}
 
     @on_client

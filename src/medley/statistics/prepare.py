@@ -139,6 +139,9 @@ class Prepare(Describe):
 
     by: str = field(default="", init=False)
     quantiles: Sequence[float] = field(default=(0.5,), init=False)
+    ranks: Sequence[str] = field(default=(), init=False)
+    whole: Sequence[str] = field(default=(), init=False)
+    smd: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)  # before the columns are read

@@ -285,6 +285,9 @@ class Study(Settings, Explained):
         by: str = "",
         where: str = "",
         quantiles: Sequence[float] = (0.25, 0.5, 0.75),
+        ranks: Sequence[str] = (),
+        whole: Sequence[str] = (),
+        smd: bool = False,
     ) -> TableOne:
         """Describe columns over all sites: a Table 1. Figures that a site withholds are marked as withheld, never as 0.
 
@@ -293,12 +296,16 @@ class Study(Settings, Explained):
             by: a column of groups; empty for none
             where: a condition on the rows, "age >= 18"; empty for all
             quantiles: which quantiles of numbers to compute, as shares of rows between 0 and 1
+            ranks: columns of numbers whose groups are compared by a test of ranks, as skewed ones are
+            whole: those of ``ranks`` that have whole numbers alone, which may be tied
+            smd: whether the table has standardised mean differences
         """
         if columns is None and not self.sites:
             raise RecipeError("describe(columns=...): the rows are on other machines; name the columns", "columns")
         if columns is None:
             columns = [c for c in self.sites[0].frame.columns if c not in ("site", by)]
-        table: TableOne = self.run(Describe([columns] if isinstance(columns, str) else columns, by, where, quantiles))
+        columns = [columns] if isinstance(columns, str) else columns
+        table: TableOne = self.run(Describe(columns, by, where, quantiles, ranks, whole, smd))
         return table
 
     @method_with(Balance)

@@ -10,10 +10,11 @@ import numpy as np
 from ..contract.arguments import known_keywords
 from ..contract.text import shown
 from .cells import printed
-from .describe import Cell, Describe
+from .describe import Cell, Describe, Grid
 from .extra import InNotebooks, needed
 from .fit import Cost, Test, probability
 from .formulas import latex
+from .ranks import RankTest, difference, rank_test
 
 WITHHELD = "withheld"
 """Printed instead of a figure that a site withholds."""
@@ -67,34 +68,78 @@ class TableOne(InNotebooks):
         return Test(F, k, float(stats.f.sf(F, k, rest)))
 
     @known_keywords
+    def rank_test(self, column: str, whole: bool | None = None) -> RankTest | None:
+        """Whether the groups differ by ranks: Mann and Whitney's test of two, Kruskal and Wallis' of more.
+
+        SciPy's figures for all rows lie within the intervals, which are as wide as the bins of the sites' histograms
+        leave the ranks open. None if a figure is withheld, or fewer than two groups have rows.
+
+        Args:
+            column: a column of numbers
+            whole: whether all its numbers are whole; by default whether the description's ``whole`` has it
+        """
+        cells = [self.cells[column][g] for g in self.groups[1:] if self.cells[column][g].n != 0]
+        if len(cells) < 2 or any(c.histogram is None for c in cells):
+            return None
+        ends = [c.histogram[0] for c in cells if c.histogram is not None]
+        grid: Grid = cells[0].histogram[1]  # type: ignore[index]
+        single = np.full(
+            ends[0].shape[1], grid.power <= 0 and (column in self.analysis.whole if whole is None else whole)
+        )
+        single[[0, grid.bins - 1]] = False  # the outer bins are open
+        return rank_test(ends, single)
+
+    @known_keywords
+    def smd(self, column: str) -> float | None:
+        """The standardised mean difference of two groups, the largest between two of several; None if withheld."""
+        return difference([c for g, c in self.cells[column].items() if g and c.n != 0])
+
+    @known_keywords
     def frame(self, digits: int = 1) -> Any:
         """The table: a row for each column of numbers and each category, a column for all and for each group."""
         # Lines are a list, not a mapping: columns may have categories, and even labels, of the same names.
-        lines: list[tuple[str, list[str], str]] = []
+        lines: list[tuple[str, list[str], str, str]] = []
         n = [max(c[g].rows for c in self.cells.values()) or WITHHELD for g in self.groups]
         for name, cells in self.cells.items():
             result = self.test(name)
             p = "" if result is None else probability(result.pvalue)
+            ranks = self._ranks(name) if name in self.analysis.ranks else ""
+            smd = self._smd(name) if self.analysis.smd else ""
             several = [cells[g] for g in self.groups]
             if several[0].counts is not None:
-                lines.append((name, [""] * len(self.groups), p))
+                lines.append((name, [""] * len(self.groups), p, smd))
                 shares = [(f"  {v}, n (%)", [(c.counts or {})[v] for c in several]) for v in several[0].counts]
                 if any(c.unnamed for c in several):
                     shares.append((f"  {UNNAMED}, n (%)", [c.unnamed for c in several]))
                 lines += [
-                    (label, [*map(_share, several, counts, [digits] * len(counts))], "") for label, counts in shares
+                    (label, [*map(_share, several, counts, [digits] * len(counts))], "", "") for label, counts in shares
                 ]
             else:
-                lines.append((f"{name}, mean (SD)", [_mean(c, digits) for c in several], p))
-                if 0.5 in self.analysis.quantiles:
-                    lines.append((f"{name}, median [Q1, Q3]", [_median(c, digits) for c in several], ""))
+                median = 0.5 in self.analysis.quantiles
+                first = p if not ranks else "" if median else ranks
+                lines.append((f"{name}, mean (SD)", [_mean(c, digits) for c in several], first, smd))
+                if median:
+                    lines.append((f"{name}, median [Q1, Q3]", [_median(c, digits) for c in several], ranks, ""))
             if any(c.missing != 0 for c in several):
                 missing = [WITHHELD if c.missing is None else str(c.missing) for c in several]
-                lines.append((f"{name}, missing", missing, ""))
+                lines.append((f"{name}, missing", missing, "", ""))
         heads = [f"{h} (n = {k})" for h, k in zip(["all", *self.groups[1:]], n, strict=True)]
-        tests = bool(self.groups[1:])
-        rows = [[*cells, p] if tests else cells for _, cells, p in lines]
-        return needed("pandas").DataFrame(rows, [label for label, _, _ in lines], [*heads, "p"] if tests else heads)
+        more = [*("p",) * bool(self.groups[1:]), *("SMD",) * self.analysis.smd]
+        rows = [[*cells, *([p] if self.groups[1:] else []), *([smd] if self.analysis.smd else [])]
+                for _, cells, p, smd in lines]  # fmt: skip
+        return needed("pandas").DataFrame(rows, [label for label, *_ in lines], [*heads, *more])
+
+    def _ranks(self, name: str) -> str:
+        """The p-value of a test by ranks in words, with the two between which it lies."""
+        result = self.rank_test(name)
+        if result is None:
+            return WITHHELD if len([g for g in self.groups[1:] if self.cells[name][g].n != 0]) > 1 else "–"
+        low, likely, high = map(probability, (result.pvalue[0], result.middle[1], result.pvalue[1]))
+        return low if low == high else f"{likely} ({low} to {high})"
+
+    def _smd(self, name: str) -> str:
+        value = self.smd(name)
+        return "" if value is None else f"{value:.3f}"
 
     def summary(self) -> str:
         """The table as text, with the largest errors of its quantiles and what is withheld."""
@@ -115,6 +160,12 @@ class TableOne(InNotebooks):
         level = [name for name, by in self.cells.items() if any(c.sd == 0 and (c.n or 0) > 1 for c in by.values())]
         if level:
             notes.append(f"SD 0: in {', '.join(map(shown, level))}, a group's values are all alike")
+        if self.analysis.ranks:
+            which = "Mann-Whitney" if len(self.groups) == 3 else "Kruskal-Wallis"
+            ranked = ", ".join(map(shown, self.analysis.ranks))
+            notes.append(f"p of {ranked}: {which}; in brackets between which two it lies, as far as bins tell")
+        if self.analysis.smd and len(self.groups) > 3:
+            notes.append("SMD: the largest between two groups")
         notes += ["withheld: a site's rows are too few, or could be told from other figures"] if hidden else []
         return "\n".join([printed(self.frame()), *notes])
 
