@@ -505,6 +505,99 @@ def test_alike_clients_take_the_mean_round():
             assert mean_round(eta, 0.25, e, beta) @ before == pytest.approx(after, abs=1e-12)
 
 
+def test_alike_clients_in_the_mean_are_stable_at_every_point_of_the_statement():
+    """docs/circuit.md: any η, f, q > ½ and β < f, and the rate at β = 0; beyond these limits rounds may grow."""
+    rng = np.random.default_rng(0)
+    for eta, f, share in rng.uniform(1e-3, 1, (800, 3)):
+        e = 2 / (1 + 2 * eta * (0.5 + rng.exponential(0.3)))
+        assert max(abs(np.linalg.eigvals(mean_round(eta, f, e, share * f)))) < 1
+        rate = max(((1 - f) * (1 - eta)) ** 0.5, 1 - f * eta * (1 + e) / 2, 1 - ((2 - f) * (2 - eta) - f * eta * e) / 2)
+        assert max(abs(np.linalg.eigvals(mean_round(eta, f, e)))) <= rate + 1e-12 < 1
+    assert min(np.linalg.eigvals(mean_round(1.0, 1.0, 1.0)).real) == pytest.approx(-1)  # q = ½
+    assert max(abs(np.linalg.eigvals(mean_round(0.9, 0.5, 2 / 2.8, 0.9)))) == pytest.approx(1.04, abs=5e-3)  # β > f
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_a_share_below_1_moves_the_point_of_rest_by_at_most_the_bound(rho: float, monkeypatch: pytest.MonkeyPatch):
+    """docs/circuit.md: Σ p_i W_i ∇f_i(x) = 0 at rest, and the distance to the minimum, if ρ is held."""
+    monkeypatch.setattr(Lateness, "lasting", lambda self, p, rho_now: (rho, rho))
+    monkeypatch.setattr("medley.algorithms.fednorton.steadiness", lambda *powers: rho)
+    H, b, _ = quadratic_parts(TOY)
+    steps = [1, 9, 4, 6, 2][: len(H)] + [3] * max(0, len(H) - 5)
+    lr = 0.9 / max(float(torch.linalg.eigvalsh(h)[-1]) for h in H)
+    pace = md.scenarios.Pace(lr=lr, epochs=steps, batch=None)
+    fed = md.Federation(TOY.problem, clients=TOY.clients, pace=pace)
+    x = md.run(md.FedNorton(), fed, rounds=150, progress=False, eval_every=150).x
+    p = [len(c[1]) / sum(len(c[1]) for c in TOY.clients) for c in TOY.clients]
+    total, least, omega, star = torch.zeros_like(x), torch.zeros_like(H[0]), 0.0, TOY.x_star
+    for p_i, H_i, b_i, K in zip(p, H, b, steps, strict=True):
+        values, U = torch.linalg.eigh(H_i)
+        s = (1 - (1 - lr * values) ** K) / (K * lr * values)
+        W = U @ torch.diag(s / (1 - rho + rho * s)) @ U.T
+        total += p_i * W @ (H_i @ x - b_i)
+        least += p_i * H_i
+        omega = max(omega, float(((1 - rho) * (1 - s) / (1 - rho + rho * s)).max()))
+    pull = sum(p_i * float((H_i @ star - b_i).norm()) for p_i, H_i, b_i in zip(p, H, b, strict=True))
+    assert float(total.norm()) < 1e-9 * pull
+    bound = omega / (1 - omega) / float(torch.linalg.eigvalsh(least)[0]) * pull
+    assert 1e-6 < float((x - star).norm()) <= bound
+
+
+def modulus(K: np.ndarray, lr: np.ndarray, h: np.ndarray, p: np.ndarray, beta: float) -> float:
+    """The largest eigenvalue of the code's round with ρ = 1, all clients in, the true conductance and a fixed β."""
+    s_i, T_i = (1 - (1 - lr * h) ** K) / (K * lr * h), K * lr
+    *J, x, v = torch.eye(len(K) + 2, dtype=torch.float64)
+    of, T = dict(enumerate(p.tolist())), float(1 / (p @ (1 / T_i)))
+    S = sum(of[i] * J_i for i, J_i in enumerate(J))
+    visits = {
+        i: Visit(x, J_i - S, float(T_i[i] * s_i[i]) * (J_i - S - float(h[i]) * x), float(T_i[i]))
+        for i, J_i in enumerate(J)
+    }
+    s = Server(x, S, dict(enumerate(J)), 1.0, T)
+    after, u = method().refresh(s, S, visits, of, 1.0, lone=False)
+    move = beta * v - T**0.5 * u - 2 * T / (1 + 2 * T * float(p @ (s_i * h))) * after
+    return float(torch.linalg.eigvals(torch.stack([*s.J.values(), x + move, move])).abs().max())
+
+
+def remaining(K: np.ndarray, lr: np.ndarray, h: np.ndarray, rounds: int) -> float:
+    """The distance to the minimum after a run of clients h (x − c)²/2 of one dimension, all in, over that at first."""
+    c = np.where(np.arange(len(h)) % 2, -1.0, 1.0)
+    clients = [(np.array([[a**0.5]]), np.array([a**0.5 * b])) for a, b in zip(h, c, strict=True)]
+    pace = md.scenarios.Pace(lr=lr.tolist(), epochs=K.tolist(), batch=None)
+    fed = md.Federation(LeastSquares(mu=0.0), clients=clients, pace=pace)
+    x = md.run(md.FedNorton(), fed, rounds=rounds, progress=False, eval_every=rounds, throw=False).x
+    return abs(float(x[0]) / (h @ c / h.sum()) - 1)
+
+
+@pytest.mark.slow
+def test_unequal_clients_may_grow_and_the_restart_settles_what_a_fixed_motion_does_not():
+    """The counter-examples of docs/circuit.md."""
+    p, lr = np.full(2, 0.5), np.full(2, 0.5)
+    K, h = np.array([1, 20]), np.array([2, 0.05])
+    assert modulus(K, lr, h, p, 0.0) == pytest.approx(0.87, abs=5e-3)
+    assert modulus(K, lr, h, p, 0.9) == pytest.approx(1.31, abs=5e-3)
+    assert remaining(K, lr, h, 150) < 1e-6
+    K, h = np.array([1, 100]), np.array([2, 0.005])
+    assert modulus(K, lr, h, p, 0.0) == pytest.approx(1.64, abs=5e-3)
+    assert not remaining(K, lr, h, 100) < 1e3
+
+
+@pytest.mark.slow
+def test_drawn_unequal_clients_arrive_where_a_fixed_motion_would_grow():
+    rng, grew, ends = np.random.default_rng(4), 0, []
+    for _ in range(10):
+        n = int(rng.integers(2, 6))
+        K = 1 + np.exp(rng.uniform(0, rng.uniform(0, 6), n)).astype(int)
+        h = np.exp(rng.uniform(-6, 0, n))
+        lr = np.full(n, rng.choice([0.1, 0.5, 1.0]) / h.max())
+        grew += modulus(K, lr, h, np.full(n, 1 / n), 0.9) >= 1
+        ends.append(remaining(K, lr, h, 150))
+    assert grew > 0
+    assert max(ends) < 1
+    assert np.median(ends) < 1e-6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ONE_QUICK)
 @pytest.mark.parametrize(
