@@ -72,7 +72,8 @@ test-extras: .venv-extras/.ready
 	.venv-extras/bin/pytest $(SLOWEST) -m "" tests/datasets/test_frames.py tests/models/test_hugging_face.py \
 	  tests/models/test_export.py tests/models/test_loops.py \
 	  tests/test_sinks.py tests/test_logs.py tests/test_notebook.py tests/report/test_report_files.py \
-	  tests/statistics/test_public.py tests/statistics/test_meta.py tests/benchmarks/test_studies.py
+	  tests/statistics/test_public.py tests/statistics/test_meta.py tests/benchmarks/test_studies.py \
+	  tests/statistics/test_ordinal.py::test_the_figures_are_those_of_statsmodels
 
 .venv-extras/.ready: pyproject.toml constraints.txt
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv .venv-extras
