@@ -1,0 +1,53 @@
+"""Against R: what `benchmarks/against_r.py` has kept of R's figures is computed again here."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import medley as md
+
+pytest.importorskip("formulaic")
+
+from medley.statistics import Study
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "against_r.py"
+KEPT = json.loads(SCRIPT.with_suffix(".json").read_text(encoding="utf-8"))
+R = KEPT["figures of R"]["made-up-blocks"]
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPT))
+
+
+@pytest.mark.parametrize("name", ["glm, binomial", "cox, efron", "meta, REML", "glm, weighted by treatment", "table"])
+def test_figures_are_those_of_r(script: dict[str, Any], name: str) -> None:
+    study = Study(script["cut"](script["made_up"](), "blocks"), rules=script["EXACT"])
+    assert script["far"](script["ASKS"][name](study), R[name]) < 1e-8
+
+
+@pytest.mark.slow
+def test_all_figures_of_made_up_rows_are_those_of_r(script: dict[str, Any]) -> None:
+    found = script["compared"](script["made_up"](), "blocks", R)
+    assert found.keys() == R.keys()
+    assert {name: v for name, v in found.items() if isinstance(v, str) or v >= 1e-8} == {}
+
+
+@pytest.mark.slow
+def test_masked_sums_have_six_digits_of_r(script: dict[str, Any]) -> None:
+    secure = md.SecureSum(bits=64, bound=2.0**40)
+    study = Study(script["cut"](script["made_up"](), "blocks"), rules=script["EXACT"], secure=secure)
+    for name in ("glm, binomial", "cox, efron"):
+        assert 0 < script["far"](script["ASKS"][name](study), R[name]) < 1e-5
+
+
+def test_the_file_has_every_comparison_and_what_was_refused_is_separation(script: dict[str, Any]) -> None:
+    values = [v for lines in KEPT["far"].values() for v in lines.values()]
+    assert len(KEPT["far"]) == 27
+    assert len(values) == 27 * len(R) >= 200
+    assert all(v < 1e-6 if isinstance(v, float) else "separation" in v for v in values)
