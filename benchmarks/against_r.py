@@ -1,6 +1,6 @@
 """Studies of eight data sets that R ships, and of made-up rows, in three partitions, against R on all rows together.
 
-``python benchmarks/against_r.py`` needs Rscript with survival, MASS, metafor and jsonlite. It writes ``against_r.json``:
+``python benchmarks/against_r.py`` needs R with survival, MASS, metafor and jsonlite. It writes ``against_r.json``,
 the largest relative difference of each comparison, and R's figures of the made-up rows, which a test computes again.
 """
 
