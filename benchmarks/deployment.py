@@ -4,6 +4,7 @@
     python benchmarks/deployment.py --clients 3 --rounds 3 --stock
     python benchmarks/deployment.py --hidden 3000 --rounds 5     # a model of 9.2 million numbers, 37 MB
     sudo python benchmarks/deployment.py --hidden 3450 --rounds 4 --mbit 100 --cut    # over a slow link that is cut
+    sudo python benchmarks/deployment.py --hidden 7000 --rounds 3 --mbit 100 --cut --save benchmarks/links.json
 
 Needs the extra ``flower`` and nginx. FedAvg has one exchange a round, and the model is evaluated before
 the first round and after the last only. Wall time depends on the load of the machine, which is printed; processor time
@@ -20,6 +21,7 @@ import argparse
 import contextlib
 import datetime
 import itertools
+import json
 import os
 import re
 import signal
@@ -27,7 +29,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -121,6 +125,23 @@ def between(log: str) -> list[float]:
     return [b - a for a, b in itertools.pairwise(at)]
 
 
+def options(words: list[str]) -> list[str]:
+    """The words of a command line without ``--save FILE``."""
+    at = words.index("--save") if "--save" in words else len(words)
+    return words[:at] + words[at + 2 :]
+
+
+def save(path: Path, run: dict[str, Any]) -> None:
+    """Put a run into the file, in the place of an earlier one of its command."""
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    kept = [r for r in runs if r["command"] != run["command"]]
+    path.write_text(json.dumps({"runs": [*kept, run]}, indent=1) + "\n", encoding="utf-8")
+
+
+def rounded(values: Iterable[float], digits: int = 0) -> list[float]:
+    return [round(v, digits) if digits else round(v) for v in values]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1)
@@ -129,12 +150,17 @@ def main() -> None:
     parser.add_argument("--stock", action="store_true", help="Flower's SuperNodes in the place of medley node")
     parser.add_argument("--mbit", type=float, help="of a link that all nodes share, in each direction; needs root")
     parser.add_argument("--cut", action="store_true", help="end the nodes' connections in the second round's replies")
+    parser.add_argument(
+        "--save", type=Path, help="a JSON file of such runs, in which this one replaces that of its command"
+    )
     a = parser.parse_args()
+    command_line = " ".join(["python benchmarks/deployment.py", *options(sys.argv[1:])])
     if a.mbit and "MEDLEY_NAMESPACE" not in os.environ:
         within_namespace()
     looks = dict[int, dict[str, tuple[float, float]]]()
     loads = list[float]()
     at = dict[int, tuple[float, float]]()
+    cut_after = 0.0
     with tempfile.TemporaryDirectory() as tmp, contextlib.ExitStack() as stack:
         server = stack.enter_context(Deployment.running(Path(tmp) / "server", keys=a.clients))
         server.app(table(a.clients, a.rounds, a.hidden))
@@ -158,6 +184,7 @@ def main() -> None:
                     if a.cut and done == 1 and passed()[0] - at[1][0] > a.clients * size / 2:
                         a.cut = False
                         cut(server)
+                        cut_after = passed()[0] - at[1][0]
                         print(f"cut after {passed()[0] - at[1][0]:.0f} MB of round 2 went up", flush=True)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     p.wait(0.2)
@@ -165,6 +192,20 @@ def main() -> None:
                 sys.exit(f"the run ended with {p.returncode}\n{server.logs()}")
         result = md.Result.load(server.folder / "run")
         times = between((server.folder / "node0.log").read_text())
+    report(a, result, times, loads, looks, at, cut_after, command_line)
+
+
+def report(
+    a: argparse.Namespace,
+    result: md.Result,
+    times: list[float],
+    loads: list[float],
+    looks: dict[int, dict[str, tuple[float, float]]],
+    at: dict[int, tuple[float, float]],
+    cut_after: float,
+    command_line: str,
+) -> None:
+    """Print the run's figures, and save them."""
     wall = (result.history[-1]["wall"] - result.history[0]["wall"]) / a.rounds
     size = result.x.numel() * result.x.element_size() / 1e6
     print(
@@ -179,8 +220,17 @@ def main() -> None:
     first = min(looks)
     last = max(k for k in looks if k < a.rounds)
     for kind, (seconds, peak) in looks[last].items():
-        spent = (seconds - looks[first].get(kind, (0.0, 0.0))[0]) / (last - first)
+        spent = (seconds - looks[first].get(kind, (0.0, 0.0))[0]) / max(last - first, 1)
         print(f"  {kind:14} {spent:6.3f} s of processor time an exchange, peak {peak:.0f} MB")
+    if a.save:
+        moved = [(b[0] - c[0], b[1] - c[1]) for c, b in itertools.pairwise(at.values())]
+        rounds = [h["wall"] - g["wall"] for g, h in itertools.pairwise(result.history)]
+        run = {"command": command_line, "mbit": a.mbit, "model_MB": round(size, 3), "nodes": a.clients}
+        run |= {"load": rounded([min(loads), max(loads)], 1), "seconds_of_rounds": rounded(rounds, 1)}
+        run |= {"seconds_an_exchange": {"mean": round(wall, 2), "all": rounded(times, 2)}}
+        run |= {"cut": f"in round 2, after {cut_after:.0f} MB went up"} if cut_after else {}
+        run |= {"MB_up_by_round": rounded(u for u, _ in moved), "MB_down_by_round": rounded(d for _, d in moved)}
+        save(a.save, run | {"peak_MB": {kind: round(peak) for kind, (_, peak) in looks[last].items()}})
 
 
 if __name__ == "__main__":

@@ -7,19 +7,37 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import safetensors.torch
+import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from .errors import MedleyError, WireError
 
 Skeleton = Any
 """A pytree as JSON values; a tensor is ``{"tensor": name}``."""
+
+LONGEST_HEAD = 100_000_000
+"""Bytes of the longest head that is read, as in safetensors."""
+
+_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, dtype)
+    for name, dtype in re.findall(
+        r"(\w+) (\w+)",
+        "BOOL bool U8 uint8 I8 int8 F8_E5M2 float8_e5m2 F8_E4M3 float8_e4m3fn I16 int16 U16 uint16 F16 float16 "
+        "BF16 bfloat16 I32 int32 U32 uint32 F32 float32 C64 complex64 F64 float64 I64 int64 U64 uint64",
+    )
+    if hasattr(torch, dtype)
+}
+"""Types by safetensors' names, in the order in which it stores them, from the last to the first."""
+
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_ORDER = {dtype: k for k, dtype in enumerate(_DTYPES.values())}
 
 
 def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
@@ -73,22 +91,26 @@ def nbytes(tree: Any) -> int:
     return sum(map(nbytes, tree)) if isinstance(tree, list | tuple) else 0
 
 
-def pack(tree: Any, store: dict[str, Tensor]) -> Skeleton:
-    """The pytree as JSON values; its tensors go into ``store`` by name. Raises WireError for values of other types."""
+def pack(tree: Any, store: dict[str, Tensor], copy: bool = True) -> Skeleton:
+    """The pytree as JSON values; its tensors go into ``store`` by name. Raises WireError for values of other types.
+
+    ``copy=False`` puts views of the tensors into ``store``, for a store that is read at once.
+    """
     if isinstance(tree, Tensor):
         name = f"t{len(store)}"
         # safetensors rejects views that share memory, and a checkpoint must not depend on aliasing.
-        store[name] = tree.detach().cpu().contiguous().clone()
+        t = tree.detach().cpu().contiguous()
+        store[name] = t.clone() if copy else t.resolve_conj().resolve_neg()
         return {"tensor": name}
     if tree is None or isinstance(tree, bool | int | float | str):
         return tree
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {k.name: pack(getattr(tree, k.name), store) for k in dataclasses.fields(tree)}
+        fields = {k.name: pack(getattr(tree, k.name), store, copy) for k in dataclasses.fields(tree)}
         return {"dataclass": type(tree).__name__, "fields": fields}
     if isinstance(tree, dict):
-        return {"dict": [[pack(k, store), pack(v, store)] for k, v in tree.items()]}
+        return {"dict": [[pack(k, store, copy), pack(v, store, copy)] for k, v in tree.items()]}
     if isinstance(tree, list | tuple):
-        return {"list" if isinstance(tree, list) else "tuple": [pack(v, store) for v in tree]}
+        return {"list" if isinstance(tree, list) else "tuple": [pack(v, store, copy) for v in tree]}
     raise WireError(f"state can hold tensors, scalars, strings, None, lists, dicts and dataclasses, not a {type(tree)}")
 
 
@@ -123,20 +145,58 @@ def unpack(skeleton: Skeleton, store: Mapping[str, Tensor], classes: Mapping[str
 
 
 def to_bytes(tree: Any) -> bytes:
-    """The pytree in safetensors' format; its skeleton is JSON in a tensor of uint8, named "tree"."""
+    """The pytree in safetensors' format; its skeleton is JSON in a tensor of uint8, named "tree".
+
+    The bytes are those of ``safetensors.torch.save``, made with one copy of the tensors where it makes three.
+    """
     store: dict[str, Tensor] = {}
-    text = json.dumps(pack(tree, store)).encode()
-    return safetensors.torch.save({"tree": torch.frombuffer(bytearray(text), dtype=torch.uint8), **store})
+    text = json.dumps(pack(tree, store, copy=False)).encode()
+    store["tree"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    names = sorted(store, key=lambda name: (-_ORDER[store[name].dtype], name))
+    head: dict[str, Any] = {}
+    end = 0
+    for name in names:
+        begin, end = end, end + nbytes(store[name])
+        t = store[name]
+        head[name] = {"dtype": _NAMES[t.dtype], "shape": [*t.shape], "data_offsets": [begin, end]}
+    first = json.dumps(head, separators=(",", ":")).encode()
+    first += b" " * (-len(first) % 8)
+    parts: list[Any] = [store[name].reshape(-1).view(torch.uint8).numpy() for name in names if nbytes(store[name])]
+    return b"".join([len(first).to_bytes(8, "little"), first, *parts])
 
 
-def from_bytes(raw: bytes, classes: Mapping[str, type]) -> Any:
+def from_bytes(raw: bytes | memoryview, classes: Mapping[str, type]) -> Any:
     """Inverse of `to_bytes`; runs no code from the bytes. Raises WireError for bytes that are not a pytree."""
     try:
-        # Copy to memory that torch has aligned, because some kernels give different bits at other alignments.
-        store = {name: t.clone() for name, t in safetensors.torch.load(raw).items()}
+        store = _tensors_in(memoryview(raw))
         return unpack(json.loads(store.pop("tree").numpy().tobytes()), store, classes)
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError, RecursionError) as e:
         raise WireError(f"these bytes are not a state that Medley saved: {type(e).__name__}: {e}") from None
+
+
+def _tensors_in(raw: memoryview) -> dict[str, Tensor]:
+    """The tensors in safetensors' format, by name, each copied once. Raises ValueError or KeyError for other bytes."""
+    first = int.from_bytes(raw[:8], "little") + 8
+    if len(raw) < 8 or first > min(len(raw), LONGEST_HEAD):
+        raise ValueError(f"a head of {first} bytes in {len(raw)}")
+    head = json.loads(bytes(raw[8:first]))
+    store: dict[str, Tensor] = {}
+    end = 0
+    for name, about in sorted(head.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape, (begin, after) = _DTYPES[about["dtype"]], about["shape"], about["data_offsets"]
+        if not all(type(n) is int and n >= 0 for n in (*shape, begin, after)):
+            raise ValueError(f"{name} has no shape or no place")
+        if begin != end or after - begin != math.prod(shape) * dtype.itemsize or after > len(raw) - first:
+            raise ValueError(f"{name} is not where its shape says")
+        # A copy to memory that torch has aligned, because some kernels give different bits at other alignments.
+        store[name] = t = torch.empty(shape, dtype=dtype)
+        if after > begin:
+            part = np.frombuffer(raw, np.uint8, after - begin, first + begin)
+            t.reshape(-1).view(torch.uint8).numpy()[:] = part
+        end = after
+    if end != len(raw) - first:
+        raise ValueError(f"{len(raw) - first - end} bytes belong to no tensor")
+    return store
 
 
 def dataclasses_in(*roots: Any) -> dict[str, type]:

@@ -30,7 +30,7 @@ from ...wire.exchange import Exchange
 from ..protocol import calls
 from ..protocol.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
 from ..protocol.checked_json import MOST, parsed
-from ..protocol.flwr_api import Handler, Letter
+from ..protocol.flwr_api import Handler, Letter, release
 from ..protocol.reports import Known
 from ..protocol.secure_steps import STEPS
 from ..protocol.settings import Method, clients_of, is_row_private, settled
@@ -263,10 +263,16 @@ class ClientSide:
                 raise WireError(f"{name_of(i)} refuses: {what}; leave that figure out")
         if request.run:
             calls.check_run(request.run)
-        about = pytree.to_bytes({"x": x, "buffers": buffers}) + repr(request.known).encode()
-        about = letter["common"] + letter.get("own", b"") if request.run else about
         if secure or not rules.exact:
-            self._count(about, context, bool(request.run), 1 if secure else RUNS)
+            about = (
+                letter["common"] + letter.get("own", b"")
+                if request.run
+                else pytree.to_bytes({"x": x, "buffers": buffers})
+            )
+            about += b"" if request.run else repr(request.known).encode()
+            self._count(blake2b(about, digest_size=16).hexdigest(), context, bool(request.run), 1 if secure else RUNS)
+            del about
+        release(letter)
         rows = self.rows(context, method, request.known)
         request.check(rows.problem, len(rows.tests), r.rounds)
         coarse = Coarse.of(context.node_config, rules, model)
@@ -280,14 +286,14 @@ class ClientSide:
             return text
         return calls.sealed_gradient(text, rows.gradient(x, request.round))
 
-    def _count(self, request: bytes, context: Context, personal: bool, runs: int) -> None:
+    def _count(self, request: str, context: Context, personal: bool, runs: int) -> None:
         """Add an evaluation to the account, which allows as many as ``runs`` runs of the recipe make."""
         options = self.recipe.options()
         account = self._account(context)
         every = options.get("clients_every", MOST) if personal else options.get("eval_every", 1)
         most = (self.recipe.rounds // every + 1) * len(self.lots(context)) + 1
         account = replace(account, study=f"{account.study} own") if personal else account
-        account.evaluate(blake2b(request, digest_size=16).hexdigest(), most * runs)
+        account.evaluate(request, most * runs)
 
     def _own_figures(self, r: Recipe, method: Method, context: Context, evaluation: calls.Evaluation) -> dict[str, Any]:
         """Figures of the client's own model, which stays on the node; the reason if it cannot be computed."""
@@ -328,6 +334,7 @@ class ClientSide:
             return serve.answer(self._host(r, method, request, context), request, self._memories(context))
 
         if not is_row_private(method):
+            release(letter)
             return answer()
         text = repr((sorted(letter.items()), Terms.of(r, method)))
         return self._account(context).once(blake2b(text.encode(), digest_size=16).hexdigest(), answer)

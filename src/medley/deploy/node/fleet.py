@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import time
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...contract.errors import MedleyError, RecipeError, WireError
+from ...transports.failures import ATTEMPTS
 from ..protocol import flwr_api as flwr
 from ..protocol import flwr_texts
 from .keys import private_key
@@ -22,8 +25,13 @@ from .keys import private_key
 if TYPE_CHECKING:
     from ..protocol.flwr_api import Context, Message
 
+log = logging.getLogger("medley.node")
+
 LARGEST = 2 << 30
-"""Bytes of the largest answer that a node takes from a SuperLink."""
+"""Bytes of the largest answer, and of the largest message, that a node takes from a SuperLink."""
+
+SAID = 5.0
+"""Seconds between two lines on a message that is on its way."""
 
 CONTENT = 7200.0
 """Seconds that a node waits for the content of a request. If its run is over, the SuperLink says so."""
@@ -74,6 +82,50 @@ class Parcel:
         return str(self.message.metadata.message_type)
 
 
+@dataclass
+class Upload:
+    """A reply that has been announced. A SuperLink lets a server know of it at once, and takes no second announcement
+    from then on: after a cut, the node sends what is left.
+
+    Attributes:
+        root: the id of the reply
+        session: Flower's name of its upload
+        left: the objects that have not been sent, each with how often the node has tried
+        was_asked: whether the SuperLink asked for any
+    """
+
+    root: str
+    session: str
+    left: dict[str, int]
+    was_asked: bool
+
+
+@dataclass
+class Moved:
+    """Says how much of a large message has moved, a line at most each `SAID` seconds.
+
+    Attributes:
+        word: "received" or "sent"
+        pieces: the number of its records
+        before: how many had moved before
+    """
+
+    word: str
+    parcel: Parcel
+    pieces: int
+    before: int
+    size: int = 0
+    said: float = field(default_factory=time.monotonic)
+
+    def add(self, size: int) -> None:
+        """One more object has moved."""
+        self.size += size
+        if time.monotonic() > self.said + SAID:
+            self.said = time.monotonic()
+            much = flwr.so_much(self.size + self.before * flwr.PIECE, self.pieces)
+            log.info("run %d: %s: %s %s", self.parcel.run, self.parcel.kind, self.word, much)
+
+
 class FleetNode:
     """One node's side of a SuperLink's Fleet API, over TLS. The SuperLink knows the node by its key.
 
@@ -112,6 +164,11 @@ class FleetNode:
             raise RecipeError(f"{ca} holds no certificates: {e}", "ca") from None
         self._client._client.event_hooks["response"] = [_bounded]
         self._node: Any = None
+
+    _upload: Upload | None = None
+
+    _came: tuple[str, dict[str, bytes]] = ("", {})
+    """A message's id and its objects that have arrived: after a cut, only the others are asked for."""
 
     def activate(self, earlier: int | None = None) -> int:
         """Activate this node. Returns its Flower id.
@@ -163,10 +220,31 @@ class FleetNode:
         ids = [t.object_id for t in flwr.iterate_object_tree(parcel.tree)]
         ask = lambda request: self._call("PullObject", request)
         pull = flwr.make_pull_object_fn_protobuf(ask, self._node, parcel.run)
+        if self._came[0] != parcel.id:
+            self._came = parcel.id, {}
+        came = self._came[1]
+        moved = Moved("received", parcel, len({*ids}) - 3, len(came))
+
+        def piece(name: str) -> bytes:
+            if name not in came:
+                content: bytes = pull(name)
+                if sha256(content).hexdigest() != name:
+                    raise WireError(f"a piece of message {parcel.id} is not the one that was announced: {name}")
+                if (total := sum(map(len, [*came.values()])) + len(content)) > LARGEST:
+                    raise WireError(f"message {parcel.id} has {total} bytes or more; {LARGEST} is the limit")
+                came[name] = content
+                moved.add(len(content))
+            return came[name]
+
         try:
-            objects = flwr.pull_objects(ids, pull, initial_backoff=flwr.AGAIN, max_time=CONTENT)
+            objects = flwr.pull_objects(ids, piece, initial_backoff=flwr.AGAIN, max_time=CONTENT)
+            self._came = "", {}
+            came = {}
             message: Message = flwr.inflate_object_from_contents(parcel.id, objects)
+        except (Unreachable, NotAdmitted):
+            raise
         except MedleyError:
+            self._came = "", {}
             raise
         except Exception as e:  # a SuperLink may send anything
             raise WireError(f"the content of message {parcel.id} cannot be read: {type(e).__name__}: {e}") from None
@@ -186,16 +264,39 @@ class FleetNode:
         with flwr.no_object_id_recompute():
             tree = flwr.get_object_tree(reply)
             objects = flwr.get_all_nested_objects(reply)
-            bare = flwr.remove_content_from_message(reply) if reply.has_content() else reply
-            what = {"messages_list": [flwr.message_to_proto(bare)], "message_object_trees": [tree]}
-            request = flwr.PushMessagesRequest(node=self._node, clientapp_runtime_list=[seconds], **what)
-            answer = self._call("PushMessages", request)
-            send = lambda part: self._call("PushObject", part)
-            sent = flwr.make_push_object_fn_protobuf(send, self._node, parcel.run, answer.session_id)
-            flwr.push_objects(objects, sent, object_ids_to_push=set(answer.objects_to_push))
+            if self._upload is None or self._upload.root != tree.object_id:
+                bare = flwr.remove_content_from_message(reply) if reply.has_content() else reply
+                what = {"messages_list": [flwr.message_to_proto(bare)], "message_object_trees": [tree]}
+                request = flwr.PushMessagesRequest(node=self._node, clientapp_runtime_list=[seconds], **what)
+                answer = self._call("PushMessages", request)
+                left = {name: 0 for name in objects if name in {*answer.objects_to_push}}
+                self._upload = Upload(tree.object_id, answer.session_id, left, bool(left))
+            upload = self._upload
+            moved = Moved("sent", parcel, len(objects) - 2, len(objects) - len(upload.left))
+            contents = ((name, objects[name].deflate()) for name in [*upload.left])
+            flwr.in_turn(contents, lambda name, content: self._send(parcel.run, upload, moved, name, content))
+        self._upload = None
         received = {"node": self._node, "run_id": parcel.run, "message_object_id": parcel.id}
         self._call("ConfirmMessageReceived", flwr.ConfirmMessageReceivedRequest(**received))
-        return bool(answer.objects_to_push)
+        return upload.was_asked
+
+    def _send(self, run: int, upload: Upload, moved: Moved, name: str, content: bytes) -> None:
+        """Send one object of a reply. Raises Unreachable if it is not stored: the next call sends it again."""
+        about = {"node": self._node, "run_id": run, "object_id": name}
+        tries = upload.left.get(name)
+        if tries is None:  # a request from before the cut has ended well
+            return
+        upload.left[name] = tries + 1
+        part = flwr.PushObjectRequest(**about, object_content=content, session_id=upload.session)
+        stored = self._call("PushObject", part).stored
+        if not stored and tries:  # it may have come before the cut, and its confirmation was lost
+            stored = self._call("PullObject", flwr.PullObjectRequest(**about)).object_available
+        if not stored:
+            if tries + 1 >= ATTEMPTS:
+                self._upload = None  # the session has ended: announce the reply anew
+            raise Unreachable(f"the SuperLink at {self.superlink} did not store a part of a reply")
+        upload.left.pop(name, None)
+        moved.add(len(content))
 
     def context(self, run: int, node_config: Mapping[str, Any]) -> Context:
         """Flower's context for a run: the app's run config with the run's own settings, and this node's config."""

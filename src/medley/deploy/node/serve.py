@@ -193,6 +193,7 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
 
         def named_reply(letter: Letter, context: Context) -> bytes:
             owner = context.node_config
+            request = _digest(letter)
             try:
                 if recipe is not None:
                     approved(recipe, context)
@@ -201,7 +202,7 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
                 out = sealed_error(e)
             try:
                 if recipe is not None:
-                    _recorded(letter, context, kind, begun[0] if begun else record.digest(recipe), out, study)
+                    _recorded(request, context, kind, begun[0] if begun else record.digest(recipe), out, study)
             except Exception:
                 log.exception("the record cannot be written")
                 reason = "its record cannot be written, so it sends no answer; see the log of its node"
@@ -213,20 +214,26 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
     return flwr_api.client_app({kind: guarded(kind, handler) for kind, handler in handlers.items()})
 
 
-def _recorded(letter: Letter, context: Context, kind: str, recipe: str, out: bytes, study: bool) -> None:
+def _digest(letter: Letter) -> str:
+    """The SHA-256 of a request, taken before it is read: a large one is released then."""
+    request = sha256()
+    for key, content in sorted(letter.items()):
+        request.update(f"{key} {len(content)} ".encode())
+        request.update(content)
+    return request.hexdigest()
+
+
+def _recorded(request: str, context: Context, kind: str, recipe: str, out: bytes, study: bool) -> None:
     """Write down what leaves, before it does; keep it if it is small and no model."""
     left = record_of(context.node_config)
     config = context.run_config
-    request = sha256()
-    for key, content in sorted(letter.items()):
-        request.update(f"{key} {len(content)} ".encode() + content)
     keep = (study or not kind.startswith("query.")) and len(out) <= record.ANSWER
     if keep:
         left.keep(out)
     left.add(
         run=str(context.run_id), kind=kind, what=record.meaning(kind, out, study), recipe=recipe,
         set=str(config.get("set", ""))[: record.SETTINGS + 1], kept=keep, bytes=len(out),
-        sha256=sha256(out).hexdigest(), request=request.hexdigest(),
+        sha256=sha256(out).hexdigest(), request=request,
     )  # fmt: skip
 
 

@@ -90,8 +90,13 @@ def opened(answer: bytes, who: str = "a client", client: int | None = None) -> b
 
     The error's text begins with ``who``, and its attribute ``client`` is ``client``, whatever the sender wrote.
     """
+    return bytes(body(answer, who, client))
+
+
+def body(answer: bytes, who: str = "a client", client: int | None = None) -> memoryview:
+    """The same as `opened` without a copy, for large answers."""
     if answer[:1] in (b"=", b"+"):
-        return answer[1:]
+        return memoryview(answer)[1:]
     if answer[:1] != b"!":
         raise WireError(f"{who} sent neither an answer nor one of Medley's errors: {answer[:40]!r}")
     if len(answer) > LONGEST_ERROR:

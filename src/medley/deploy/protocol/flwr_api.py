@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from threading import BoundedSemaphore, Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...contract.errors import MedleyError
+from ...contract.errors import MedleyError, WireError
 from ...runtime import versions
 from ...runtime.versions import install
 
@@ -31,6 +36,8 @@ DOCUMENTED = {
 }
 """Names that Flower documents, by module; so are Grid's push_messages, pull_messages and get_node_ids."""
 
+INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
+
 UNDOCUMENTED = {
     "flwr.app.message": "remove_content_from_message",
     "flwr.common.config": "get_fused_config_from_fab",
@@ -40,14 +47,14 @@ UNDOCUMENTED = {
     "flwr.proto.fleet_pb2": "ActivateNodeRequest DeactivateNodeRequest "
     "PullMessagesRequest PullMessagesResponse PushMessagesRequest",
     "flwr.proto.heartbeat_pb2": "SendNodeHeartbeatRequest",
-    "flwr.proto.message_pb2": "ConfirmMessageReceivedRequest",
+    "flwr.proto.message_pb2": "ConfirmMessageReceivedRequest PullObjectRequest PushObjectRequest",
     "flwr.proto.node_pb2": "Node",
     "flwr.proto.run_pb2": "GetRunRequest",
     "flwr.supercore.date": "now",
     "flwr.supercore.inflatable.inflatable_object": "get_all_nested_objects get_object_tree iterate_object_tree "
     "no_object_id_recompute",
-    "flwr.supercore.inflatable.inflatable_protobuf_utils": "make_pull_object_fn_protobuf make_push_object_fn_protobuf",
-    "flwr.supercore.inflatable.inflatable_utils": "inflate_object_from_contents pull_objects push_objects",
+    "flwr.supercore.inflatable.inflatable_protobuf_utils": "make_pull_object_fn_protobuf",
+    INFLATABLE: "inflate_object_from_contents pull_objects push_object_contents_from_iterable",
     "flwr.supercore.interceptors.http.runtime_version": "RuntimeVersionHttpInterceptor",
     "flwr.supercore.primitives.asymmetric": "bytes_to_public_key public_key_to_bytes verify_signature",
     "flwr.supernode.fleet_http_client": "FleetHttpClient",
@@ -105,6 +112,13 @@ FASTEST = 0.03
 SLOWEST = 3.0
 """Seconds between two polls after a long wait. Flower's own SuperNode always waits 3 s."""
 
+PIECE = 4 << 20
+"""The most bytes of one record. Each is one request and one row of the SuperLink's database, which stays locked while
+the row is written: others fail after 5 s of that. nginx accepts requests of 1 GB, and SQLite rows of 1 GB."""
+
+AT_ONCE = 2
+"""How many pieces of a message travel at once, as in Flower."""
+
 Letter = Mapping[str, bytes]
 """The content of a message: bytes by name."""
 
@@ -132,10 +146,79 @@ class Reply(NamedTuple):
 
 
 def records(letter: Letter) -> RecordDict:
-    """A letter as Flower's records. Flower stores records of equal content once."""
+    """A letter as Flower's records, of at most `PIECE` bytes each. Flower stores records of equal content once.
+
+    Content that is longer is cut into records "name/0", "name/1", ..., which Flower names by their SHA-256, stores and
+    sends one by one: what arrived before a cut is not sent again.
+    """
     from flwr.app import ConfigRecord, RecordDict
 
-    return RecordDict({k: ConfigRecord({"bytes": v}) for k, v in letter.items()})
+    out = RecordDict()
+    for k, v in letter.items():
+        if len(v) <= PIECE:
+            out[k] = ConfigRecord({"bytes": v})
+            continue
+        for n, at in enumerate(range(0, len(v), PIECE)):
+            out[f"{k}/{n}"] = _piece()(memoryview(v)[at : at + PIECE])
+    return out
+
+
+@cache
+def _piece() -> Any:
+    """The class of records that copy their bytes, a part of a letter, only while they are sent."""
+    from flwr.app import ConfigRecord
+
+    class Piece(ConfigRecord):  # type: ignore[misc]
+        def __init__(self, part: memoryview) -> None:
+            super().__init__()
+            self.__dict__["part"] = part
+
+        def get(self, key: str, default: Any = None) -> Any:  # where a message is handed over in one process
+            return bytes(self.part)
+
+        def count_bytes(self) -> int:
+            return len(self.part) + len("bytes")
+
+        def deflate(self) -> bytes:
+            content: bytes = ConfigRecord({"bytes": bytes(self.part)}).deflate()
+            return content
+
+        @property
+        def object_id(self) -> str:  # Flower would compute it three times
+            if "_object_id" not in self.__dict__:
+                self.__dict__["_object_id"] = sha256(self.deflate()).hexdigest()
+            return str(self.__dict__["_object_id"])
+
+    Piece.__qualname__ = ConfigRecord.__qualname__  # Flower writes it into the record
+    return Piece
+
+
+def contents(message: Message) -> dict[str, bytes]:
+    """The letter in a message: the inverse of `records`. Takes pieces out of the message, to free their memory.
+
+    What is no record of Medley's counts as empty. Raises WireError if a piece is missing.
+    """
+    from flwr.app import RecordDict
+
+    every = dict(message.content.config_records)
+    out = {k: r.get("bytes", b"") for k, r in every.items() if "/" not in k}
+    names = sorted({k.rpartition("/")[0] for k in every.keys() - out.keys()})
+    if names:
+        message.content = RecordDict()
+    for name in names:
+        count = sum(k.rpartition("/")[0] == name for k in every)
+        try:
+            pieces = [every[f"{name}/{n}"] for n in range(count)]
+            out[name] = b"".join([piece.get("bytes", b"") for piece in pieces])
+        except (KeyError, TypeError):
+            raise WireError(
+                f"of {name!r:.100}, {count} pieces came, and they are not those from 0 to {count - 1}"
+            ) from None
+        for piece in pieces:
+            piece.clear()  # Flower's objects form cycles, and would hold the bytes until Python looks for these
+        pieces = []
+        trimmed()
+    return out
 
 
 def size(content: RecordDict) -> int:
@@ -147,10 +230,61 @@ def size(content: RecordDict) -> int:
     return total
 
 
+def release(letter: Letter) -> None:
+    """Free the memory of a large letter that has been read: its senders' frames hold it until it is answered."""
+    if isinstance(letter, dict) and sum(map(len, letter.values())) > PIECE:
+        letter.clear()
+
+
+def trimmed() -> None:
+    """Give the memory of pieces that are gone back to the system, where the C library has a call for that."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def so_much(size: int, pieces: int) -> str:
+    """How many bytes of a message of so many pieces have moved, in words."""
+    return f"{size / 1e6:.0f} of about {max(size, pieces * PIECE) / 1e6:.0f} MB"
+
+
+def in_turn(
+    objects: Iterable[tuple[str, bytes]], push: Callable[[str, bytes], None], max_concurrent_pushes: int = AT_ONCE
+) -> None:
+    """Push objects, made as they are sent. Flower's function of this signature makes all before it sends the first."""
+    room, failed = BoundedSemaphore(2 * max_concurrent_pushes), Event()
+
+    def one(name: str, content: bytes) -> None:
+        try:
+            if not failed.is_set():
+                push(name, content)
+        except BaseException:
+            failed.set()
+            raise
+        finally:
+            room.release()
+
+    pool = ThreadPoolExecutor(max_concurrent_pushes)
+    futures = list[Future[None]]()
+    size = 0
+    try:
+        for name, content in objects:
+            room.acquire()
+            futures.append(pool.submit(one, name, content))
+            size += len(content)
+        for future in as_completed(futures):
+            future.result()
+    finally:
+        failed.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        if size > PIECE:
+            trimmed()
+
+
 def push(grid: Grid, kind: str, content: Mapping[int, RecordDict], ttl: float) -> dict[str, int]:
     """Send records to nodes; Flower gives up after ``ttl`` seconds. Returns the node of each message's id."""
     from flwr.app import Message
 
+    importlib.import_module(INFLATABLE).push_object_contents_from_iterable = in_turn  # type: ignore[attr-defined]
     ids = grid.push_messages([Message(r, node, kind, ttl=ttl) for node, r in content.items()])
     return {m: node for m, node in zip(ids, content, strict=True) if m}
 
@@ -195,9 +329,12 @@ def pull(
 def _reply(m: Message) -> Reply:
     to = m.metadata.reply_to_message_id
     if m.has_content():
-        answer = m.content.config_records.get("answer", {}).get("bytes", b"")
+        total = size(m.content)
+        answer: Any = b""
+        with suppress(WireError):
+            answer = contents(m).get("answer", b"")
         # Content that is not Medley's becomes an answer that fails to decode.
-        return Reply(to, answer if isinstance(answer, bytes) else b"", size(m.content), 0, "")
+        return Reply(to, answer if isinstance(answer, bytes) else b"", total, 0, "")
     return Reply(to, None, 0, m.error.code, m.error.reason)
 
 
@@ -208,8 +345,7 @@ def client_app(handlers: Mapping[str, Handler]) -> ClientApp:
 
     def handle(handler: Handler) -> Callable[[Message, Context], Message]:
         def reply(message: Message, context: Context) -> Message:
-            letter = {k: r.get("bytes", b"") for k, r in message.content.config_records.items()}
-            return Message(records({"answer": handler(letter, context)}), reply_to=message)
+            return Message(records({"answer": handler(contents(message), context)}), reply_to=message)
 
         return reply
 

@@ -40,6 +40,9 @@ LONG = 6.0
 """Seconds after which an exchange warns of these clients, or twice the time of the quickest of the last five such
 exchanges, if that is more."""
 
+RECEIVED = 10.0
+"""The least seconds between two lines that say how much of large answers has come."""
+
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; doubled each time, up to 10."""
 
@@ -94,6 +97,7 @@ class Messenger:
         self._aside: set[int] = set()
         """Connected nodes that left the run or cannot be used."""
         self._letter: Letter = {}
+        self._arrivals = pulls.Arrivals()
         self._durations: dict[str, deque[float]] = {}
         """Seconds that the last exchanges of each kind took."""
 
@@ -260,10 +264,12 @@ class Messenger:
         return out
 
     @contextmanager
-    def _naming(self, usual: float, nodes: Callable[[], Collection[int]]) -> Iterator[None]:
+    def _naming(
+        self, usual: float, nodes: Callable[[], Collection[int]], arrived: Callable[[], Mapping[int, str]]
+    ) -> Iterator[None]:
         """`_name` in a thread, because a poll waits for the content of announced answers."""
         done = Event()
-        thread = Thread(target=self._name, args=(usual, nodes, done), daemon=True)
+        thread = Thread(target=self._name, args=(usual, nodes, arrived, done), daemon=True)
         thread.start()
         try:
             yield
@@ -271,13 +277,21 @@ class Messenger:
             done.set()
             thread.join()
 
-    def _name(self, usual: float, nodes: Callable[[], Collection[int]], done: Event) -> None:
-        """Record in the run's events for whom an exchange waits, and warn when it takes long; until it is ``done``."""
+    def _name(
+        self,
+        usual: float,
+        nodes: Callable[[], Collection[int]],
+        arrived: Callable[[], Mapping[int, str]],
+        done: Event,
+    ) -> None:
+        """Record in the run's events for whom an exchange waits, and how much has ``arrived``, and warn when it takes
+        long; until it is ``done``.
+        """
         begun = time.monotonic()
         since = round(time.time(), 3)
         logged = list[int]()
         patience = max(LONG, 2 * usual)
-        waited = 0.0
+        waited = said = 0.0
         while not done.wait(min(NAMED, patience - waited)):
             present = nodes()
             waited = time.monotonic() - begun
@@ -291,6 +305,10 @@ class Messenger:
             if ids != logged or more:
                 logged = ids
                 self.events("awaited", clients=ids, since=since, **more)
+            texts = arrived() if waited > said + RECEIVED else {}
+            if parts := [f"{texts[n]} from {name_of(i)}" for i, n in sorted(self.nodes.items()) if n in texts]:
+                said = waited
+                self.events("received", message=", ".join(parts))
         if logged:
             self.events("awaited", clients=[], since=since)
 
@@ -341,7 +359,10 @@ class Messenger:
         durations = self._durations.setdefault(kind, deque(maxlen=5))
         usual = min(durations, default=0.0)  # an exchange that one node delayed does not predict the next
         is_large = any(sum(map(len, letter.values())) > pulls.LARGE for letter in letters.values())
-        naming = nullcontext() if hello else self._naming(usual, lambda: {*waiting.values(), *away})
+        if is_large:
+            self._arrivals.watch(self.grid)
+        arrived = lambda: self._arrivals.texts(dict(waiting))
+        naming = nullcontext() if hello else self._naming(usual, lambda: {*waiting.values(), *away}, arrived)
         with pulls.puller(is_large) as pull, naming:
             while (waiting or away) and time.monotonic() < until:
                 if away and time.monotonic() > soon:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..protocol import flwr_api
 from ..protocol.flwr_api import ABSENT, Reply
@@ -18,8 +19,57 @@ LARGE = 1 << 20
 """Bytes of a letter from which on replies are pulled each by itself: then a slow upload holds up no other reply. For
 small ones, one request for all is less work for the SuperLink."""
 
+FEW = 3
+"""Objects of a reply of one piece: the message, its table of records, and the record; such replies are not counted."""
+
 AT_ONCE = 32
 """The most replies to large letters that are pulled at once."""
+
+
+class Arrivals:
+    """How much of each large reply has come, counted at the grid's client, which Flower does not document.
+
+    Attributes:
+        objects: the numbers of objects of replies that have been announced, by the id of the message that they answer
+        sizes: the bytes of these that have come
+    """
+
+    def __init__(self) -> None:
+        self.objects, self.sizes = dict[str, int](), Counter[str]()
+        self._of = dict[str, str]()
+        self._client: Any = None
+
+    def watch(self, grid: Grid) -> None:
+        """Count what this grid pulls, if it is one of Flower's."""
+        client = getattr(grid, "_runtime_client", None)
+        if client is None or client is self._client:
+            return
+        self._client = client
+        messages, content = client.PullMessages, client.PullObject
+
+        def announced(request: Any) -> Any:
+            found = messages(request)
+            for m, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                names = {t.object_id for t in flwr_api.iterate_object_tree(tree)}
+                if len(names) > FEW:
+                    self.objects[m.metadata.reply_to_message_id] = len(names)
+                    self._of |= dict.fromkeys(names, m.metadata.reply_to_message_id)
+            return found
+
+        def came(request: Any) -> Any:
+            found = content(request)
+            if request.object_id in self._of:
+                self.sizes[self._of[request.object_id]] += len(found.object_content)
+            return found
+
+        client.PullMessages, client.PullObject = announced, came
+
+    def texts(self, waiting: Mapping[str, int]) -> dict[int, str]:
+        """How much has come of the replies to messages that are waited for, by node; forgets other messages."""
+        self._of = {name: m for name, m in [*self._of.items()] if m in waiting}
+        self.objects = {m: n for m, n in [*self.objects.items()] if m in waiting}
+        counted = {m: n for m, n in waiting.items() if m in self.objects}
+        return {n: flwr_api.so_much(self.sizes[m], self.objects[m] - 2) for m, n in counted.items()}
 
 
 class _Apart:

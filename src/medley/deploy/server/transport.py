@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...contract import MedleyError, WireError, pytree
@@ -23,7 +24,7 @@ from ...wire.connection import Host
 from ...wire.exchange import Exchange, Tag
 from ...wire.fold import Fold, Receipt
 from ..protocol.calls import check_buffers
-from ..protocol.checked_json import Count, checked, opened, outliers, printable, table, work_and_engines
+from ..protocol.checked_json import Count, body, checked, outliers, printable, table, work_and_engines
 from .messenger import Messenger
 from .sums import RemoteParties
 
@@ -65,6 +66,7 @@ class FlowerConnection:
         common = pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers})
         letters = {i: {"common": common, "own": self._own(exchange, i)} for ids in exchange.blocks for i in ids}
         answers = self.flower.messenger.send(f"query.{exchange.method}", letters)
+        del letters, common  # each may be as large as the model
         read, failed = self._read_all(exchange, answers)
         for block, ids in enumerate(exchange.blocks):
             reply = Fold(block, failed={i: failed[i] for i in ids if i in failed})
@@ -128,7 +130,7 @@ class FlowerConnection:
         Raises MedleyError for an answer that cannot be read or believed.
         """
         who = _who(exchange, i)
-        raw = opened(answer, name_of(i), i)
+        raw = body(answer, name_of(i), i)
         try:
             tree = pytree.from_bytes(raw, {})
         except WireError as e:
@@ -184,4 +186,4 @@ def _who(exchange: Exchange, i: int) -> str:
 def largest_of(packed: Packed) -> float:
     """The largest absolute value in the floating-point tensors of a reply; 0 if there are none."""
     floats = (v for v in packed.values() if isinstance(v, Tensor) and v.is_floating_point() and v.numel())
-    return max((float(v.abs().max()) for v in floats), default=0.0)
+    return max((float(torch.linalg.vector_norm(v, float("inf"))) for v in floats), default=0.0)
