@@ -224,9 +224,8 @@ def report(
         print(f"  {kind:14} {spent:6.3f} s of processor time an exchange, peak {peak:.0f} MB")
     if a.save:
         moved = [(b[0] - c[0], b[1] - c[1]) for c, b in itertools.pairwise(at.values())]
-        rounds = [h["wall"] - g["wall"] for g, h in itertools.pairwise(result.history)]
         run = {"command": command_line, "mbit": a.mbit, "model_MB": round(size, 3), "nodes": a.clients}
-        run |= {"load": rounded([min(loads), max(loads)], 1), "seconds_of_rounds": rounded(rounds, 1)}
+        run |= {"load": rounded([min(loads), max(loads)], 1)}
         run |= {"seconds_an_exchange": {"mean": round(wall, 2), "all": rounded(times, 2)}}
         run |= {"cut": f"in round 2, after {cut_after:.0f} MB went up"} if cut_after else {}
         run |= {"MB_up_by_round": rounded(u for u, _ in moved), "MB_down_by_round": rounded(d for _, d in moved)}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,3 +237,16 @@ def test_the_server_says_how_much_of_a_reply_has_come() -> None:
     assert arrivals.sizes["m0"] == sum(len(stored[k]) for k in [*stored][:4])
     assert arrivals.texts({"m0": 100, "m1": 101}) == {100: "0 of about 0 MB"}
     assert arrivals.texts({"m1": 101}) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resident memory is read from Linux' /proc")
+def test_messages_take_two_copies_at_a_node_and_three_at_the_server() -> None:
+    """The server holds what it sent while it receives."""
+    script = Path(__file__).parents[2] / "benchmarks" / "copies.py"
+    done = subprocess.run([sys.executable, str(script), "--mb", "120"], check=True, capture_output=True, text=True)
+    copies = json.loads(done.stdout)
+    assert 1.0 < copies["the server sends"] < 1.6
+    assert 1.0 < copies["a node receives"] < 2.4
+    assert 1.0 < copies["a node replies"] < 2.4
+    assert 1.0 < copies["the server receives"] < 2.4

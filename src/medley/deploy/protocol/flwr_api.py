@@ -323,10 +323,11 @@ def pull(
     # Flower's grid has no setting for these: it would wait for two hours, with pauses of 10 s.
     times = {"max_time": _Until(until, gone), "initial_backoff": AGAIN, "backoff_cap": AGAIN_AT_MOST}
     __getattr__("pull_objects").__kwdefaults__.update(times, max_tries_per_object=None)
-    return [_reply(m) for m in grid.pull_messages(list(messages))]
+    return [reply_of(m) for m in grid.pull_messages(list(messages))]
 
 
-def _reply(m: Message) -> Reply:
+def reply_of(m: Message) -> Reply:
+    """What a server reads of one of Flower's messages."""
     to = m.metadata.reply_to_message_id
     if m.has_content():
         total = size(m.content)
