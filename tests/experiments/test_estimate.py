@@ -146,6 +146,22 @@ def test_many_tiny_clients_are_tried_by_more_and_more(monkeypatch: pytest.Monkey
     assert 0 < e.seconds < 20 * max(1.0, time.process_time() - began)
 
 
+def test_of_large_cohorts_the_paces_of_few_rounds_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first and the last round at least: their steps are 1 and 39 here, on average those of all rounds."""
+    steps = md.scenarios.Pace(steps=lambda t: 2 * t - 1, batch=1)
+    fed = md.Federation(md.problems.LeastSquares(), clients=[(torch.ones(2, 1), torch.ones(2))] * 50, pace=steps)
+    draw = fed.draw(0)
+    seen = []
+    cohort = draw.cohort
+    monkeypatch.setattr(draw, "cohort", lambda t: seen.append(t) or cohort(t))
+    for most, rounds in ((4000, [*range(1, 21)]), (150, [1, 10, 20]), (1, [1, 20])):
+        seen.clear()
+        monkeypatch.setattr(module, "PACES", most)
+        clients, rows = module._mean(draw, 0, 20)
+        assert seen[1:] == rounds
+        assert (clients, rows) == (50, pytest.approx(50 * 20, rel=0.04))
+
+
 def test_a_trial_of_a_stream_visits_two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", time.process_time)
     g = torch.Generator().manual_seed(0)

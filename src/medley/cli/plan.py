@@ -22,6 +22,7 @@ def plan(
     debug: Debug = False,
 ) -> None:
     """Print the cost of the recipe's runs, from a short trial of each method: operations, bytes, memory, seconds."""
+    say(f"reading {recipe_file}")  # before torch is imported, which takes a second
     import torch
 
     from .. import recipe
@@ -30,10 +31,8 @@ def plan(
     from ..report.units import column, duration, plural
 
     r = recipe.load(recipe_file).with_settings(settings or [])
-    say(f"reading {recipe_file} and its data")
-    if r.tables.get("data", {}).get(
-        "normalise"
-    ):  # other numbers at the same cost; the pass over all rows takes seconds
+    say("reading its data")
+    if r.tables.get("data", {}).get("normalise"):  # other numbers at the same cost, but for a pass over all rows
         r = r.with_settings(["data.normalise=false"])
     methods = r.methods(names_in(only))
     named = dict(zip(names(methods), methods, strict=True))
@@ -42,9 +41,11 @@ def plan(
     rounds = r.rounds if rounds is None else rounds
     costs = list[Estimate]()
     options = {k: v for k, v in r.options().items() if k != "transport"}
-    for estimate in estimates(named, r.federation(), rounds, count, seed=r.seed, **options):
-        say(f"{estimate.name}: {duration(estimate.seconds)} a round")
-        costs.append(estimate)
+    trials = estimates(named, r.federation(), rounds, count, seed=r.seed, **options)
+    for name in named:
+        say(f"trying {name}")
+        costs.append(next(trials))
+        say(f"{name}: {duration(costs[-1].seconds)} a round")
     if as_json:
         return typer.echo(json.dumps([{**asdict(e), "total": e.total} for e in costs]))
     columns = {
@@ -59,7 +60,6 @@ def plan(
     }
     show(table([*columns], zip(*columns.values(), strict=True), right=[*columns][1:]))
     first = costs[0]
-    total = sum(e.total for e in costs)
     show(
         f"{first.parameters:,} parameters; {first.clients:.4g} clients a round with {first.rows:,.0f} row gradients of "
         f"local steps, {1e-9 * first.flops:.3g} GFLOP if computed as plain steps"
@@ -70,5 +70,5 @@ def plan(
     machine = f"{plural(torch.get_num_threads(), 'thread')} on {plural(os.cpu_count() or 1, 'core')}"
     show(
         f"{rounds_text} and {plural(first.evaluations, 'evaluation')} of {evaluation} each, {runs}, one run after the "
-        f"other: {duration(total)} with {machine}, loaded as now"
+        f"other: {duration(sum(e.total for e in costs))} with {machine}, loaded as now"
     )

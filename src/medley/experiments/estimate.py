@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -38,7 +37,10 @@ SIZES = (16, 1 << 30)
 """Clients of further trials, with all their rows, if the budget allows them."""
 
 LOOKED_AT = 200
-"""Rounds whose cohorts are drawn to find the mean number of clients and rows."""
+"""The most rounds whose cohorts are drawn to find the mean number of clients and rows."""
+
+PACES = 4000
+"""Clients whose pace is looked at for that, about: of large cohorts fewer rounds are drawn, at least two."""
 
 VISITED = 2000
 """Rounds whose cohorts are drawn to find the number of different clients."""
@@ -190,15 +192,17 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1, bu
 
 
 def _mean(draw: Simulation, s: int, length: int) -> tuple[float, float]:
-    """Means over rounds of task s: clients, and the rows in their local steps."""
-    rounds = range(s * length + 1, s * length + 1 + max(1, min(length, LOOKED_AT)))
+    """Means over rounds of task s, first and last among them: clients, and the rows in their local steps."""
+    first = s * length + 1
+    count = min(LOOKED_AT, max(2, PACES // max(1, len(draw.cohort(first)))), max(1, length))
+    rounds = [first + k * max(0, length - 1) // max(1, count - 1) for k in range(count)]
     clients = rows = 0
     for t in rounds:
         cohort = draw.cohort(t)
         sizes = draw.task(t).sizes
         clients += len(cohort)
         rows += sum(local(draw.scenario.pace.of(draw.seed, i, t), int(sizes[i])) for i in cohort)
-    return clients / len(rounds), rows / len(rounds)
+    return clients / count, rows / count
 
 
 class Fit(NamedTuple):
@@ -295,11 +299,15 @@ def _memory(trial: Trial, shared: Shared, rounds: int, clients: float) -> int:
     """The peak, plus what the trial did not hold: a mini-batch's gradient, replies that the server holds apart, and
     clients' memories, the acknowledged one and its predecessor.
     """
-    visits = Counter[int]()
-    for t in range(1, min(rounds, VISITED) + 1):
-        visits.update(shared.draw.cohort(t))
+    once, twice = set[int](), set[int]()
+    for t in range(1, min(rounds, VISITED) + 1 if trial.memory else 1):
+        cohort = set(shared.draw.cohort(t))
+        twice |= once & cohort
+        once |= cohort
+        if len(twice) == len(shared.draw.sizes):
+            break
     last = trial.rounds[-1]
-    memories = trial.memory * sum(min(n, 2) for n in visits.values())
+    memories = trial.memory * (len(once) + len(twice))
     more = min(memories, SPILLED) - min(trial.memory * 2 * last.clients, SPILLED)
     replies = last.up / last.clients * (clients - last.clients) if trial.apart else 0.0
     return max(shared.peak, memory.peak() + shared.gradient.memory + int(max(0.0, more) + max(0.0, replies)))
