@@ -67,9 +67,10 @@ soak: .venv/.ready
 	if test -f .venv-extras/.ready; then .venv-extras/bin/python benchmarks/studies.py --count 2000 --save benchmarks/studies.jsonl; fi
 	if test -f .venv-deploy/.ready; then .venv-deploy/bin/python benchmarks/soak.py memory --on ray --rounds 50000; fi
 
-# Hugging Face's data sets and models with adapters, TensorBoard, a notebook, and statsmodels and lifelines for real, in an environment of their own: no other test wants them.
+# Hugging Face's data sets and models with adapters, TensorBoard, a notebook, databases, and statsmodels and lifelines for real,
+# in an environment of their own: no other test wants them.
 test-extras: .venv-extras/.ready
-	.venv-extras/bin/pytest $(SLOWEST) -m "" tests/datasets/test_frames.py tests/models/test_hugging_face.py \
+	.venv-extras/bin/pytest $(SLOWEST) -m "" tests/datasets/test_frames.py tests/datasets/test_sql.py tests/models/test_hugging_face.py \
 	  tests/models/test_export.py tests/models/test_loops.py \
 	  tests/test_sinks.py tests/test_logs.py tests/test_notebook.py tests/report/test_report_files.py \
 	  tests/statistics/test_public.py tests/statistics/test_meta.py tests/benchmarks/test_studies.py \
@@ -78,7 +79,7 @@ test-extras: .venv-extras/.ready
 .venv-extras/.ready: pyproject.toml constraints.txt
 	test -x .venv-extras/bin/python || $(PYTHON) -m venv .venv-extras
 	.venv-extras/bin/pip install -q -c constraints.txt torch
-	.venv-extras/bin/pip install -q -c constraints.txt -e '.[dev,hub,adapters,onnx,tensorboard,notebook,figures,mlflow,oracles]'
+	.venv-extras/bin/pip install -q -c constraints.txt -e '.[dev,hub,adapters,onnx,tensorboard,notebook,figures,mlflow,oracles,sql]'
 	touch $@
 
 # A node, the server's app or the SuperLink of a deployment killed at 30 random moments, half an hour; a node that is stopped,
