@@ -1,7 +1,7 @@
 """Studies of eight data sets that R ships, and of made-up rows, in three partitions, against R on all rows together.
 
-``python benchmarks/against_r.py`` needs R with survival, MASS, metafor and jsonlite. It writes ``against_r.json``,
-the largest relative difference of each comparison, and R's figures of the made-up rows, which a test computes again.
+``python benchmarks/against_r.py`` needs R with survival, MASS, metafor and jsonlite. It writes ``against_r.json``
+with the largest relative difference of each comparison, and R's figures of made-up rows, which a test computes again.
 """
 
 from __future__ import annotations

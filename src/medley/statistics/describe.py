@@ -403,7 +403,8 @@ def curve_may(site: Site, c: str, rows: np.ndarray, grid: str, what: str = "") -
             if any((mine & s).any() and not (k == key and (mine == s).all()) for s in others):
                 if what:
                     raise Withheld(
-                        f"{site.name} withholds {what} of {c}: a curve of some of these rows has left before"
+                        f"{site.name} withholds {what} of {c}: a curve of some of these rows has left before, or "
+                        f"quantiles, or a Cox model's cuts; of these a site gives one for a column, of one set of rows"
                     )
                 return False
         register.add(key, [rows])
