@@ -403,6 +403,21 @@ def test_a_new_key_takes_the_ledgers_over_and_the_old_one_has_none(tmp_path: Pat
     assert [line["kind"] for line in Record(past / LEFT, key).lines()] == ["query"]
 
 
+def test_a_new_key_keeps_which_rows_an_approval_is_for(tmp_path: Path, key: Path) -> None:
+    memory, other = tmp_path / "memory", second_key(key)
+    (path := tmp_path / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    (data := tmp_path / "rows.py").write_text("def data(client): ...\n", encoding="utf-8")
+    approve = ("--approve", "--recipe", path, "--data", data, "--until", "2999-12-31", "--memory", memory, "--key", key)
+    code, said = ask(*approve)
+    assert code == 0, said
+    code, said = ask("--renew", key, "--key", other, "--memory", memory)
+    assert code == 0, said
+    ledger = Record(memory / f"owner-{fingerprint(other)}" / APPROVALS, other)
+    refuse_unapproved(ledger, digest(path), 0, {}, digest(data))
+    with pytest.raises(md.RecipeError, match="approved this recipe for other rows"):
+        refuse_unapproved(ledger, digest(path), 0, {}, "another")
+
+
 def test_ledgers_of_earlier_versions_are_read_if_it_is_clear_whose_they_are(tmp_path: Path, key: Path) -> None:
     pytest.importorskip("flwr")
     memory = tmp_path / "memory"

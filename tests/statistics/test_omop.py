@@ -99,7 +99,7 @@ def by_loops(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
         values = sorted(
             (date(d), v) for d, v in ask(measured, i) if v is not None and index - 700 * DAY <= date(d) < index
         )
-        days = min((fits[0] - index).days, 500)
+        days = min((max(fits) - index).days, 500)
         deaths = [(date(d) - index).days for (d,) in ask("SELECT death_date FROM death WHERE person_id = ?", i)]
         died = [d for d in deaths if 0 < d <= days]
         sexes = {8507: "male", 8532: "female"}.get(sex)
@@ -174,3 +174,68 @@ def test_an_empty_cohort_and_another_database_are_said(hospital: sqlite3.Connect
         Cohort({"a": Event("device", [1])}).rows(hospital)
     with pytest.raises(md.RecipeError, match=r"unknown database cdm|no such table"):
         Cohort({"a": Event("drug", [1])}, schema="cdm").rows(hospital)
+
+
+def of_three(day: str, end: str, ids: tuple[object, ...] = (1, 2, 3), schema: str = SCHEMA) -> sqlite3.Connection:
+    """Persons 1 to 3, who take drug 1 this day, are observed until this end, and have a measurement before."""
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(schema)
+    for i in ids:
+        connection.execute("INSERT INTO person VALUES (?, 8507, 1950)", (i,))
+        connection.execute("INSERT INTO observation_period VALUES (?, '2015-01-01', ?)", (i, end))
+        connection.execute("INSERT INTO drug_exposure VALUES (?, 1, ?)", (i, day))
+        connection.execute("INSERT INTO measurement VALUES (?, 30, '2019-05-01', 7, 8)", (i,))
+    return connection
+
+
+ONE = Cohort({"a": Event("drug", [1])}, covariates={"v": Value([30], unit=8)}, outcome=Event("condition", [20]))
+
+
+def test_a_time_of_day_does_not_count():
+    with closing(of_three("2019-06-01", "2019-06-01")) as connection:
+        plain = ONE.rows(connection)
+    with closing(of_three("2019-06-01 10:30:00+02:00", "2019-06-01")) as connection:
+        connection.execute("UPDATE drug_exposure SET drug_exposure_start_date = '2019-06-01' WHERE person_id = 2")
+        timed = ONE.rows(connection)
+    assert plain["person"].tolist() == [1, 2, 3]
+    assert {k: v.tolist() for k, v in plain.items()} == {k: v.tolist() for k, v in timed.items()}
+
+
+def test_names_in_capitals_texts_as_ids_and_far_days_are_read():
+    schema = SCHEMA.partition("INSERT")[0].replace("person_id INTEGER", "person_id TEXT").upper()
+    with closing(of_three("2019-06-01", "9999-12-31", ("a", "b", "c"), schema)) as connection:
+        rows = ONE.rows(connection)
+    assert rows["person"].tolist() == ["a", "b", "c"]
+    assert rows["days"].tolist() == [365] * 3
+    assert rows["v"].tolist() == [7] * 3
+
+
+def test_of_periods_that_overlap_the_last_end_holds_in_any_order():
+    for way in ("ASC", "DESC"):
+        with closing(of_three("2019-06-01", "2019-07-01")) as connection:
+            connection.execute("INSERT INTO observation_period VALUES (1, '2016-01-01', '2019-12-01')")
+            connection.execute("CREATE TABLE p AS SELECT * FROM observation_period ORDER BY 3 " + way)
+            connection.executescript("DROP TABLE observation_period; ALTER TABLE p RENAME TO observation_period")
+            assert ONE.rows(connection)["days"].tolist() == [183, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("UPDATE drug_exposure SET drug_exposure_start_date = 'soon'", "exposure_start_date has .* no date.*soon"),
+        ("UPDATE observation_period SET observation_period_end_date = '20200101'", "period_end_date has .*20200101"),
+        ("UPDATE measurement SET value_as_number = '<7'", "value_as_number has a text"),
+        ("INSERT INTO person VALUES (2, 8507, 1950)", "several rows of one person_id"),
+    ],
+)
+def test_odd_cells_are_named(change: str, message: str):
+    with closing(of_three("2019-06-01", "2020-01-01")) as connection:
+        connection.execute(change)
+        with pytest.raises(md.BadData, match=message):
+            ONE.rows(connection)
+
+
+def test_whoever_has_no_id_or_no_year_of_birth_is_left_out():
+    with closing(of_three("2019-06-01", "2020-01-01", (1, 2, None))) as connection:
+        connection.execute("UPDATE person SET year_of_birth = NULL WHERE person_id = 1")
+        assert ONE.rows(connection)["person"].tolist() == [2]

@@ -43,6 +43,8 @@ SEXES = {8507: "male", 8532: "female"}
 
 CALL = "omop.Cohort(...)"
 
+DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?")
+
 
 @dataclass(frozen=True)
 class Event(Checked):
@@ -149,7 +151,7 @@ class Cohort(Checked):
         if not len(frame):
             raise BadData(f"{CALL}: nobody is in this cohort; see cohort.counts(connection)")
         index = frame["date"]
-        out = {c: frame[c].to_numpy() for c in ("person", "group", "age")}
+        out = {c: frame[c].infer_objects().to_numpy() for c in ("person", "group", "age")}
         out["sex"] = np.array([SEXES.get(concept) for concept in frame["sex"].tolist()], object)
         out["year"] = index.dt.year.to_numpy()
         for name, covariate in self.covariates.items():
@@ -164,7 +166,7 @@ class Cohort(Checked):
 
     def counts(self, connection: Any, rules: Rules | None = None) -> Any:
         """A frame of the persons left after each step. A count is missing if it, or how many a step leaves out, is of
-        fewer persons than the rules allow.
+        fewer persons than the rules allow. Counts of several cohorts that differ little tell of the few between them.
         """
         least = (rules or Rules()).rows
         _, steps = self._steps(connection)
@@ -189,12 +191,15 @@ class Cohort(Checked):
         )
         both = first.merge(periods, "inner", "person")
         before = (both["date"] - both["start"]).dt.days
-        both = both[(before >= self.history) & (both["date"] <= both["end"])].drop_duplicates("person")
+        both = both[(before >= self.history) & (both["date"] <= both["end"])]
+        both = both.sort_values("end", kind="stable").drop_duplicates("person", keep="last")
         steps.append((f"observed for {self.history} days before it", len(both)))
 
         persons = self._asked(connection, "SELECT person_id, gender_concept_id, year_of_birth FROM {}person")
         persons = persons.set_axis(["person", "sex", "born"], axis=1)
-        both = both.merge(persons, "inner", "person")
+        if persons["person"].duplicated().any():
+            raise BadData(f"{CALL}: the table person has several rows of one person_id; leave one of them")
+        both = both.merge(persons[persons["born"].notna()], "inner", "person")
         both["age"] = both["date"].dt.year - both["born"].astype(int)
         both = both[both["age"].between(self.youngest, self.oldest)]
         steps.append((f"{self.youngest} to {self.oldest} years old", len(both)))
@@ -214,7 +219,12 @@ class Cohort(Checked):
         event = Event("measurement", covariate.concepts, descendants=False)
         where = f"unit_concept_id = {int(covariate.unit)} AND value_as_number IS NOT NULL"
         found = self._joined(frame, self._events(connection, event, ", value_as_number", where))
-        found = found[found["days"].between(-self.window, -1)].sort_values(["days", "value_as_number"])
+        found = found[found["days"].between(-self.window, -1)]
+        try:
+            found = found.assign(value_as_number=found["value_as_number"].astype(float))
+        except (ValueError, TypeError) as e:
+            raise BadData(f"{CALL}: measurement.value_as_number has a text: {e}; make it a number, or NULL") from None
+        found = found.sort_values(["days", "value_as_number"])
         last = found.groupby("person")["value_as_number"].last()
         return np.array(last.reindex(frame["person"]), np.float64)
 
@@ -224,17 +234,12 @@ class Cohort(Checked):
         condition = f"{event.where(self._prefix)} AND {where}"
         frame = self._asked(connection, f"SELECT person_id, {date}{more} FROM {{}}{name} WHERE {condition}")
         frame = frame.rename(columns={"person_id": "person", date: "date"})
-        return frame.assign(date=needed("pandas").to_datetime(frame["date"]))
+        return frame.assign(date=_days(frame["date"], name, date))
 
     def _dated(self, connection: Any, name: str, start: str, end: str) -> Any:
         frame = self._asked(connection, f"SELECT person_id, {start}, {end} FROM {{}}{name}")
-        times = {"start": frame[start], "end": frame[end]}
-        to_dates = needed("pandas").to_datetime
-        return (
-            frame[["person_id"]]
-            .rename(columns={"person_id": "person"})
-            .assign(**{k: to_dates(t) for k, t in times.items()})
-        )
+        times = {"start": _days(frame[start], name, start), "end": _days(frame[end], name, end)}
+        return frame[["person_id"]].rename(columns={"person_id": "person"}).assign(**times)
 
     def _joined(self, frame: Any, events: Any) -> Any:
         """The events of these persons, with the days from the index date to each."""
@@ -242,8 +247,28 @@ class Cohort(Checked):
         return both.assign(days=(both["date"] - both["date_index"]).dt.days)
 
     def _asked(self, connection: Any, query: str) -> Any:
-        return needed("pandas").DataFrame(table(connection, query.format(self._prefix), (), CALL))
+        """The rows of a query that name a person; names of columns in small letters, whatever the database has."""
+        columns = table(connection, query.format(self._prefix), (), CALL)
+        frame = needed("pandas").DataFrame({name.lower(): values for name, values in columns.items()})
+        frame = frame[frame["person_id"].notna()].reset_index(drop=True)
+        return frame.assign(person_id=frame["person_id"].astype(object))  # an empty table has ids of any kind
 
     @property
     def _prefix(self) -> str:
         return f"{self.schema}." if self.schema else ""
+
+
+def _days(column: Any, table: str, name: str) -> Any:
+    """A column of dates, times or their ISO texts as dates: the time of day and its zone do not count.
+
+    Raises BadData for what is no date.
+    """
+    pandas = needed("pandas")
+    texts = ["NaT" if missing else str(v) for v, missing in zip(column, column.isna(), strict=True)]
+    try:
+        wrong = next((t for t in texts if t != "NaT" and not DATE.fullmatch(t)), None)
+        if wrong is not None:
+            raise ValueError(wrong)
+        return pandas.Series(np.array([t[:10] for t in texts], "datetime64[D]").astype("datetime64[s]"), column.index)
+    except ValueError as e:
+        raise BadData(f"{CALL}: {table}.{name} has what is no date, such as 2024-12-31: {e}") from None

@@ -201,7 +201,8 @@ def renew(config: Mapping[str, Any], old: Path) -> Path:
     before.replace(after)
     Record(after / LEFT, key).add(kind="key", what=f"the key of {past.name[6:]} was replaced by this one", head=head)
     for recipe, line in last.items():
-        Record(after / APPROVALS, key).add(recipe=recipe, until=line["until"], allow=line.get("allow", ""))
+        kept = {"allow": ""} | {k: line[k] for k in ("allow", "reader") if k in line}
+        Record(after / APPROVALS, key).add(recipe=recipe, until=line["until"], **kept)
     _place(old).unlink(missing_ok=True)
     written(_place(old), f"{after.resolve()}\n", owner_only=True)
     return ledgers(config)
