@@ -404,6 +404,7 @@ def test_a_new_key_takes_the_ledgers_over_and_the_old_one_has_none(tmp_path: Pat
 
 
 def test_a_new_key_keeps_which_rows_an_approval_is_for(tmp_path: Path, key: Path) -> None:
+    pytest.importorskip("flwr")
     memory, other = tmp_path / "memory", second_key(key)
     (path := tmp_path / "recipe.toml").write_text(RECIPE, encoding="utf-8")
     (data := tmp_path / "rows.py").write_text("def data(client): ...\n", encoding="utf-8")
