@@ -285,7 +285,7 @@ def changed(method: Algorithm[Any, Any]) -> dict[str, Any]:
     """The settings that are numbers or words, and not those of the method by default."""
     try:
         usual = type(method)().settings()
-    except TypeError:
+    except (TypeError, md.RecipeError):  # it has settings without a default
         usual = {}
     different = {k: v for k, v in method.settings().items() if v != usual.get(k)}
     return {k: v for k, v in different.items() if isinstance(v, int | float) or (isinstance(v, str) and len(v) < 20)}

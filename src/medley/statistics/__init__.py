@@ -8,6 +8,7 @@ method.
 from ..contract.public import public
 from .balance import Balance as Balance
 from .balance import BalanceTable as BalanceTable
+from .bootstrap import Bootstrap as Bootstrap
 from .correlation import Correlation as Correlation
 from .correlation import Correlations as Correlations
 from .curves import KaplanMeier as KaplanMeier
@@ -37,6 +38,7 @@ __all__ = [
     "PCA",
     "Balance",
     "BalanceTable",
+    "Bootstrap",
     "Components",
     "Correlation",
     "Correlations",

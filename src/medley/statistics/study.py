@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -43,6 +44,7 @@ from ..wire.connection import Transport
 from ..wire.ledger import Ledger
 from .analysis import Analysis
 from .balance import Balance, BalanceTable
+from .bootstrap import Bootstrap, bootstrap
 from .correlation import Correlation, Correlations
 from .curves import Curves, KaplanMeier
 from .describe import Describe
@@ -153,6 +155,7 @@ class Study(Settings, Explained):
             raise RecipeError(f"Study(complete={self.complete!r}): give a list of columns", "complete")
         self.names, self.sites = tuple(self.data), dict[int, Site]()
         self.books, folder = Bookkeeping(), self.registers
+        self.secret = secrets.randbits(64)
         if folder is None and self.transport is not None:  # workers share it
             folder = mkdtemp()
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -313,6 +316,21 @@ class Study(Settings, Explained):
         """The treated and the untreated before and after weighting: means and standardised mean differences."""
         table: BalanceTable = self.run(analysis)
         return table
+
+    @known_keywords
+    def bootstrap(self, figure: Callable[[Study], Any], draws: int = 200, seed: int | None = None) -> Bootstrap:
+        """Errors of any figure by the bootstrap: ``study.bootstrap(lambda s: s.glm("stay ~ age"))``.
+
+        Args:
+            figure: a function of a study that returns a fit, a number, or a series of numbers; it is called once with
+                this study, and once for each draw of each site's rows
+            draws: how many draws; default 200
+            seed: for made-up rows: whoever knows it knows which rows were drawn. Default None: a secret of this study,
+                so that the same draws come again
+
+        Sites that round refuse, since draws would average that out. Raises RecipeError if a tenth of the draws fail.
+        """
+        return bootstrap(self, figure, draws, seed)
 
     @method_with(Cox)
     def cox(self, analysis: Cox) -> CoxFit:

@@ -138,7 +138,7 @@ class Account:
 
     def _lock(self) -> FileLock:
         """Held while the account is read and written, because a node may answer several runs at once."""
-        return FileLock(private(self.folder) / f"{FILE}.lock")
+        return FileLock(private(self.folder) / f"{FILE}.lock", mode=0o600)
 
     def _load(self) -> dict[str, Any]:
         path = self.folder / FILE

@@ -249,7 +249,7 @@ def secret(config: Mapping[str, Any]) -> bytes:
     place = private(memories(config)) / SECRET
     if place.is_symlink():
         raise RecipeError(f"{place} is a link to {place.readlink()}: put the file itself there", "memory")
-    with FileLock(f"{place}.lock"):
+    with FileLock(f"{place}.lock", mode=0o600):
         if not place.exists() and not any(place.parent.glob(f"*/{ROWS}")):
             written(place, secrets.token_bytes(32), owner_only=True)
         key = place.read_bytes() if place.exists() else b""
@@ -307,7 +307,7 @@ def claim(config: Mapping[str, Any], rows: Iterable[bytes]) -> None:
     """
     root = private(memories(config))
     mine = ledgers(config)
-    with FileLock(root / f"{ROWS}.lock"):
+    with FileLock(root / f"{ROWS}.lock", mode=0o600):
         key = secret(config)
         of = f"secret {blake2b(b'secret', key=key, digest_size=8).hexdigest()}"
         digests = {blake2b(row, key=key, digest_size=8).hexdigest() for row in islice(rows, MOST_ROWS)}

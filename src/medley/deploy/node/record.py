@@ -60,7 +60,7 @@ class Record:
     def add(self, **what: Any) -> None:
         """Add a line. Raises MedleyError if it cannot be written, and RecipeError for a link."""
         refuse_links(private(self.path.parent))
-        with writing(self.path), FileLock(f"{self.path}.lock"):
+        with writing(self.path), FileLock(f"{self.path}.lock", mode=0o600):
             last, end = _last(self.path)
             number = 0
             before = ""
