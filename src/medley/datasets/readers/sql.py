@@ -47,7 +47,7 @@ def sql(  # noqa: PLR0913
 
     Args:
         connection: An open connection, such as ``sqlite3.connect("ward.db")``, ``psycopg.connect(...)`` or
-            ``duckdb.connect(...)``. It stays open, and nothing is committed.
+            ``duckdb.connect(...)``. It stays open, and Medley commits nothing.
         query: The query. Say ORDER BY, since a database gives rows in any order otherwise, and batches follow it.
         target: The column of targets.
         client: The column of each row's client; `partitions.ByKey` deals by it. Default none.
@@ -150,7 +150,7 @@ def asked(connection: Any, query: str, parameters: Sequence[Any] | Mapping[str, 
             raise RecipeError(f"{call}: the database refuses the query: {_reason(e)}", "query") from None
         if cursor.description is None:
             raise RecipeError(
-                f"{call}: the query gives no rows; ask by SELECT. Medley commits nothing, so roll back what it changed",
+                f"{call}: the query gives no rows; ask by SELECT. Medley commits nothing: roll back what it changed",
                 "query",
             )
         note(query, parameters)
