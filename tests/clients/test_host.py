@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import medley as md
-from medley.contract.errors import ClientFailed, Diverged, MedleyError, WireError
+from medley.contract.errors import ClientFailed, Diverged, MedleyError, MemoryLost
 from medley.server.bookkeeping import Bookkeeping
 from medley.server.cohort import LiveCohort
+from medley.server.ending import LASTING
 from medley.transports.inprocess import InProcessConnection
 from support.toys import Lossy, LossyTransport, Memory, Say, Toy, cohort, federation, host
 
@@ -24,8 +25,10 @@ def test_a_memory_that_another_run_left_is_refused_with_what_is_held():
     c = cohort(toy)
     c.ask(toy.train, Say(x)).mean()
     c.bookkeeping.acked = dict.fromkeys(range(5), (7, 1))
-    with pytest.raises(WireError, match=r"\(7, 1\), but the client holds \[\(1, 0\)\]"):
+    held = r"\(7, 1\), but the client holds \[\(1, 0\)\].*readmit=\[\d\], --readmit \d at"
+    with pytest.raises(MemoryLost, match=held) as e:
         c.ask(toy.train, Say(x)).mean()
+    assert isinstance(e.value, LASTING)  # no restart brings it back
 
 
 def test_a_repeated_request_gets_the_same_bits():

@@ -18,7 +18,7 @@ from medley import recipe
 from medley.clients.host import ClientHost
 from medley.contract import message, pytree
 from medley.contract.annotation import in_range
-from medley.contract.errors import BadData, RecipeError, WireError
+from medley.contract.errors import BadData, MemoryLost, RecipeError, WireError
 from medley.deploy.protocol.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved
 from medley.deploy.protocol.checked_json import (
     Count,
@@ -185,6 +185,8 @@ def test_errors_of_clients_name_the_client_and_are_errors_of_medley() -> None:
     assert opened(sealed(b"x"), "client 2") == b"x"
     with pytest.raises(WireError, match="client 2: no room"):
         opened(sealed_error(WireError("no room")), "client 2")
+    with pytest.raises(MemoryLost, match=r"client 2: gone; restore a copy, or resume with readmit=.2., --readmit 2 at"):
+        opened(sealed_error(MemoryLost("client 2: gone", 2)), "client 2", 2)
     for raw in (b"", b"x", b"!", b"!{}", b'!{"error": "difflib", "text": "client 2", "attributes": {}}'):
         with pytest.raises(WireError, match="client 2 sent"):
             opened(raw, "client 2")

@@ -104,7 +104,9 @@ def test_clients_keep_two_versions_and_go_back_to_the_acknowledged_one(tmp_path:
     path = tmp_path / "2-1.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 0x40]))
-    with pytest.raises(md.WireError, match=r"client 3's memory 2-1.safetensors is damaged .* resume with readmit 3"):
+    with pytest.raises(
+        md.WireError, match=r"client 3's memory 2-1.safetensors is damaged .* resume with readmit=\[3\], --readmit 3"
+    ):
         shelf.get(3, (2, 1), 2)
     with pytest.raises(md.WireError, match=r"expects .* \(3, 0\), but the client holds \[\(1, 0\), \(2, 1\)\]"):
         shelf.get(3, (3, 0), 3)

@@ -72,6 +72,7 @@ from torch.nn.functional import pad
 
 from ..contract import Algorithm, Client, Cohort, Message, Need, Recall, Vec, WireError, at_least, on_client
 from ..contract.adapters import Adapter
+from ..contract.errors import MemoryLost
 from ..contract.place import name_of
 
 
@@ -199,8 +200,7 @@ class FedExLoRA(Algorithm[Server, Memory]):
         if x is None:
             x = me.memory.x
             if x is None or not fits(layers, x, request):
-                why = f"{name_of(me.id)}: the server's update does not fit its model"
-                raise WireError(f"{why}; resume with readmit {me.id} to let it start again")
+                raise MemoryLost(f"{name_of(me.id)}: the server's update does not fit its model", me.id)
             assert request.trained is not None
             x = x.masked_scatter(trained(layers, x), request.trained)
             if request.left is not None and request.right is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..contract.errors import WireError
+from ..contract.errors import MemoryLost
 from ..contract.place import name_of
 from ..storage.spill import LazyMapping, Spill
 from ..wire.exchange import Tag
@@ -32,18 +32,18 @@ class Memories:
     versions: MutableMapping[int, list[tuple[Tag, Any]]] = field(default_factory=dict)
 
     def get(self, client: int, acked: Tag | None, round: int) -> Any:
-        """The acknowledged memory, or None before the first. Raises WireError if it is missing."""
+        """The acknowledged memory, or None before the first. Raises MemoryLost if it is missing."""
         if acked is None:
             self.versions.pop(client, None)
             return None
         versions = self.versions.get(client, [])
         acknowledged = [v for v in versions if v[0] <= acked]
         if not acknowledged or acknowledged[-1][0] != acked:
-            raise WireError(
+            raise MemoryLost(
                 f"{name_of(client)}: the server expects this client's memory of (round, exchange) = {acked}, but "
-                f"the client holds {[tag for tag, _ in versions] or 'nothing'}; was it restarted without its "
-                f"memory, or is the checkpoint another run's? Resume with readmit {client} to let it start without "
-                "memory"
+                f"the client holds {[tag for tag, _ in versions] or 'nothing'}: it was restarted without its memory or "
+                "with an older one, or the checkpoint is another run's",
+                client,
             )
         before = [v for v in acknowledged[:-1] if v[0][0] < round][-1:] if acked[0] == round else []
         self.versions[client] = [*before, acknowledged[-1]]

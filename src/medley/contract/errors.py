@@ -133,6 +133,17 @@ class WireError(MedleyError):
         super().__init__(message[:2000])
 
 
+class MemoryLost(WireError):
+    """A client does not hold the memory that the server counts on, which no restart of the run brings back.
+
+    The message ends in the remedy.
+    """
+
+    def __init__(self, message: str = "", client: int | None = None) -> None:
+        remedy = f"resume with readmit=[{client}], --readmit {client} at the shell, to let it start without memory"
+        super().__init__(message if client is None else f"{message}; restore a copy, or {remedy}")
+
+
 class ClientFailed(MedleyError):
     """Client code raised.
 

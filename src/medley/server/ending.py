@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ..contract import BadData, Diverged, PartlyShared, Problem, RecipeError, Stalled, Unsupported
-from ..contract.errors import BudgetSpent
+from ..contract.errors import BudgetSpent, MemoryLost
 from ..storage.directions import COSTS
 from ..storage.history import Row
 from ..storage.result import Status
@@ -15,8 +15,8 @@ from .options import RunOptions
 
 log = logging.getLogger("medley")
 
-LASTING = (RecipeError, BadData, Unsupported, BudgetSpent)
-"""Errors that a run raises again when it starts again, until somebody changes its recipe, its rows or its budget."""
+LASTING = (RecipeError, BadData, Unsupported, BudgetSpent, MemoryLost)
+"""Errors that a run raises again when it starts again, until somebody changes its recipe, rows, budget or memories."""
 
 LAST = 3
 """The number of last rows that must agree that a run diverged, because one bad evaluation does not show it."""

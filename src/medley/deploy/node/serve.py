@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...clients.memories import Memories
 from ...contract import pytree
-from ...contract.errors import RecipeError, WireError
+from ...contract.errors import MemoryLost, RecipeError, WireError
 from ...contract.place import name_of, naming
 from ...recipe import Recipe
 from ...runtime import streams
@@ -64,9 +64,8 @@ class Shelf:
         try:
             raw = bytes(unseal(path.read_bytes()))
         except WireError:
-            raise WireError(
-                f"{name_of(client)}'s memory {path.name} is damaged on its disk (wrong checksum): restore a "
-                f"copy, or resume with readmit {client} to let it start without memory"
+            raise MemoryLost(
+                f"{name_of(client)}'s memory {path.name} is damaged on its disk (wrong checksum)", client
             ) from None
         return pytree.from_bytes(raw, self.classes)
 
