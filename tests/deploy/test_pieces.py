@@ -246,7 +246,8 @@ def test_messages_take_two_copies_at_a_node_and_three_at_the_server() -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "copies.py"
     done = subprocess.run([sys.executable, str(script), "--mb", "120"], check=True, capture_output=True, text=True)
     copies = json.loads(done.stdout)
-    assert 1.0 < copies["the server sends"] < 1.6
-    assert 1.0 < copies["a node receives"] < 2.4
-    assert 1.0 < copies["a node replies"] < 2.4
-    assert 1.0 < copies["the server receives"] < 2.4
+    # What the allocator keeps of freed pieces varies by half a copy between runs; one copy more is above each bound.
+    assert 1.0 < copies["the server sends"] < 1.9
+    assert 1.0 < copies["a node receives"] < 2.9
+    assert 1.0 < copies["a node replies"] < 2.9
+    assert 1.0 < copies["the server receives"] < 2.9
