@@ -21,7 +21,7 @@ import torch
 
 import medley as md
 from medley import datasets
-from medley.datasets.ingest.queries import noting
+from medley.datasets.ingest.queries import collected_queries
 from medley.datasets.readers import sql as reader
 from medley.deploy.node.app import ClientSide
 from medley.deploy.node.record import LEFT, Record
@@ -172,7 +172,7 @@ def test_a_node_records_its_query(ward: Any, tmp_path: Path):
     (line,) = record.lines()
     assert "nothing left; its rows were read by the query" in line["what"]
     assert (record.path.parent / line["what"].rpartition(" ")[2]).read_text() == QUERY
-    with noting() as queries:
+    with collected_queries() as queries:
         datasets.sql(ward, "SELECT age, died FROM patients WHERE age > ? ORDER BY id", "died", parameters=(70,))
     assert queries == ["SELECT age, died FROM patients WHERE age > ? ORDER BY id\n(70,)"]
 
@@ -245,7 +245,7 @@ def test_postgresql(server: dict[str, Any], tmp_path: Path):
         found = datasets.sql(connection, QUERY, "died", client="ward")
         assert same(found, frame(patients.assign(died=patients["died"].astype(bool))))
         assert same(datasets.sql(connection, QUERY, "died", client="ward", store=tmp_path / "rows"), found)
-        with reader.asked(connection, QUERY, (), "the test") as answer:
+        with reader.executed(connection, QUERY, (), "the test") as answer:
             assert answer.cursor.name == "medley"
             blocks = answer.blocks()
             assert len(next(blocks)) == reader.BLOCK

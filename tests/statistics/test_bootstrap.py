@@ -127,6 +127,14 @@ def test_a_rule_on_rows_is_asked_of_the_rows_before_any_draw():
     assert len(seen) == 1
 
 
+def test_a_draw_without_a_figure_is_no_missing_value_among_others():
+    names = iter([["a", "b"], *[["a", "b"]] * 10, ["a"]])
+    with pytest.raises(md.RecipeError, match="a draw differs from the rows in 'b'; merge rare categories"):
+        study().bootstrap(lambda s: pd.Series(1.0, next(names)), draws=20)
+    numbers = iter([1.0, *range(15), float("nan"), *range(4)])
+    assert study().bootstrap(lambda s: float(next(numbers)), draws=20).failed == 1
+
+
 @pytest.mark.slow
 def test_errors_are_those_of_stacked_estimation():
     ratios = []

@@ -106,20 +106,29 @@ def bootstrap(study: Any, figure: Callable[[Any], Any], draws: int, seed: int | 
         drawn.books = Bookkeeping()
         drawn.sites = {i: sample(site, secret, k) for i, site in study.sites.items()}
         try:
-            found.append(_series(figure(drawn)))
+            values = _series(figure(drawn))
+            if not np.isfinite(values).all():
+                raise BadData(f"{values.index[~np.isfinite(values)][0]!r} is no finite number")
+            found.append(values)
         except (BadData, Stalled) as e:
             error = e
+        else:
+            _refuse_other_names(values, estimate)
         sent += sum(e.up for e in drawn.ledger)
         if (k + 1) % 50 == 0 and k + 1 < draws:
             log.info("bootstrap: %d of %d draws", k + 1, draws)
         if k + 1 - len(found) > FAILED * draws:
             raise RecipeError(f"bootstrap(): {k + 1 - len(found)} of {k + 1} draws failed, the last by: {error}")
     frame = needed("pandas").DataFrame(found).reset_index(drop=True)
-    if list(frame.columns) != list(estimate.index):
-        raise RecipeError(
-            "bootstrap(): figures of draws have other names than those of the rows; merge rare categories"
-        )
     return Bootstrap(estimate, frame, draws - len(found), sent)
+
+
+def _refuse_other_names(values: Any, estimate: Any) -> None:
+    """Raise RecipeError for a draw without one of the figures, such as that of a category that it has no row of."""
+    missing = [*estimate.index.difference(values.index), *values.index.difference(estimate.index)]
+    if missing or list(values.index) != list(estimate.index):
+        names = ", ".join(map(repr, missing)) or "the order of the figures"
+        raise RecipeError(f"bootstrap(): a draw differs from the rows in {names}; merge rare categories")
 
 
 def sample(site: Site, secret: int, draw: int) -> Site:

@@ -105,7 +105,7 @@ class Cohort(Checked):
         groups: the event by which a person enters, by the group's name: {"new": Event("drug", [1]), "old": ...}
         history: how many days before it a person has been observed at least
         youngest: the least age in years
-        oldest: the largest age
+        oldest: the largest age; whoever has no year of birth is left out
         without: whoever has one of these events before, or on the day of it, is left out
         covariates: columns: 1 for whoever has such an event in the last days before the index date, or the last `Value`
             there, else missing
@@ -170,14 +170,14 @@ class Cohort(Checked):
         """
         least = (rules or Rules()).rows
         _, steps = self._steps(connection)
-        said = list[int | None]()
+        shown = list[int | None]()
         last: int | None = None
         for _, n in steps:
             hidden = 0 < n < least or (last is not None and 0 < last - n < least)
-            said.append(None if hidden else n)
+            shown.append(None if hidden else n)
             last = last if hidden else n
         pandas = needed("pandas")
-        return pandas.DataFrame({"persons": pandas.array(said, "Int64")}, index=[step for step, _ in steps])
+        return pandas.DataFrame({"persons": pandas.array(shown, "Int64")}, index=[step for step, _ in steps])
 
     def _steps(self, connection: Any) -> tuple[Any, list[tuple[str, int]]]:
         """The cohort: a row a person, with index date and end of observation; and how many each step left."""
@@ -195,7 +195,7 @@ class Cohort(Checked):
         both = both.sort_values("end", kind="stable").drop_duplicates("person", keep="last")
         steps.append((f"observed for {self.history} days before it", len(both)))
 
-        persons = self._asked(connection, "SELECT person_id, gender_concept_id, year_of_birth FROM {}person")
+        persons = self._query(connection, "SELECT person_id, gender_concept_id, year_of_birth FROM {}person")
         persons = persons.set_axis(["person", "sex", "born"], axis=1)
         if persons["person"].duplicated().any():
             raise BadData(f"{CALL}: the table person has several rows of one person_id; leave one of them")
@@ -232,12 +232,12 @@ class Cohort(Checked):
         """All events of a kind: person and date, and further columns."""
         name, _, date = TABLES[event.kind]
         condition = f"{event.where(self._prefix)} AND {where}"
-        frame = self._asked(connection, f"SELECT person_id, {date}{more} FROM {{}}{name} WHERE {condition}")
+        frame = self._query(connection, f"SELECT person_id, {date}{more} FROM {{}}{name} WHERE {condition}")
         frame = frame.rename(columns={"person_id": "person", date: "date"})
         return frame.assign(date=_days(frame["date"], name, date))
 
     def _dated(self, connection: Any, name: str, start: str, end: str) -> Any:
-        frame = self._asked(connection, f"SELECT person_id, {start}, {end} FROM {{}}{name}")
+        frame = self._query(connection, f"SELECT person_id, {start}, {end} FROM {{}}{name}")
         times = {"start": _days(frame[start], name, start), "end": _days(frame[end], name, end)}
         return frame[["person_id"]].rename(columns={"person_id": "person"}).assign(**times)
 
@@ -246,7 +246,7 @@ class Cohort(Checked):
         both = events.merge(frame[["person", "date"]], "inner", "person", suffixes=("", "_index"))
         return both.assign(days=(both["date"] - both["date_index"]).dt.days)
 
-    def _asked(self, connection: Any, query: str) -> Any:
+    def _query(self, connection: Any, query: str) -> Any:
         """The rows of a query that name a person; names of columns in small letters, whatever the database has."""
         columns = table(connection, query.format(self._prefix), (), CALL)
         frame = needed("pandas").DataFrame({name.lower(): values for name, values in columns.items()})

@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_noted: ContextVar[list[str] | None] = ContextVar("_noted", default=None)
+_collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)
 
 
 @contextmanager
-def noting() -> Iterator[list[str]]:
+def collected_queries() -> Iterator[list[str]]:
     """The queries that are asked in this context, each with the values of its placeholders."""
     queries = list[str]()
-    token = _noted.set(queries)
+    token = _collected.set(queries)
     try:
         yield queries
     finally:
-        _noted.reset(token)
+        _collected.reset(token)
 
 
-def note(query: str, parameters: Any) -> None:
+def add_query(query: str, parameters: Any) -> None:
     """Note a query, if someone asks for it."""
-    queries = _noted.get()
+    queries = _collected.get()
     if queries is not None:
         queries.append(f"{query}\n{parameters!r}" if parameters else query)

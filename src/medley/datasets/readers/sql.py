@@ -18,7 +18,7 @@ from ...contract import BadData, Place, RecipeError, checked
 from .. import disk
 from ..dataset import Dataset
 from ..files import Place as FilePlace
-from ..ingest.queries import note
+from ..ingest.queries import add_query
 from .table import Roles
 
 log = logging.getLogger("medley")
@@ -68,7 +68,7 @@ def sql(  # noqa: PLR0913
     roles = Roles.of(call, target, client, keys, prepared, unindexed="leave it out of the query", missing=missing)
     if not ORDERED.search(query):
         log.warning("%s: the query has no ORDER BY, so its rows may come in another order at the next run", call)
-    with asked(connection, query, parameters, call) as rows:
+    with executed(connection, query, parameters, call) as rows:
         inputs = roles.inputs(rows.columns)
         needed = dict.fromkeys((*roles.named, *inputs))
         if store is None:
@@ -81,7 +81,7 @@ def sql(  # noqa: PLR0913
 
 def table(connection: Any, query: str, parameters: Sequence[Any] | Mapping[str, Any], call: str) -> dict[str, Any]:
     """All rows of a query as columns [n] by name. Raises as `sql` does."""
-    with asked(connection, query, parameters, call) as rows:
+    with executed(connection, query, parameters, call) as rows:
         twice = next((c for c in rows.columns if rows.columns.count(c) > 1), None)
         if twice is not None:
             raise BadData(f"{call}: the query gives {twice!r} twice; rename one, SELECT ... AS other")
@@ -130,7 +130,7 @@ class Rows:
 
 
 @contextlib.contextmanager
-def asked(connection: Any, query: str, parameters: Sequence[Any] | Mapping[str, Any], call: str) -> Iterator[Rows]:
+def executed(connection: Any, query: str, parameters: Sequence[Any] | Mapping[str, Any], call: str) -> Iterator[Rows]:
     """The answer to a query, within this context. Raises RecipeError and BadData as `sql` does."""
     if not callable(getattr(connection, "cursor", None)):
         kind = type(connection).__name__
@@ -153,7 +153,7 @@ def asked(connection: Any, query: str, parameters: Sequence[Any] | Mapping[str, 
                 f"{call}: the query gives no rows; ask by SELECT. Medley commits nothing: roll back what it changed",
                 "query",
             )
-        note(query, parameters)
+        add_query(query, parameters)
         yield Rows(cursor, [str(column[0]).strip() for column in cursor.description], call)
 
 

@@ -37,7 +37,7 @@ from ..protocol.settings import Method, clients_of, is_row_private, settled
 from . import serve
 from .account import Account
 from .coarse import GRADIENT, RUNS, Coarse
-from .owner import asked_for, bytes_of, claim, ledgers, memories
+from .owner import bytes_of, claim, ledgers, memories, recording_queries
 from .rows import Lot, NodeRows, Own, own_lots, report, share
 from .sums import Sums
 
@@ -183,7 +183,7 @@ class ClientSide:
     def own_data(self, i: int, context: Context) -> Any:
         """The client's own data; None if it has none. Errors are for its owner only: their text may quote a row."""
         if self.data is not None and i not in self._own_data:
-            with asked_for(context.node_config, self.claims):
+            with recording_queries(context.node_config, self.claims):
                 self._own_data[i] = self.data(context)
         return self._own_data.get(i)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ...contract.errors import MedleyError, RecipeError
 from ...contract.place import name_of
-from ...datasets.ingest.queries import noting
+from ...datasets.ingest.queries import collected_queries
 from ...rows.lazy import Lazy
 from ...rows.sparse import Sparse
 from ...storage.atomic import private, refuse_links
@@ -209,13 +209,13 @@ def renew(config: Mapping[str, Any], old: Path) -> Path:
 
 
 @contextmanager
-def asked_for(config: Mapping[str, Any], noted: bool) -> Iterator[None]:
+def recording_queries(config: Mapping[str, Any], noted: bool) -> Iterator[None]:
     """A context in which the owner's rows are read; the record keeps the queries by which a database gave them.
 
     Args:
         noted: whether to note them; a check of the data does not
     """
-    with noting() as queries:
+    with collected_queries() as queries:
         yield
     if queries and noted:
         record = record_of(config)
