@@ -112,6 +112,8 @@ def test_columns_and_groups_without_a_rank_test() -> None:
     for how in ({"ranks": ["ward"]}, {"ranks": ["months"]}, {"ranks": "age"}, {"whole": ["ward"]}, {"by": ""}):
         with pytest.raises(md.RecipeError, match=r"describe\(ranks="):
             study.describe(["age", "ward"], **{"by": "sex", "ranks": ["age"], **how})
+    with pytest.raises(md.RecipeError, match=r"describe\(smd=True\): differences are between groups; give by="):
+        study.describe(["age"], smd=True)
     alone = study.describe(["age"], by="one", ranks=["age"], smd=True)
     assert alone.rank_test("age") is None
     assert alone.smd("age") is None

@@ -127,6 +127,10 @@ class Describe(Analysis):
         if isinstance(self.ranks, str) or isinstance(self.whole, str) or odd or (self.ranks and not self.by):
             remedy = "give a list of columns of this table, with by=, and in whole= some of them"
             raise RecipeError(f"describe(ranks={self.ranks!r}, whole={self.whole!r}): {remedy}", "ranks")
+        if self.smd and not self.by:
+            raise RecipeError(
+                "describe(smd=True): differences are between groups; give by=, the column of groups", "smd"
+            )
         twice = [name for name in self.named if {name, f"C({name})"} <= {*self.columns}]
         if twice:
             raise RecipeError(f"describe: you named {twice[0]} both as numbers and in C(); name it once", "columns")

@@ -1,6 +1,7 @@
 """How each figure of a result may be pooled, and what left each site for it: the one rule for all analyses.
 
-"exact": the figure is that of all sites' rows together. "approximate": it is that but for the error that is said.
+"exact": the figure is that of all sites' rows together. "approximate": it is that but for an error, which is an
+estimate unless the words say "at most".
 "not": it is no figure of all rows together, nor is a mean of sites' figures; the analysis that has one is said.
 """
 
@@ -27,7 +28,7 @@ MASKED = "1e-6 of it, by the steps of secure sums"
 
 
 class Figure(NamedTuple):
-    """A figure of a result: "exact", "approximate" or "not"; its largest error in words; and what to use instead."""
+    """A figure of a result: "exact", "approximate" or "not"; its error in words; and what to use instead."""
 
     name: str
     how: str
@@ -57,14 +58,15 @@ class Grids(NamedTuple):
         return Figure(name, "approximate", MASKED, instead) if self.secure else Figure(name, "exact", "", instead)
 
     def errors(self, directions: int, steps: int = 1) -> str:
-        """The error of a coefficient from so many rounded sums of an outcome at each site, see `rounding`.
+        """The error of a coefficient from so many rounded sums of an outcome at each site, see `rounding`: an estimate,
+        above what was met, and no bound.
 
         Args:
             steps: how many times sums are rounded; beyond 1 a fit may end `STOP` grids away
         """
         shares = [share_of(n / max(2, steps) / directions, SHARE, WIDEST) for n in self.rows]
         size = (STOP if steps > 1 else 1) * math.sqrt(directions * sum(s**2 for s in shares))
-        return f"about {size:.1g} standard errors at most"
+        return f"about {size:.1g} standard errors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +74,7 @@ class Pooling:
     """How a result may be pooled, and what left for it.
 
     Attributes:
-        figures: a frame by figure: how it may be pooled, with which largest error, and what to use instead
+        figures: a frame by figure: how it may be pooled, with which error, and what to use instead
         left: a frame by site and sums: the exchanges, numbers and bytes that it sent, from the study's ledger
     """
 
