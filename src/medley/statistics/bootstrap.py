@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import ndtri
 
 from ..contract import BadData, MedleyError, RecipeError, Stalled
 from ..runtime.streams import rng
@@ -62,7 +61,9 @@ class Bootstrap(InNotebooks):
         if kind == "percentile":
             ends = [self.draws.quantile(alpha / 2), self.draws.quantile(1 - alpha / 2)]
         else:
-            ends = [self.estimate + side * ndtri(1 - alpha / 2) * self.se for side in (-1, 1)]
+            from scipy.stats import norm  # heavy
+
+            ends = [self.estimate + side * norm.isf(alpha / 2) * self.se for side in (-1, 1)]
         return needed("pandas").concat(ends, axis=1, keys=[f"[{alpha / 2:.4g}", f"{1 - alpha / 2:.4g}]"])
 
     def frame(self, alpha: float = 0.05, kind: Literal["percentile", "normal"] = "percentile") -> Any:
