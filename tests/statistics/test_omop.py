@@ -150,6 +150,8 @@ def test_a_study_of_cohorts():
         (lambda: Event("condition"), r"which condition\? Give concepts="),
         (lambda: Event("death", [1]), "a death has no concepts"),
         (lambda: Event("condition", ["1); DROP TABLE person"]), "concepts"),
+        (lambda: Event("condition", [2**31]), "2147483648 is no number of a concept"),
+        (lambda: Value([40], unit=-1), "-1 is no number of a concept"),
         (lambda: Event("pills", [1]), "kind"),
         (lambda: Value([30], unit="8 OR 1 = 1"), "unit"),
         (lambda: Cohort({}), "groups= is empty"),

@@ -69,6 +69,7 @@ class Event(Checked):
                 else f"which {self.kind}? Give concepts=[201826], OMOP's numbers"
             )
             raise RecipeError(f"Event({self.kind!r}): {text}", "concepts")
+        _are_concepts(f"Event({self.kind!r})", self.concepts)
 
     def where(self, schema: str) -> str:
         """The condition of a query."""
@@ -93,6 +94,10 @@ class Value(Checked):
 
     concepts: Sequence[int]
     unit: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _are_concepts("Value", [*self.concepts, self.unit])
 
 
 @dataclass(frozen=True)
@@ -256,6 +261,13 @@ class Cohort(Checked):
     @property
     def _prefix(self) -> str:
         return f"{self.schema}." if self.schema else ""
+
+
+def _are_concepts(call: str, numbers: Sequence[int]) -> None:
+    """Raises RecipeError for a number that the model's integers cannot hold: a query would never find it."""
+    wrong = [c for c in numbers if not 0 <= c < 2**31]
+    if wrong:
+        raise RecipeError(f"{call}: {wrong[0]} is no number of a concept; they are from 0 to {2**31 - 1}", "concepts")
 
 
 def _days(column: Any, table: str, name: str) -> Any:
