@@ -15,12 +15,16 @@ from averaged import CONTROLS, SteppedSCAFFOLD
 
 import medley as md
 from medley.contract.algorithm import Algorithm
+from medley.distributions import is_number
 
 LRS = (-2, -1, 0, 1)
 """The common grid of clients' lr, in half decades of the federation's own."""
 
 BUDGET = 8
-"""Tuning runs of a method on a federation, at most."""
+"""Tuning runs of a method on a federation, unless the best point then lies at an edge of what was tried."""
+
+BEYOND = 8
+"""Further runs, at most, to take it away from the edge."""
 
 Point = tuple[float, int]
 """lr in half decades of the federation's own, and the knob's position on its ladder."""
@@ -50,8 +54,38 @@ class Entrant:
         """The method with the settings of ``point``."""
         method: Any = self.method
         if self.knob:
-            method = dataclasses.replace(method, **{self.knob: self.ladder[point[1]]})
+            method = dataclasses.replace(method, **{self.knob: self.value(point[1])})
         return md.Tuned(method, 10 ** (point[0] / 2))
+
+    def value(self, j: int) -> Any:
+        """The knob's value at position j; beyond an end, the ladder goes on in the ratio of its last two values.
+
+        If the method refuses 1, as a momentum is, the differences from 1 go on in their ratio above the ladder.
+        """
+        if 0 <= j < len(self.ladder):
+            return self.ladder[j]
+        end, before = (self.ladder[0], self.ladder[1]) if j < 0 else (self.ladder[-1], self.ladder[-2])
+        steps = -j if j < 0 else j + 1 - len(self.ladder)
+        if j > 0 and end < 1 and not self.takes(1.0):
+            return 1 - (1 - end) * ((1 - end) / (1 - before)) ** steps
+        return end * (end / before) ** steps
+
+    def takes(self, value: Any) -> bool:
+        """Whether the method takes this value of the knob."""
+        try:
+            dataclasses.replace(self.method, **{self.knob: value})
+        except md.RecipeError:
+            return False
+        return True
+
+    def has(self, j: int) -> bool:
+        """Whether the knob has a value at position j: one of the ladder, or beyond it a further one for the method."""
+        if 0 <= j < len(self.ladder):
+            return True
+        ends = self.ladder[:2] if j < 0 else self.ladder[-2:]
+        if len(ends) < 2 or not all(is_number(v) and v > 0 for v in ends):
+            return False
+        return self.takes(self.value(j))
 
 
 BOTH = ("rounds", "clock")
@@ -105,9 +139,10 @@ ENTRANTS |= {
 def search(entrant: Entrant, judge: Callable[[Point], tuple[float, ...]], budget: int = BUDGET) -> Point:
     """The best point that the budget finds; ``judge`` gives its score, of which a larger one is better.
 
-    The common grid of lr at the knob's start comes first. Then the neighbours of the best point are tried, so that a
-    choice at the edge of its grid is extended: lr below and above, the knob above and below. Where all of them are
-    known, half steps of lr follow. Of equal points the first stays.
+    The common grid of lr at the knob's start comes first. Then the neighbours of the best point are tried: lr below and
+    above, the knob above and below. Where all of them are known, half steps of lr follow. If the best point lies at an
+    edge once the budget is spent, the search goes on beyond that edge alone until it does not, by `BEYOND` runs at most.
+    Of equal points the first stays.
     """
     scores: dict[Point, tuple[float, ...]] = {}
     for k in LRS[:budget]:
@@ -116,19 +151,25 @@ def search(entrant: Entrant, judge: Callable[[Point], tuple[float, ...]], budget
         best = max(scores, key=lambda p: scores[p])
         k, j = best
         near = [(k - 1, j), (k + 1, j), (k, j + 1), (k, j - 1), (k + 0.5, j), (k - 0.5, j)]
-        left = [p for p in near if p not in scores and 0 <= p[1] < len(entrant.ladder)]
-        if not left or len(scores) >= budget:
+        left = [p for p in near if p not in scores and entrant.has(p[1])]
+        if len(scores) >= budget:
+            left = outside(entrant, best, list(scores))
+        if not left or len(scores) >= budget + BEYOND:
             return best
         scores[left[0]] = judge(left[0])
 
 
+def outside(entrant: Entrant, best: Point, tried: Sequence[Point]) -> list[Point]:
+    """The neighbours of the best point in lr and in the knob that lie beyond all values tried of that setting."""
+    k, j = best
+    lrs = [lr for lr, _ in tried]
+    knobs = [knob for _, knob in tried]
+    points = [(k - 1, j)] * (k == min(lrs)) + [(k + 1, j)] * (k == max(lrs))
+    points += [(k, j + 1)] * (j == max(knobs)) + [(k, j - 1)] * (j == min(knobs))
+    return [p for p in points if entrant.has(p[1])]
+
+
 def at_edge(entrant: Entrant, best: Point, tried: Sequence[Point]) -> list[str]:
-    """The settings whose chosen value is the smallest or largest that was tried, where a further one exists."""
-    edges = []
-    lrs = [k for k, _ in tried]
-    knobs = [j for _, j in tried]
-    if best[0] in (min(lrs), max(lrs)):
-        edges.append("lr")
-    if entrant.knob and best[1] in (min(knobs), max(knobs)) and best[1] not in (0, len(entrant.ladder) - 1):
-        edges.append(entrant.knob)
-    return edges
+    """The settings whose chosen value is the smallest or largest tried, where the method takes a further one."""
+    beyond = outside(entrant, best, tried)
+    return [name for name, at in (("lr", 0), (entrant.knob, 1)) if any(p[at] != best[at] for p in beyond)]

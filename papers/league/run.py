@@ -80,7 +80,7 @@ def once(name: str, entrant: Entrant, point: Point, seed: int, on: str) -> Line:
     line: Line = {"kind": "tuning" if on == "validation" else "final", "seed": seed, "point": list(point)}
     line["settings"] = {
         "lr": 10 ** (point[0] / 2),
-        **({entrant.knob: entrant.ladder[point[1]]} if entrant.knob else {}),
+        **({entrant.knob: entrant.value(point[1])} if entrant.knob else {}),
     }
     try:
         result = md.run(

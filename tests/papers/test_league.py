@@ -186,11 +186,41 @@ def test_the_search_extends_an_edge_and_keeps_the_budget(league: dict[str, Any])
     best = entrants.search(entrant, judge)
     assert asked[:4] == [(-2, 2), (-1, 2), (0, 2), (1, 2)]
     assert asked[4:6] == [(2, 2), (3, 2)]  # twice beyond the grid
-    assert len(asked) == len(set(asked)) == 8
-    assert asked[6:] == [(4, 2), (3, 3)]  # the other side, then the knob
+    assert asked[6:8] == [(4, 2), (3, 3)]  # the other side, then the knob
+    assert asked[8:] == [(3, 4)]  # the budget is spent, and the best knob is the largest tried
+    assert len(asked) == len(set(asked))
     assert best == (3, 3)
-    assert entrants.at_edge(entrant, best, asked) == ["mu"]
-    assert entrants.at_edge(entrant, (4, 2), asked) == ["lr", "mu"]
+    assert entrants.at_edge(entrant, best, asked) == []
+    assert entrants.at_edge(entrant, best, asked[:8]) == ["mu"]
+    assert entrants.at_edge(entrant, (4, 2), asked[:8]) == ["lr", "mu"]
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "value"), [("FedProx", 9, 27.0), ("FedProx", -2, 1e-3 / 9), ("FedAvgM", 6, 0.9875)]
+)
+def test_the_search_goes_on_beyond_a_ladder_until_the_choice_is_inside(
+    league: dict[str, Any], name: str, to: int, value: float
+) -> None:
+    entrants = league["entrants"]
+    entrant = entrants.ENTRANTS[name]
+    asked: list[Any] = []
+    best = entrants.search(entrant, lambda p: asked.append(p) or (-abs(p[0]) - abs(p[1] - to),))
+    assert best == (0, to)
+    assert entrants.at_edge(entrant, best, asked) == []
+    assert getattr(entrant.at(best).method, entrant.knob) == pytest.approx(value)
+
+
+def test_the_search_stops_where_the_method_takes_no_further_value(league: dict[str, Any]) -> None:
+    entrants = league["entrants"]
+    asked: list[Any] = []
+    share = entrants.ENTRANTS["FedCM"]  # alpha is at most 1
+    assert entrants.search(share, lambda p: asked.append(p) or (-abs(p[0]), p[1])) == (0, 4)
+    assert entrants.at_edge(share, (0, 4), asked) == []
+    for name in ("FedNova", "FedLESAM", "SCAFFOLD with step and momentum"):
+        assert not entrants.ENTRANTS[name].has(-1)  # 0 has no ratio, and neither have settings that are no numbers
+    asked.clear()
+    entrants.search(entrants.ENTRANTS["FedAvg"], lambda p: asked.append(p) or (p[0],))
+    assert len(asked) == entrants.BUDGET + entrants.BEYOND
 
 
 def test_every_ladder_is_of_a_setting_and_starts_at_the_methods_own(league: dict[str, Any]) -> None:
