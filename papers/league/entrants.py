@@ -141,7 +141,7 @@ def search(entrant: Entrant, judge: Callable[[Point], tuple[float, ...]], budget
 
     The common grid of lr at the knob's start comes first. Then the neighbours of the best point are tried: lr below and
     above, the knob above and below. Where all of them are known, half steps of lr follow. If the best point lies at an
-    edge once the budget is spent, the search goes on beyond that edge alone until it does not, by `BEYOND` runs at most.
+    edge once the budget is spent, the search goes on beyond that edge until it does not, by `BEYOND` runs at most.
     Of equal points the first stays.
     """
     scores: dict[Point, tuple[float, ...]] = {}
