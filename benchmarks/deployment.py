@@ -42,7 +42,7 @@ from support.deployed import Deployment, ports, started
 TICK = os.sysconf("SC_CLK_TCK")
 
 KINDS = {
-    "flower-superlink": "SuperLink",
+    "medley deploy superlink": "SuperLink",
     "flwr-serverapp": "server's app",
     "nginx": "nginx",
     "medley node": "nodes",

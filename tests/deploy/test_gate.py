@@ -220,9 +220,9 @@ def test_the_gate_lets_a_registered_key_through_within_flowers_times(tmp_path: P
 
 
 STUBS = {
-    "flower-superlink": 'echo "startup complete"; while sleep 1; do head -c 1000000 /dev/zero; done',
     "nginx": "echo 1 > logs/nginx.pid; sleep 60",
-    "medley": "python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' \"$4\"; sleep 60",
+    "medley": """[ "$2" = gate ] || { echo "startup complete"; while sleep 1; do head -c 1000000 /dev/zero; done; }
+      python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' "$4"; sleep 60""",
     "openssl": "exit 0",
 }
 

@@ -17,7 +17,7 @@ from medley.storage import events
 
 from .deployed import Deployment, started, until
 
-VICTIMS = {"node": "medley node", "server's app": "flwr-serverapp", "SuperLink": "flower-superlink"}
+VICTIMS = {"node": "medley node", "server's app": "flwr-serverapp", "SuperLink": "medley deploy superlink"}
 """A process that is killed -> a word of its command line."""
 
 METHODS = ("SCAFFOLD", "FedNorton", "CFLAG.joint", "SHED")

@@ -21,7 +21,7 @@ with quiet_stop():
     from ..runtime.versions import version as own_version
     from .arguments import Debug
     from .console import Commands, Listed, show
-    from .deploy import deploy_evaluate, deploy_gate, deploy_init, deploy_run
+    from .deploy import deploy_evaluate, deploy_gate, deploy_init, deploy_run, deploy_superlink
     from .docs import docs
     from .doctor import doctor
     from .folders import show_folder
@@ -79,3 +79,5 @@ deployment.command("init")(deploy_init)
 deployment.command("run")(deploy_run)
 deployment.command("evaluate")(deploy_evaluate)
 deployment.command("gate", hidden=True)(deploy_gate)
+passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
+deployment.command("superlink", hidden=True, add_help_option=False, context_settings=passed_on)(deploy_superlink)

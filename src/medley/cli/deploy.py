@@ -49,6 +49,13 @@ def deploy_gate(database: Path, socket: Path) -> None:
         gate.serve_forever()
 
 
+def deploy_superlink(arguments: typer.Context) -> None:
+    """Run Flower's SuperLink with these arguments, and settings that large models need; server.sh starts it."""
+    from ..deploy.server.superlink import serve
+
+    serve(arguments.args)
+
+
 def deploy_run(
     project: Annotated[Path, typer.Argument(help="A folder of medley deploy init.", metavar="DIR")] = Path(),
     save: Annotated[

@@ -154,12 +154,15 @@ def records(letter: Letter) -> RecordDict:
     from flwr.app import ConfigRecord, RecordDict
 
     out = RecordDict()
+    pieces = []
     for k, v in letter.items():
         if len(v) <= PIECE:
             out[k] = ConfigRecord({"bytes": v})
             continue
-        for n, at in enumerate(range(0, len(v), PIECE)):
-            out[f"{k}/{n}"] = _piece()(memoryview(v)[at : at + PIECE])
+        parts = (_piece()(memoryview(v)[at : at + PIECE]) for at in range(0, len(v), PIECE))
+        pieces += [(f"{k}/{n}", part) for n, part in enumerate(parts)]
+    # A SuperLink lists the parts of a message by their names: in this order, who pulls takes each as it is pushed.
+    out.update(sorted(pieces, key=lambda piece: piece[1].object_id))
     return out
 
 

@@ -47,7 +47,7 @@ living() { for p in "${pids[@]}"; do kill -0 "$p" 2>/dev/null || return; done; }
 trap finish EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
-flower-superlink --ssl-ca-certfile keys/link.pem --ssl-certfile keys/link.pem --ssl-keyfile keys/link.key \
+medley deploy superlink --ssl-ca-certfile keys/link.pem --ssl-certfile keys/link.pem --ssl-keyfile keys/link.key \
   --enable-supernode-auth --disable-runtime-dependency-installation --database "$PWD/superlink.db" \
   --host 127.0.0.1 --port "$link" >> logs/superlink 2>&1 &
 pids+=($!)
