@@ -15,6 +15,7 @@ from .curves import KaplanMeier as KaplanMeier
 from .describe import Describe as Describe
 from .fit import GLMFit as GLMFit
 from .glm import GLM as GLM
+from .imputation import Imputed as Imputed
 from .margins import Margins as Margins
 from .margins import MarginsFit as MarginsFit
 from .meta import Meta as Meta
@@ -26,6 +27,7 @@ from .pca import Components as Components
 from .prepare import Preparation as Preparation
 from .prepare import Prepare as Prepare
 from .queries import sql as sql
+from .rubin import PooledFit as PooledFit
 from .rules import Rules as Rules
 from .rules import Withheld as Withheld
 from .study import Study as Study
@@ -45,6 +47,7 @@ __all__ = [
     "Cox",
     "Describe",
     "GLMFit",
+    "Imputed",
     "KaplanMeier",
     "Margins",
     "MarginsFit",
@@ -52,6 +55,7 @@ __all__ = [
     "MetaFit",
     "Ordinal",
     "OrdinalFit",
+    "PooledFit",
     "Preparation",
     "Prepare",
     "Rules",

@@ -89,16 +89,7 @@ def bootstrap(study: Any, figure: Callable[[Any], Any], draws: int, seed: int | 
         raise RecipeError(
             f"bootstrap(draws={draws!r}): give {FEWEST} or more; 200 are usual, 1000 for intervals", "draws"
         )
-    if len(study.sites) < len(study.names):
-        raise RecipeError(
-            "bootstrap(): the rows are on other machines, which draw none; use the robust errors of a fit"
-        )
-    rounded = next((site.name for site in study.sites.values() if site.rules.rounded), None)
-    if rounded is not None:
-        raise RecipeError(
-            f"bootstrap(): {rounded} rounds its sums, and {draws} draws of them would average the rounding out; use "
-            "the robust errors of a weighted fit, or give Rules(exact=True) at every site"
-        )
+    refuse_rounded(study, "bootstrap()", f"{draws} draws", "use the robust errors of a fit")
     estimate = _series(figure(study))
     secret = study.secret if seed is None else seed
     found, sent, error = list[Any](), 0, MedleyError()
@@ -122,6 +113,18 @@ def bootstrap(study: Any, figure: Callable[[Any], Any], draws: int, seed: int | 
             raise RecipeError(f"bootstrap(): {k + 1 - len(found)} of {k + 1} draws failed, the last by: {error}")
     frame = needed("pandas").DataFrame(found).reset_index(drop=True)
     return Bootstrap(estimate, frame, draws - len(found), sent)
+
+
+def refuse_rounded(study: Any, call: str, draws: str, remedy: str) -> None:
+    """Raise RecipeError, with this remedy, unless all rows are here, under exact rules: draws would tell the digits."""
+    if len(study.sites) < len(study.names):
+        raise RecipeError(f"{call}: the rows are on other machines, which draw none; {remedy}")
+    rounded = next((site.name for site in study.sites.values() if site.rules.rounded), None)
+    if rounded is not None:
+        raise RecipeError(
+            f"{call}: {rounded} rounds its sums, and {draws} of them would average the rounding out; {remedy}, or give "
+            "Rules(exact=True) at every site"
+        )
 
 
 def _refuse_other_names(values: Any, estimate: Any) -> None:

@@ -120,7 +120,8 @@ class Coefficients(InNotebooks):
     def latex(self, exp: bool = False, digits: int = 3) -> str:
         """The same as a LaTeX table, for booktabs."""
         frame = self.frame(exp)
-        return latex(frame.assign(**{"P>|z|": [probability(p) for p in frame["P>|z|"]]}), digits)
+        name = "P>|z|" if "P>|z|" in frame else "P>|t|"
+        return latex(frame.assign(**{name: [probability(p) for p in frame[name]]}), digits)
 
     def _table(self, title: str, facts: list[tuple[str, str]]) -> str:
         """A text table as statsmodels prints it: facts in two columns, then the coefficients."""

@@ -17,6 +17,7 @@ matter. ``Register(frame, file, least)`` reads and writes it; a line is on the d
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import secrets
 import unicodedata
@@ -99,6 +100,16 @@ class Register:
             if self._at is None:
                 self._match()
             yield
+
+    def beside(self, before: Register | None = None) -> Register:
+        """A register in memory that begins with what has left by this one, and by one made before."""
+        with self.reading():
+            out = copy.copy(self)
+            out.file, out.notes, out._safe = None, dict(self.notes), {}
+            out.sets = {key: dict(sets) for key, sets in self.sets.items()}
+        for key, sets in before.sets.items() if before else ():
+            out.sets.setdefault(key, {}).update(sets)
+        return out
 
     def admit(self, key: str, rows: Sequence[np.ndarray], least: int) -> bool:
         """Whether sums of ``key`` over these rows [n] may leave, given those that have left; if so, it is recorded."""

@@ -51,6 +51,7 @@ from .describe import Describe
 from .extra import needed
 from .fit import Cost, GLMFit
 from .glm import GLM
+from .imputation import Imputed, impute
 from .margins import Margins, MarginsFit
 from .meta import Meta, MetaFit
 from .ordinal import Ordinal, OrdinalFit
@@ -331,6 +332,32 @@ class Study(Settings, Explained):
         Sites that round refuse, since draws would average that out. Raises RecipeError if a tenth of the draws fail.
         """
         return bootstrap(self, figure, draws, seed)
+
+    @known_keywords
+    def impute(
+        self,
+        columns: Sequence[str],
+        m: int = 20,
+        iterations: int = 10,
+        seed: int | None = None,
+        sites: Literal["", "fixed"] = "",
+    ) -> Imputed:
+        """Impute missing cells by chained equations: ``study.impute(["age", "sex", "stay"]).glm("stay ~ age")``.
+
+        Args:
+            columns: the columns of the models, the outcome of the analysis among them. One that a row lacks is imputed
+                from all the others, numbers by linear regression, two categories by logistic regression; a formula,
+                "age ~ bmi + C(sex)" instead of "age", gives its model
+            m: how many imputations; default 20
+            iterations: how often a chain visits each column; default 10
+            seed: for made-up rows: whoever knows it could compute single rows from sums of many imputations. Default
+                None: a secret of this study, so that the same imputations come again
+            sites: "fixed" gives each site except the first an effect in each model; empty for none
+
+        Raises RecipeError if a site rounds, and for columns that are not imputed, such as one of three categories;
+        BadData for a column that a site lacks altogether; Withheld if few rows of a site lack a column.
+        """
+        return impute(self, columns, m, iterations, seed, sites)
 
     @method_with(Cox)
     def cox(self, analysis: Cox) -> CoxFit:
