@@ -70,9 +70,8 @@ TERMS = {
 }
 SYNC: dict[str, Any] = {"AHEAD": (0, 1, 4), "NESTEROV": (inf, 1.5, 6), "HALF": (0, 0.25, 1), "KEPT, star": (0, 0.75)}
 SYNC |= dict.fromkeys(TERMS, (0,))
-DESCENT = {"GROWTH": (inf, 0.625, 2.5), "LESS": (0.95, 3.8), "SHORTER": (2, 8), "ATTEMPTS": (3, 12)}
-LATE: dict[str, Any] = {"DECAY": (0.8, 0.95), "FORGET": (0.005, 0.02), "MARGIN": (0, 1, 4), "NEAR": (0, 0.5)}
-LATE |= {"GAPS": (1, inf), "KEPT, branches": (0, 0.75)}
+DESCENT = {"GROWTH": (inf, 0.625, 2.5), "SHORTER": (2, 8)}
+LATE: dict[str, Any] = {"MARGIN": (0, 1, 4), "NEAR": (0, 0.5), "KEPT, branches": (0, 0.75)}
 PLAN = [
     (("T in ratios to 100", "news-regression-channels", "breast-logistic-unequal"), 1.0, SYNC),
     (("digits-softmax-dirichlet",), 0.0, SYNC),
@@ -91,7 +90,7 @@ def one(name: str, k: float, seed: int, label: str, value: float) -> Line:
     """A run with one change, or with none where the label is empty."""
     attribute, _, of = label.partition(", ")
     where = {"star": (fednorton,), "branches": (late,)}.get(of, (fednorton, late, descent))
-    given: Any = (value, value) if attribute in ("GROWTH", "LESS") else value  # of exact gradients, and of drawn ones
+    given: Any = (value, value) if attribute == "GROWTH" else value  # of exact gradients, and of drawn ones
     targets = [(m, attribute, given) for m in where if hasattr(m, attribute)]
     with ExitStack() as changed:
         for target in [(md.FedNorton, *TERMS[label])] if label in TERMS else targets:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import constants
 import numpy as np
-from constants import LOST, descent, error, late
+from constants import LOST, descent, error
 from entrants import Entrant
 from ranking import holm, paired
 from registry import FEDERATIONS, entry, federation, network
@@ -43,25 +43,16 @@ def digits_mlp_everyone() -> md.Federation:
     return federation(model, md.datasets.digits(), Labels(24, 2), Pace(lr=0.1, epochs=2, batch=16))
 
 
-EIGHT: list[tuple[Any, str, Any]] = [
-    (descent, "GROWTH", (1.0, 1.0)),
-    (descent, "LESS", (1.0, 1.0)),
-    (descent, "ATTEMPTS", 60),
-    (late, "GAPS", inf),
-    *((m, "FORGET", 0.1) for m in (late, fednorton)),
-]
-"""The law with eight constants: those without an effect in `constants.py` that have a natural limit take it.
-
-A descent is repeated if it grows at all, until it no longer does; g_i has no cap; late replies are forgotten when the
-last one's weight is 1 − DECAY.
-"""
 LAWS: dict[str, list[tuple[Any, str, Any]]] = {
     "today": [],
-    "eight": EIGHT,
-    "seven": [*EIGHT, (fednorton, "HALF", 1.0)],
-    "nine": [change for change in EIGHT if change[1] != "GROWTH"],
+    "seven": [(descent, "GROWTH", (1.0, 1.0))],
+    "six": [(descent, "GROWTH", (1.0, 1.0)), (fednorton, "HALF", 1.0)],
 }
-"""Seven: β is at most the share of S that lasts, as ρ is the share of flows that lasts. Nine: eight, and `GROWTH`."""
+"""The law, and with constants taken out that have a natural limit.
+
+Seven: a descent is repeated if it grows at all. Six: also β is at most the share of S that lasts, as ρ is the share of
+flows that lasts.
+"""
 
 PLAN = (
     ("T in ratios to 100", 0.0),
@@ -74,8 +65,6 @@ PLAN = (
     ("digits-mlp-everyone", 0.0),
     ("digits-softmax-dirichlet", 0.0),
     ("breast-logistic-unequal", 0.0),
-    ("a third 16 times slower", 1.0),
-    ("clock-digits", 1.0),
     ("synthetic-softmax", 0.0),
 )
 """Federations, and the learning rate in half decades of the federation's own."""

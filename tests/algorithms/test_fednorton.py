@@ -19,7 +19,7 @@ from torch import nn
 import medley as md
 from medley.algorithms.fednorton import Change, Memory, Net, Server, Visit, steadiness
 from medley.algorithms.fednorton.descent import same_draws
-from medley.algorithms.fednorton.late import FORGET, Branch, Lateness
+from medley.algorithms.fednorton.late import Branch, Lateness
 from medley.contract import pytree as tree
 from medley.contract.messages import Model
 from medley.problems import LeastSquares, Synthetic
@@ -326,9 +326,7 @@ def test_conductances_are_forgotten_once_no_reply_is_late_or_due():
         r(range(N))
     branches = {i: Branch(rig.s.x, 1.0, 1.0, 1.0, 1.0) for i in range(N)}
     asked = {0: (rig.s.x, rig.s.J[0])}
-    rig.s.late = replace(
-        rig.s.late, delay=FORGET / 2, G=1.0, GX=torch.ones_like(rig.s.x), branches=branches, asked=asked
-    )
+    rig.s.late = replace(rig.s.late, delays={0: 1}, G=1.0, GX=torch.ones_like(rig.s.x), branches=branches, asked=asked)
     rig(range(N))
     assert len(rig.s.late.branches) == N
     assert not rig.s.late.asked
@@ -338,17 +336,17 @@ def test_conductances_are_forgotten_once_no_reply_is_late_or_due():
     rig.s.J = dict(plain.s.J)
     assert torch.equal(rig(range(N)).x, plain(range(N)).x)
     kept = rig.s.late
-    assert (kept.delay, kept.G, kept.GX, kept.branches, kept.turns) == (0.0, 0.0, None, {}, 3)
+    assert (kept.delay, kept.G, kept.GX, kept.branches, kept.turns) == (0, 0.0, None, {}, 3)
 
 
 @pytest.mark.parametrize(
     ("delay", "own", "node"),
-    [(0.0, 0.3, 0.3), (0.01, 0.302, 0.30575), (0.5, 0.4, 0.5875), (1.0, 0.5, 0.875), (3.0, 0.5, 0.875)],
+    [(0, 0.3, 0.3), (0.01, 0.302, 0.30575), (0.5, 0.4, 0.5875), (1, 0.5, 0.875), (3, 0.5, 0.875)],
 )
 def test_the_share_that_lasts_does_not_jump_when_replies_begin_to_be_late(delay, own, node):
     """ρ = .3 while none is late; by the late replies 1 − √σ = ½ and 1 − σ/2 = .875. It went to 1 with the first."""
     branches = {0: Branch(vec(0), size=4.0, error=1.0), 1: Branch(vec(0), size=8.0, error=2.0)} if delay else {}
-    assert Lateness(delay, branches=branches).lasting({0: 0.4, 1: 0.6}, 0.3) == pytest.approx((own, node))
+    assert Lateness({0: delay}, branches=branches).lasting({0: 0.4, 1: 0.6}, 0.3) == pytest.approx((own, node))
 
 
 def test_a_round_of_late_replies_is_as_the_card_has_it():
@@ -357,12 +355,13 @@ def test_a_round_of_late_replies_is_as_the_card_has_it():
         rig(cohort)
     A, s, p, known = [1, 2, 3], rig.s, rig.sim.p, rig.s.late
     rho = s.rho = 0.6
-    known.delay, x, S, J, v, last, rise, way, t = 0.5, s.x, s.S, dict(s.J), s.v, s.T, s.rise, s.way, s.age
+    known.delays = {0: 2, 1: 0, 2: 0, 3: 0}
+    x, S, J, v, last, rise, way, t = s.x, s.S, dict(s.J), s.v, s.T, s.rise, s.way, s.age
     # No conductance yet; σ = ¼; client 2 was silent for three rounds, the others for one.
     known.branches = {i: Branch(x, size=4.0, error=1.0, met=known.turns - 2 * (i == 2)) for i in range(N)}
     rig(A)
-    delay = 0.5 * (1 - 1 / (1 + 0.9 + 0.9**2 + 0.9**3))  # the fourth round's replies are of this round
-    assert known.delay == s.late.delay == pytest.approx(delay)
+    delay = 0.5  # client 0 has not replied since
+    assert s.late.delay == delay
     own, taken = (0.5 * rho + 0.5 * lasts for lasts in (0.5, 0.875))
     H, b, _ = quadratic_parts(TOY)
     T_i, share = {i: LR[i] * STEPS[i] for i in A}, sum(p[i] for i in A)
@@ -396,7 +395,7 @@ def test_a_round_of_late_replies_is_as_the_card_has_it():
 def test_a_branch_measures_its_conductance_and_predicts_its_gradient():
     h, c = 0.7, vec(1, -2, 0.5)
     points = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    late, flow = Lateness(delay=1.0, turns=1), lambda y: h * (y - c)
+    late, flow = Lateness({0: 1}, turns=1), lambda y: h * (y - c)
     late.visit(0, 0.5, vec(1, 1, 1), points[0], flow(points[0]), flow(points[0]))
     assert late.branches[0].h == late.G == 0
     for a, b in pairwise(points):
@@ -418,11 +417,9 @@ def test_with_a_conductance_a_late_step_goes_at_most_half_the_way(h, T):
     assert 0 < 1 - float(s.x) <= 0.5 + 1e-12
 
 
-def test_a_client_that_replies_rarely_counts_for_at_most_three_mean_gaps():
-    late = Lateness(
-        1.0, rounds=10.0, share=5.0, turns=40, branches={0: Branch(vec(0), met=37), 1: Branch(vec(0), met=2)}
-    )
-    assert [late.gap(i) for i in range(3)] == [3.0, 6.0, 1.0]
+def test_a_client_that_replies_rarely_counts_for_at_most_all_clients():
+    late = Lateness({0: 1}, turns=40, branches={0: Branch(vec(0), met=37), 1: Branch(vec(0), met=2)})
+    assert [late.weight(i, 0.2) for i in range(3)] == pytest.approx([0.6, 1.0, 0.2])
 
 
 # Stability

@@ -48,9 +48,9 @@ stays, and v⁺ = −u. As ρ = 1 at first, a run with one reply a round has SCA
 
 **Late replies** are read with the x and n_i that the client was sent. An absent client is modelled as its flow J_i in
 parallel with a conductance h_i, measured by secants: Ĵ_i(x) = J_i + m h_i (x − x̄_i) replaces J_i, and S(x) = Σ p_i
-Ĵ_i(x) replaces S, in proportion to the replies' mean delay. The second mean of u becomes Σ p_i g_i (J_i − S), where g_i
-is the number of rounds since the client's last reply. So clients that reply often do not pull the node to their own
-minima. See `late`.
+Ĵ_i(x) replaces S, in proportion to the mean delay of the clients' last replies. The second mean of u becomes Σ p_i g_i
+(J_i − S), where g_i is the number of rounds since the client's last reply, and p_i g_i at most 1. So clients that reply
+often do not pull the node to their own minima. See `late`.
 
 **Point of rest.** With exact gradients ρ → 1, and v = 0 gives S = 0, D_i = 0 and J_i = ∇f_i(x*), whatever the clients'
 learning rates and steps. With mini-batches ρ stays below 1, and clients drift in part to their own minima. The shift is
@@ -106,7 +106,7 @@ from ...contract import (
 )
 from ...contract.messages import Model, Recalled, TimedStep, recall_all
 from .descent import passive
-from .late import FORGET, KEPT, MARGIN, NEAR, Lateness, Share
+from .late import KEPT, MARGIN, NEAR, Lateness, Share
 
 AHEAD = 2.0
 """The windows that a move adds along Kirchhoff's sum."""
@@ -260,8 +260,8 @@ class FedNorton(Algorithm[Server, Memory]):
         """Clients simulate their branches, then the server its node. A server that keeps flows uses late replies."""
         if self.flows == "client":
             return self.round_of_sums(s, clients)
-        if not s.late.asked and s.late.delay < FORGET:
-            s.late = Lateness(0.0, s.late.rounds, s.late.share, s.late.turns)  # without branches
+        if not s.late.asked and s.late.delay == 0:
+            s.late = Lateness(s.late.delays, s.late.turns)  # without branches
         busy = clients.at_work
         S = s.late.kirchhoff(s.S, s.x)
         rho_net, rho_node = s.late.lasting(clients.p, s.rho)
@@ -306,7 +306,7 @@ class FedNorton(Algorithm[Server, Memory]):
         """
         share = sum(p[i] for i in visits)
         fresh = 1 - float(rho)
-        is_late = s.late.delay > 0
+        is_late = s.late.applies
         of_S = 0.0
         after = S.clone()
         u = torch.zeros_like(S)
@@ -318,7 +318,7 @@ class FedNorton(Algorithm[Server, Memory]):
             some = {i: visits.pop(i) for i in [*visits][: 1 if is_late else TOGETHER]}
             common = {i: fresh * (s.T or v.T) ** 0.5 for i, v in some.items()}
             weight = {i: p[i] / share * ((1 - fresh) * v.T**0.5 + common[i]) for i, v in some.items()}
-            back = {i: p[i] * (s.late.gap(i) if is_late else 1 / share) * common[i] for i in some}
+            back = {i: (s.late.weight(i, p[i]) if is_late else p[i] / share) * common[i] for i in some}
             flows = {i: torch.empty_like(S) for i in some}
             squares = dict[int, Tensor]()
             for at in cuts:
@@ -443,7 +443,8 @@ class FedNorton(Algorithm[Server, Memory]):
             s.J = {i: J for i, J in s.J.items() if i in p}
             requests = {i: r for i, r in old.asked.items() if i in p}
             s.S = sum((p[i] * J for i, J in s.J.items()), torch.zeros_like(s.x))
-            s.late = Lateness(old.delay, old.rounds, old.share, old.turns, requests)
+            delays = {i: d for i, d in old.delays.items() if i in p}
+            s.late = Lateness(delays, old.turns, requests)
 
     @on_client
     def recall(self, me: Client[Memory], request: Model) -> Recalled:

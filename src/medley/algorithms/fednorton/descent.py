@@ -16,14 +16,9 @@ GROWTH = (1.0, 1.25)
 """The growth beyond which a descent is repeated, for exact gradients, where it is at most 1 if lr h < 2, and for drawn
 ones."""
 
-LESS = (1.0, 1.9)
-"""The factor by which shorter steps have to lower the growth to count, for exact gradients and for drawn ones."""
-
 SHORTER = 4.0
-"""How many times shorter the next attempt's steps are."""
-
-ATTEMPTS = 6
-"""The most descents of a visit, enough for lr h = 2,000."""
+"""How many times shorter the next attempt's steps are. A growth by the length of the steps falls by this factor, one by
+chance does not fall: with drawn gradients an attempt counts if the growth fell by √SHORTER, halfway between the two."""
 
 
 def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
@@ -98,8 +93,8 @@ def shorter(
     a = 1.0
     is_random, _ = randomness(me)
     most = GROWTH[is_random]
-    less = LESS[is_random]
-    for _ in range(ATTEMPTS - 1):
+    less = SHORTER**0.5 if is_random else 1.0
+    while a > torch.finfo(x.dtype).eps:
         a = a / SHORTER
         saved = buffers(me)
         buffers(me, before)

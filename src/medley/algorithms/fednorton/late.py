@@ -12,12 +12,6 @@ from torch import Tensor
 from ...contract import Replies, TimedStep, Vec
 
 Share = float | Tensor
-DECAY = 0.9
-"""The decay of sums over rounds, because most clients reply within ten."""
-
-FORGET = 0.01
-"""The mean delay below which replies count as on time again."""
-
 KEPT = 0.5
 """The share of a secant's sums that is kept from one visit, or round, to the next: a single visit is noisy, and old
 ones belong to another place."""
@@ -28,9 +22,6 @@ flat overshoots."""
 
 NEAR = 0.25
 """The share of a client's way at which its gradient equals the mean one."""
-
-GAPS = 3.0
-"""The cap on g_i, in mean gaps between replies: without it, a client that rarely replies would move the node alone."""
 
 
 @dataclass
@@ -62,22 +53,29 @@ class Lateness:
     """What the server knows about replies that are under way.
 
     Attributes:
-        delay: rounds from a request to its reply, a mean over rounds.
-        rounds, share, turns: decaying sums over rounds of 1, and of the replies' Σ p_i; the number of rounds with
-            replies.
+        delays: rounds from a request to its reply, by client, of the last one.
+        turns: the number of rounds with replies.
         asked: by client, the node [d] and the net flow [d] of its request that is under way.
         branches: by client, from the first late reply on.
         G, GX: Σ p_i h_i, and Σ p_i h_i x̄_i [d]; GX is None before the first.
     """
 
-    delay: float = 0.0
-    rounds: float = 0.0
-    share: float = 0.0
+    delays: dict[int, int] = field(default_factory=dict)
     turns: int = 0
     asked: dict[int, tuple[Vec, Vec]] = field(default_factory=dict)
     branches: dict[int, Branch] = field(default_factory=dict)
     G: float = 0.0
     GX: Vec | None = None
+
+    @property
+    def delay(self) -> float:
+        """The mean of the clients' last delays; 0 if all were on time."""
+        return sum(self.delays.values()) / max(len(self.delays), 1)
+
+    @property
+    def applies(self) -> bool:
+        """Whether a client's last reply was late, or the last round's were."""
+        return self.delay > 0 or bool(self.branches)
 
     @property
     def part(self) -> float:
@@ -103,17 +101,14 @@ class Lateness:
         return prompt + d * max(0.0, 1 - math.sqrt(sigma)), prompt + d * max(0.0, 1 - sigma / 2)
 
     def arrived(self, replies: Replies[TimedStep], current_round: int) -> None:
-        """Count a round with replies, and update the mean number of rounds for which replies were under way."""
-        self.rounds = DECAY * self.rounds + 1
-        self.share = DECAY * self.share + replies.share
+        """Count a round with replies, and note for how many rounds each was under way."""
         self.turns = self.turns + 1
-        age = sum(current_round - sent for sent in replies.asked.values()) / len(replies.ids)
-        self.delay += (age - self.delay) / self.rounds
+        self.delays = self.delays | {i: current_round - sent for i, sent in replies.asked.items()}
 
-    def gap(self, i: int) -> float:
-        """g_i, the turns since client i's last reply; 1 at its first."""
+    def weight(self, i: int, p: float) -> float:
+        """p_i g_i, where g_i are the turns since client i's last reply, 1 at its first: at most all clients' weight."""
         old = self.branches.get(i)
-        return 1.0 if old is None else min(self.turns - old.met, GAPS * self.rounds / self.share)
+        return p if old is None else min(1.0, p * (self.turns - old.met))
 
     def visit(self, i: int, p: float, x: Vec, at: Vec, flow: Vec, change: Vec) -> Vec:
         """ε_i = Ĵ_i⁺(x) − Ĵ_i(x) [d] after a reply; the branch of client i becomes that of this visit.
