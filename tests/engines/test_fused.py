@@ -194,6 +194,17 @@ def test_every_term_of_the_update_in_the_span_of_the_rows(method: Algorithm[Any,
     assert {len(group) > 1 for group in spans if group} == {True, False}
 
 
+def test_displacements_in_blocks_of_outputs_are_those_at_once(
+    spans: list[list[int]], monkeypatch: pytest.MonkeyPatch
+):
+    fed = federation("network", WIDE, epochs=8, weight_decay=0.05)
+    run = lambda: md.run(md.SCAFFOLD(), fed, 2, engine="fused", progress=False).x
+    whole = run()
+    assert any(spans)
+    monkeypatch.setattr(span, "BLOCK", 1)  # an output at a time
+    assert float((run() - whole).norm() / whole.norm()) < 1e-13
+
+
 @pytest.mark.shapes
 def test_the_span_of_the_rows_under_a_streams_masks(spans: list[list[int]]):
     g = torch.Generator().manual_seed(0)

@@ -267,9 +267,16 @@ class FedNorton(Algorithm[Server, Memory]):
         rho_net, rho_node = s.late.lasting(clients.p, s.rho)
         first = S * rho_net * (s.late.part - 1) if set(clients.ids) - s.J.keys() else S
 
-        def flow(i: int, at: slice = slice(None)) -> Vec:
-            """n_i, or a part of it."""
+        def part(i: int, at: slice) -> Vec:
+            """A part of n_i."""
             return (s.J[i][at] - S[at]).mul_(rho_net) if i in s.J else first[at]
+
+        def flow(i: int) -> Vec:
+            """n_i."""
+            n = torch.empty_like(S)
+            for at in blocks(S):
+                n[at] = part(i, at)
+            return n
 
         replies = clients.ask(self.simulate, Model(s.x), Each(clients.ids, lambda i: Net(flow(i))), late="deliver")
         steps = replies.each()
@@ -280,7 +287,7 @@ class FedNorton(Algorithm[Server, Memory]):
         s.late.arrived(replies, clients.round)
         visits = dict[int, Visit]()
         for i, w in steps.items():
-            x, net = asked[i] if i in busy else (s.x, partial(flow, i))
+            x, net = asked[i] if i in busy else (s.x, partial(part, i))
             visits[i] = Visit(x, net, w.delta, float(w.T))
         steps.clear()
         rate = sum(clients.p[i] * v.T**-1 for i, v in visits.items()) / replies.share

@@ -32,6 +32,9 @@ from .products import HAS_ONEDNN, linear
 TABLE_LIMIT = 1 << 22
 """Numbers in a client's table: 16 MiB in float32."""
 
+BLOCK = 1 << 18
+"""Weights whose displacement is computed at a time, 1 MiB in float32; fewer make slow products."""
+
 PASS = 4
 """How many multiplications take as long as reading and writing a weight once."""
 
@@ -140,10 +143,21 @@ class Span:
             b.sub_(dz.view(b.shape[0], -1, b.shape[1]).sum(1))
 
     def displacement(self, X: ClientVecs, x: ClientVecs, drift: ClientVecs | None) -> None:
-        """Write W − W₀ = CᵀH + (α − 1)W₀ + γD to X; x is W₀ and ``drift`` D, all [k, o·i]."""
-        for h, C, into in zip(self.rows, self.C, X, strict=True):
-            into.view(self.layer.outputs, -1).copy_(linear(C[: len(h)].mT, h.mT))
-        if self.faded:
-            X.addcmul_(x, (self.alpha - 1).to(x))
-        if self.gamma is not None and drift is not None:
-            X.addcmul_(drift, self.gamma.to(x))
+        """Write W − W₀ = CᵀH + (α − 1)W₀ + γD to X; x is W₀ and ``drift`` D, all [k, o·i].
+
+        On a CPU, some outputs at a time, whose weights stay in a core's cache: so each vector is passed over once, and no
+        further one is made, for which the system has to clear pages.
+        """
+        i = self.layer.inputs
+        alpha = (self.alpha - 1).to(x) if self.faded else None
+        gamma = None if self.gamma is None else self.gamma.to(x)
+        some = max(BLOCK // i, 1) if X.is_cpu else self.layer.outputs
+        for k, (h, C, into) in enumerate(zip(self.rows, self.C, X, strict=True)):
+            for at in range(0, self.layer.outputs, some):
+                cut = slice(at * i, (at + some) * i)
+                part = linear(C[: len(h), at : at + some].mT, h.mT).flatten()
+                if alpha is not None:
+                    part.addcmul_(x[k, cut], alpha[k])
+                if gamma is not None and drift is not None:
+                    part.addcmul_(drift[k, cut], gamma[k])
+                into[cut] = part
