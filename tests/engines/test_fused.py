@@ -194,9 +194,7 @@ def test_every_term_of_the_update_in_the_span_of_the_rows(method: Algorithm[Any,
     assert {len(group) > 1 for group in spans if group} == {True, False}
 
 
-def test_displacements_in_blocks_of_outputs_are_those_at_once(
-    spans: list[list[int]], monkeypatch: pytest.MonkeyPatch
-):
+def test_displacements_in_blocks_of_outputs_are_those_at_once(spans: list[list[int]], monkeypatch: pytest.MonkeyPatch):
     fed = federation("network", WIDE, epochs=8, weight_decay=0.05)
     run = lambda: md.run(md.SCAFFOLD(), fed, 2, engine="fused", progress=False).x
     whole = run()

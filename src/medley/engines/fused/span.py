@@ -145,8 +145,8 @@ class Span:
     def displacement(self, X: ClientVecs, x: ClientVecs, drift: ClientVecs | None) -> None:
         """Write W − W₀ = CᵀH + (α − 1)W₀ + γD to X; x is W₀ and ``drift`` D, all [k, o·i].
 
-        On a CPU, some outputs at a time, whose weights stay in a core's cache: so each vector is passed over once, and no
-        further one is made, for which the system has to clear pages.
+        On a CPU, some outputs at a time, whose weights stay in a core's cache: so each vector is passed over once, and
+        no further one is made, for which the system has to clear pages.
         """
         i = self.layer.inputs
         alpha = (self.alpha - 1).to(x) if self.faded else None
