@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     monkeypatch.setattr(messenger, "LONG", 0.4)
     p = Messenger(Grid(), timeout=60)  # type: ignore[arg-type]
     p.nodes, p._durations["train"] = {0: 100, 1: 101}, deque(usual, 3)
-    p.events = lambda event, **values: told.append(values)
+    p.events = lambda event, **values: event == "awaited" and told.append(values)
     with caplog.at_level(logging.WARNING, "medley"):
         assert sorted(p.send("train", {0: {}, 1: {}})) == [0, 1]
     said = [r.getMessage() for r in caplog.records]
@@ -100,3 +100,67 @@ def test_an_empty_answer_is_an_answer_that_nobody_can_read() -> None:
     assert answers == {0: (b"", 6), 1: (b"=x", 6 + 7)}
     with pytest.raises(md.WireError, match="client 0 sent neither an answer nor one of Medley's errors"):
         opened(answers[0][0], "client 0")
+
+
+@contextlib.contextmanager
+def on_demand(monkeypatch: pytest.MonkeyPatch, *nodes: int) -> Iterator[tuple[Messenger, list[int], set[int]]]:
+    """A messenger, the nodes that it sent letters to, and those whose answers are there."""
+    sent, here = list[int](), set[int]()
+
+    def push(grid: Any, kind: str, content: dict[int, Any], ttl: float) -> dict[str, int]:
+        sent.extend(content)
+        return {f"{n} {kind} {len(sent)}": n for n in content}
+
+    def pull(grid: Any, waiting: Iterable[str], *_: Any) -> list[Reply]:
+        return [Reply(m, sealed(m.encode()), 1, 0, "") for m in waiting if int(m.split()[0]) in here]
+
+    monkeypatch.setattr(flwr_api, "records", lambda letter: letter)
+    monkeypatch.setattr(flwr_api, "size", lambda content: 1)
+    monkeypatch.setattr(flwr_api, "push", push)
+    monkeypatch.setattr(flwr_api, "pull", pull)
+    p = Messenger(Grid(), timeout=60)  # type: ignore[arg-type]
+    p.nodes = {n - 100: n for n in nodes}
+    yield p, sent, here
+    p.close()
+
+
+def test_a_letter_stays_open_and_its_answer_comes_in_a_later_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[dict[str, Any]]()
+    with on_demand(monkeypatch, 100, 101) as (p, sent, here):
+        p.events = lambda event, **values: told.append(values["visits"]) if event == "visits" else None
+        here.add(100)
+        assert [*p.collect("query.a", {0: {}, 1: {}}, {0, 1}, 2, 0.01)] == [0]
+        assert (p.at_work, sent) == ({1}, [100, 101])
+        assert [*p.send("evaluate", {0: {}})] == [0]
+        here.add(101)
+        answers = p.collect("query.b", {0: {}}, {0}, 1, 5.0)
+        assert {i: a and opened(a[0], "client") for i, a in answers.items()} == {
+            0: b"100 query.b 4",
+            1: b"101 query.a 2",
+        }
+        assert (p.at_work, sent) == (frozenset(), [100, 101, 100, 100])
+    assert [[*v] for v in told] == [["0", "1"], ["0", "1"], ["0", "1"]]
+    assert told[0]["1"][1] is None
+    assert told[1]["1"] == told[0]["1"]
+    assert told[2]["1"][0] == told[0]["1"][0] <= told[2]["1"][1]
+
+
+def test_if_nobody_is_awaited_the_first_answer_ends_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_demand(monkeypatch, 100, 101) as (p, sent, here):
+        assert p.collect("query.a", {0: {}, 1: {}}, {0, 1}, 1, 0.01) == {}
+        here.add(101)
+        assert [*p.collect("query.b", {}, set(), 1, None)] == [1]
+        assert p.at_work == {0}
+        assert sent == [100, 101]
+
+
+def test_an_open_letter_ends_with_the_timeout_and_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_demand(monkeypatch, 100, 101) as (p, _, here):
+        here.add(100)
+        assert [*p.collect("query.a", {0: {}, 1: {}}, {0, 1}, 2, 0.01)] == [0]
+        p._open[101].until = time.monotonic()
+        assert p.collect("query.a", {0: {}}, {0, 1}, 2, 5.0)[1] is None
+        assert (p.at_work, p.silent) == (frozenset(), {101})
+        p.collect("query.a", {1: {}}, {1}, 1, 0.01)
+        p.forget([1])
+        assert p.collect("query.a", {0: {}}, {0}, 1, 5.0).keys() == {0}

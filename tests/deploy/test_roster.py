@@ -189,14 +189,14 @@ def test_a_client_that_left_comes_back_as_a_new_one(doors: Doors, monkeypatch: p
 
 
 def test_a_method_that_needs_the_same_clients_says_so_before_anything_is_sent(doors: Doors) -> None:
-    with pytest.raises(md.Unsupported, match=r"FedDyn needs the same clients .* sums over them; leave open= out"):
+    with pytest.raises(md.Unsupported, match=r"FedDyn needs the same clients .* sums over them; leave --open out"):
         deploy(doors, set="methods.0.kind=FedDyn")
     assert not (doors.folder / "run" / roster.FILE).exists()
 
 
 def test_a_client_that_leaves_a_closed_run_is_named_with_the_remedy(doors: Doors) -> None:
     doors.joins, doors.leaves = {}, {1: 4}
-    with pytest.raises(md.WireError, match=r"client 1 has left, but this run needs the same clients .* open="):
+    with pytest.raises(md.WireError, match=r"client 1 has left, but this run needs the same clients .* --open"):
         deploy(doors, open=0)
     end = [e for e in events.read(doors.folder / "run") if e["event"] == "end"][-1]
     assert end["outcome"] == "failed"

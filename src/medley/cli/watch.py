@@ -58,6 +58,9 @@ def status(
     run: RunDir,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Print Prometheus' text format.")] = False,
     as_json: AsJson = False,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Draw who waited for whom in a run on nodes into this file, name.svg.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Print the state of a run once: round, figures, clients, the log's end."""
@@ -66,6 +69,12 @@ def status(
     from ..storage.result import shown
 
     v = run_view.view(run)
+    if timeline is not None:
+        from ..report import timeline as drawn
+
+        timeline.write_text(drawn.timeline(run), encoding="utf-8")
+        show(f"wrote {timeline}")
+        return
     if prometheus:
         typer.echo(run_view.prometheus(v), nl=False)
         return

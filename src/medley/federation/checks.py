@@ -27,6 +27,7 @@ from ..runtime.field_words import elsewhere
 from ..secure import SecureSum
 from ..server.reply_policy import ReplyPolicy
 from ..wire.codec import Codec, Plain
+from ..wire.connection import RealTime
 from .labels import fits
 
 log = logging.getLogger("medley")
@@ -349,3 +350,13 @@ def warn_of_seed() -> None:
         "simulation that is fine. For a model that you give to others, pass seed=secrets.randbits(128) (run.seed in a "
         "recipe), use a new one for each run, and keep it secret"
     )
+
+
+def check_clock(policy: ReplyPolicy, connection: object) -> None:
+    """Raise RecipeError for a policy by the clock on the wall if the clients are not on nodes."""
+    if policy.clock == "wall" and not isinstance(connection, RealTime):
+        raise RecipeError(
+            "reply_policy.clock = 'wall' is for nodes: here clients take turns, and only their virtual times differ. "
+            "Leave clock out, and describe the clients' speeds by devices=",
+            "clock",
+        )

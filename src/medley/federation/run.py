@@ -42,7 +42,7 @@ from ..storage.run_folder import threads_of
 from ..storage.spill import Spill
 from ..transports.auto import Unchosen
 from ..wire.connection import Connection, FaultyTransport, Placed
-from .checks import check_choice, check_codec, check_secure, check_seed
+from .checks import check_choice, check_clock, check_codec, check_secure, check_seed
 from .progress import ProgressBar, Watched, progress_bar
 from .protocols import Draw, Population
 from .start import check_names, start
@@ -229,6 +229,7 @@ class PreparedRun:
             progress_bar(o.progress, self.algorithm.name, o.rounds * draw.task_count) as bar,
         ):
             check_seed(self.algorithm, o.seed, isinstance(connection, ReachesParties))
+            check_clock(o.policy, connection)
             loop = Loop(
                 self.algorithm,
                 self._wrap(connection, bar, host),

@@ -38,7 +38,7 @@ from ..wire.exchange import Exchange, in_blocks
 from .bookkeeping import Bookkeeping
 from .replies import LiveReplies
 from .reply_policy import ReplyPolicy
-from .waiting import Delivery, ExchangeEnd, wait_by_policy, wait_for_all, wait_for_sum
+from .waiting import Delivery, ExchangeEnd, wait_by_policy, wait_for_all, wait_for_sum, wait_in_real_time
 
 
 @dataclass
@@ -171,6 +171,8 @@ class LiveCohort:
             outcome = wait_for_sum(delivery, self.reply_policy, len(clients_asked))
         elif self.reply_policy.endless:
             outcome = wait_for_all(delivery)
+        elif self.reply_policy.clock == "wall":
+            outcome = wait_in_real_time(delivery, self.reply_policy, ids, late, self.stack_size)
         else:
             outcome = wait_by_policy(delivery, self.reply_policy, ids, late, self.stack_size)
 

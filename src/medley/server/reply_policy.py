@@ -16,8 +16,8 @@ class ReplyPolicy(Settings):
     """The rules of an exchange. By default the server waits for all replies, and a failing client ends the run.
 
     Attributes:
-        deadline: seconds on the virtual clock after which the server gives up a request; the clock has then run that
-            long. Default None: no deadline
+        deadline: seconds on ``clock`` after which an exchange is over; the clock has then run that long. Default None:
+            no deadline
         replies: the exchange ends with this number of replies, or with this share of the cohort if below 1. Default
             None: all
         quorum: the share of the cohort in [0, 1] that has to reply, else TooFewReplies; default 0
@@ -25,6 +25,8 @@ class ReplyPolicy(Settings):
             its bytes, and the deadline if there is one. Default 0
         faulty: for clients that raise, or that reply with undeclared fields or with numbers that are not finite:
             "raise" (default) ends the run with the error, "drop" counts the reply as lost
+        clock: "virtual" (default), the clock of `medley.devices.Devices`, with the same bits on each run; or "wall", on
+            nodes only: a late reply then enters the round in which it arrives in fact
 
     A reply after the end of its exchange is late. A method that asks with ``late="deliver"`` gets it in the round in
     which it arrives; for other methods it is lost. Until then its client is at work and is not asked again.
@@ -37,6 +39,7 @@ class ReplyPolicy(Settings):
     quorum: float = 0.0
     retries: int = 0
     faulty: Literal["raise", "drop"] = "raise"
+    clock: Literal["virtual", "wall"] = "virtual"
 
     def __post_init__(self) -> None:
         take(self, real, "deadline", "replies", "quorum")
@@ -53,6 +56,14 @@ class ReplyPolicy(Settings):
                 raise RecipeError(f"ReplyPolicy({name}={value!r}): must be {wants}", name)
         if self.faulty not in ("raise", "drop"):
             raise RecipeError.unknown(str(self.faulty), ("raise", "drop"), "ReplyPolicy(faulty=...)")
+        if self.clock not in ("virtual", "wall"):
+            raise RecipeError.unknown(str(self.clock), ("virtual", "wall"), "ReplyPolicy(clock=...)")
+        if self.clock == "wall" and self.retries:
+            raise RecipeError(
+                "ReplyPolicy(clock='wall', retries=...): the server asks a node that went away again by itself; leave "
+                "retries out",
+                "retries",
+            )
 
     @property
     def endless(self) -> bool:

@@ -1,6 +1,7 @@
 """Waiting for replies: for all of them, or as long as a reply policy says.
 
-Times are on the virtual clock, in seconds. A reply to a request sent at time t arrives at
+Times are in seconds, on the virtual clock unless the policy's clock is on the wall. There, a reply to a request sent at
+time t arrives at
 
     t + latency + down / down-rate + rows / speed + up / up-rate + wait
 
@@ -10,6 +11,8 @@ with the rates of the client's `Device`, and the rows (work) and the wait of its
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -19,7 +22,7 @@ from ..contract import OnLate, TooFewReplies
 from ..contract.place import name_of
 from ..runtime.clock import Device
 from ..wire.arrival import Arrival
-from ..wire.connection import Connection
+from ..wire.connection import Connection, RealTime
 from ..wire.exchange import Exchange, Tag, in_blocks, single_blocks
 from ..wire.fold import Fold, Receipt, merged, regroup
 from ..wire.ledger import Entry
@@ -162,6 +165,58 @@ def wait_by_policy(
             books.late.pop(i, None)
         else:
             books.late[i] = w if late == "deliver" else replace(w, packed=None, buffers=None)
+    return ended(delivery, policy, ids, stack_size, asking, in_time, end - books.seconds)
+
+
+def wait_in_real_time(
+    delivery: Delivery, policy: ReplyPolicy, ids: tuple[int, ...], late: OnLate, stack_size: int
+) -> ExchangeEnd:
+    """Wait as `wait_by_policy`, but by the clock on the wall, for a `RealTime` connection.
+
+    A reply that is under way has no time of arrival. Late replies are then among those of the exchange in which they
+    arrive. A checkpoint does not hold them, so a resumed run asks their clients again.
+    """
+    books = delivery.bookkeeping
+    exchange = delivery.exchange
+    connection = delivery.connection
+    assert isinstance(connection, RealTime)
+    begun = time.monotonic()
+    asking = Asking(books.seconds, ())
+    asking.came = dict.fromkeys(delivery.down, Arrival(exchange.method, exchange.tag, math.inf, 0, 0, None))
+    books.late |= asking.came
+    coming = {
+        i for i, w in books.late.items() if i in asking.came or (late == "deliver" and w.method == exchange.method)
+    }
+    enough = policy.enough(len(ids)) or len(coming)
+    in_time = dict[int, Arrival]()
+    asked = single_blocks(exchange, delivery.down)
+    for i, (tag, fold) in sorted(connection.within(asked, coming, enough, policy.deadline).items()):
+        method = books.late.pop(i).method if i in books.late else ""
+        asking.engines |= frozenset(fold.engines)
+        asking.failed |= fold.failed
+        if i in coming and fold.receipts:
+            r = fold.receipts[0]
+            in_time[i] = Arrival(method, tag, books.seconds, r.up, r.overhead, fold.replies[i], fold.buffers)
+        elif i in asking.came:
+            del asking.came[i]
+            asking.missing += (i,)
+    asking.unanswered = asking.missing
+    asking.warn(exchange)
+    return ended(delivery, policy, ids, stack_size, asking, in_time, time.monotonic() - begun)
+
+
+def ended(
+    delivery: Delivery,
+    policy: ReplyPolicy,
+    ids: tuple[int, ...],
+    stack_size: int,
+    asking: Asking,
+    in_time: dict[int, Arrival],
+    seconds: float,
+) -> ExchangeEnd:
+    """The end of an exchange with the replies ``in_time``, after so many seconds. Raises TooFewReplies."""
+    books = delivery.bookkeeping
+    exchange = delivery.exchange
     # A late reply counts as late only in the exchange that asked for it, not in later ones while it is under way.
     for name, count in zip(COUNTS, (len(asking.missing), len(asking.came.keys() - in_time.keys())), strict=True):
         books.notes[name] = books.notes.get(name, 0) + count
@@ -176,7 +231,7 @@ def wait_by_policy(
     fold = fold_in_time(exchange, in_time, ids, stack_size)
     tags = {i: w.tag for i, w in in_time.items()}
     entries.sort(key=lambda e: e.client)
-    return ExchangeEnd(fold, end - books.seconds, tags, entries, asking.failed, asking.engines)
+    return ExchangeEnd(fold, seconds, tags, entries, asking.failed, asking.engines)
 
 
 @dataclass
@@ -197,6 +252,12 @@ class Asking:
     unanswered: tuple[int, ...] = ()
     failed: dict[int, str] = field(default_factory=dict)
     engines: frozenset[str] = frozenset()
+
+    def warn(self, exchange: Exchange) -> None:
+        """Log a warning for each client without a reply."""
+        for i in self.missing:
+            because = f": {self.failed[i]:.500}" if i in self.failed else ""
+            log.warning("round %d, %s: no answer of %s%s", exchange.round, exchange.method, name_of(i), because)
 
 
 def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
@@ -222,9 +283,7 @@ def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
         asking.unanswered += asking.missing
         if not asking.missing:
             break
-    for i in asking.missing:
-        because = f": {asking.failed[i]:.500}" if i in asking.failed else ""
-        log.warning("round %d, %s: no answer of %s%s", exchange.round, exchange.method, name_of(i), because)
+    asking.warn(exchange)
     return asking
 
 

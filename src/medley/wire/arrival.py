@@ -14,10 +14,10 @@ class Arrival:
 
     Attributes:
         tag: the request that the reply answers
-        at: time of arrival on the virtual clock, in seconds
+        at: time of arrival on the virtual clock, in seconds; ∞ if it is not known, on the wall
         up: payload bytes of the reply
         overhead: framing bytes, both ways
-        packed: the reply; None if it will be dropped
+        packed: the reply; None if it will be dropped, or is not there yet
         buffers: p_i times the change of the client's buffers, see `Fold.buffers`; None if they did not change
     """
 

@@ -6,7 +6,7 @@ Your own transport implements `Transport.open(host)` and returns a `Connection`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ..contract import Algorithm, Packed, Problem
@@ -114,6 +114,27 @@ class Placed(Connection, Protocol):
     @property
     def place(self) -> str:
         """The place and the reason, for the record."""
+
+
+@runtime_checkable
+class RealTime(Connection, Protocol):
+    """A connection whose requests may stay open: a reply that misses its exchange comes back in a later one."""
+
+    def within(
+        self, exchange: Exchange, awaited: Collection[int], enough: int, deadline: float | None
+    ) -> dict[int, tuple[Tag, Fold]]:
+        """Deliver the request, and wait until ``enough`` of the awaited clients replied, or the deadline.
+
+        If nobody is awaited, wait for the first client that is at work.
+
+        Args:
+            exchange: the request; it asks only clients that are not at work
+            awaited: clients whose replies count, to this request or to an earlier one
+            deadline: seconds from now; None for no deadline
+
+        Returns, for each client whose request is closed, the tag of the request that it answers, and its reply: a fold
+        without receipts if the reply is lost or unusable. The other requests stay open.
+        """
 
 
 @runtime_checkable

@@ -174,10 +174,10 @@ def _gathered(
 def _refuse_open(algorithm: Algorithm[Any, Any], options: Mapping[str, Any]) -> None:
     """Raise Unsupported for a method that needs the same clients throughout, and RecipeError for secure sums."""
     if Need.FIXED in algorithm.requires():
-        text = Need.FIXED.description.replace("membership=", "open=")
+        text = Need.FIXED.description.replace("membership=", "--open")
         raise Unsupported(f"{algorithm.name} needs {text}", method=algorithm.name, need=Need.FIXED)
     if options.get("secure") is not None:
-        raise RecipeError("open= with [secure]: secure sums need the same clients throughout; remove one", "open")
+        raise RecipeError("--open with [secure]: secure sums need the same clients throughout; remove one", "open")
 
 
 def _agreed(i: int, account: dict[str, Any], terms: Terms, tolerant: bool) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _folder(context: Context) -> tuple[Path, str]:
             raise WireError(f"{folder} is not a run's folder, because it has no {RUN_ID}: {e}") from None
     folder = Path(str(config.get("save") or f"medley-runs/{context.run_id}")).resolve()
     if (folder / RUN_ID).exists() and holds_run(folder):
-        raise RecipeError(f"{folder} already holds a run; choose another folder, or continue it with resume=", "save")
+        raise RecipeError(f"{folder} already holds a run; choose another folder, or continue it with --resume", "save")
     private(folder)
     # Names have a fixed length: each request carries the name, and the ledger counts the bytes of Flower's records.
     name = f"{context.run_id:020d}"

@@ -294,7 +294,7 @@ class RemoteEvaluator:
         }
         request |= {"known": fed.known(draw.problem), "run": "" if acked is None else fed.run}
         common = pytree.to_bytes(request)
-        members = [i for i in draw.members(round) if i not in census.refused]
+        members = self._free(round, p)
         each = {i: {"acked": list((acked or {}).get(i, ())), "sample": self._sample(i, round, p)} for i in members}
         letters = {i: {"common": common, "own": json.dumps(each[i]).encode()} for i in members}
         answers = fed.messenger.send("evaluate", letters)
@@ -322,6 +322,12 @@ class RemoteEvaluator:
                 failed[i] = e
         self._settle(round, figures, failed, gradients or {})
         return figures
+
+    def _free(self, round: int, p: Mapping[int, float]) -> list[int]:
+        """The members to ask: others than those at work, which answer only when they have trained, if any has rows."""
+        members = [i for i in self.draw.members(round) if i not in self.draw.census.refused]
+        free = [i for i in members if i not in self.draw.fed.messenger.at_work]
+        return free if any(p[i] > 0 for i in free) else members
 
     def _settle(
         self, round: int, figures: dict[int, Figures], failed: dict[int, MedleyError], gradients: dict[int, Vec]

@@ -7,8 +7,9 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from ...contract.errors import MedleyError, WireError, named
 from ...contract.place import name_of
 from ...storage.atomic import write
+from ...storage.events import SHOWN
 from ...transports.failures import ATTEMPTS
 from ..protocol import flwr_api
 from ..protocol.checked_json import ClientNumber, Line, checked, is_last, opened, parsed, sealed_error
-from ..protocol.flwr_api import BROKEN, CRASHED, Letter, pause
+from ..protocol.flwr_api import BROKEN, CRASHED, Letter, Reply, pause
 from . import pulls
 
 if TYPE_CHECKING:
@@ -48,13 +50,48 @@ BACK = 1.0
 
 CLOSED = (
     "{0} has left, but this run needs the same clients from the first round to the last: restart its node and "
-    "resume, or start the app with open= for clients that join and leave"
+    "go on with --resume, or start the run with --open for clients that join and leave"
 )
 """The error that replaces the answers of a client that left a run without ``open=``."""
 
 
 class Moved(MedleyError):
     """A node claims a client number that belongs to another node in this run."""
+
+
+@dataclass
+class Sent:
+    """A letter to a node that has no answer yet.
+
+    Attributes:
+        until: when its node has missed the timeout, by ``time.monotonic``
+        message: Flower's id of the message under way; empty while the node is away
+        at, came: when the letter was sent, and the answer came, by ``time.time``
+        answer: the answer, as soon as it is here, and the bytes of the records both ways in ``size``
+        lost: whether no answer will come
+    """
+
+    kind: str
+    content: Any
+    until: float
+    is_large: bool
+    message: str = ""
+    at: float = field(default_factory=time.time)
+    came: float | None = None
+    answer: bytes | None = None
+    size: int = 0
+    lost: bool = False
+    crashed: int = 0
+
+    @classmethod
+    def of(cls, kind: str, letter: Letter, until: float) -> Sent:
+        """A letter that is not sent yet."""
+        return cls(kind, flwr_api.records(letter), until, sum(map(len, letter.values())) > pulls.LARGE)
+
+    @property
+    def is_hello(self) -> bool:
+        """Whether it asks a node who it is."""
+        return self.kind == "query"
 
 
 class Messenger:
@@ -98,6 +135,11 @@ class Messenger:
         """Connected nodes that left the run or cannot be used."""
         self._letter: Letter = {}
         self._arrivals = pulls.Arrivals()
+        self._open = dict[int, Sent]()
+        """Letters that outlive their exchange, by node; see `collect`."""
+        self._visits = dict[int, tuple[float, float | None]]()
+        """When the letters of this exchange were sent and answered, by node."""
+        self._apart: pulls.Apart | None = None
         self._durations: dict[str, deque[float]] = {}
         """Seconds that the last exchanges of each kind took."""
 
@@ -177,7 +219,8 @@ class Messenger:
     def _answers(self, nodes: Collection[int], within: float = math.inf) -> Iterator[tuple[int, bytes]]:
         """Ask nodes who they are; returns their answers."""
         for node, answer, _ in self._send("query", dict.fromkeys(sorted(nodes), self._letter), within):
-            yield node, answer
+            if answer is not None:
+                yield node, answer
 
     def _account(self, node: int, answer: bytes, clients: int, numbers: Mapping[int, int]) -> dict[str, Any]:
         """A node's account of itself. Raises WireError if it names no client, MedleyError if its id is out of range,
@@ -233,6 +276,7 @@ class Messenger:
     def forget(self, clients: Collection[int]) -> None:
         """Send nothing more to these clients. If their nodes reconnect, they count as new."""
         for i in clients:
+            self._open.pop(self.nodes.get(i, -1), None)
             self._aside |= {self.nodes.pop(i)} if i in self.nodes else set()
             self.bound.pop(i, None)
             self.leaving.discard(i)
@@ -243,12 +287,84 @@ class Messenger:
         if self.file is not None:
             write(self.file, json.dumps(dict(sorted(self.bound.items()))), owner_only=True)
 
+    @property
+    def at_work(self) -> frozenset[int]:
+        """Clients with a letter that is still open, see `collect`."""
+        return frozenset(i for i, node in self.nodes.items() if node in self._open)
+
     def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
         """Send a letter to each of some clients, and wait. Content that several letters share travels once.
 
         Returns answers by client id, for `opened`, and the bytes of their records both ways; a client that did not
         answer is absent. For a client whose app cannot run, the answer is an error.
         """
+        out, ids = self._addressed(letters)
+        for node, answer, size in self._send(kind, {n: letters[i] for n, i in ids.items()}):
+            if answer is not None:
+                out[ids[node]] = answer, size
+                if is_last(answer):
+                    self._leaves(ids[node])
+        self._tell(kind)
+        return out
+
+    def collect(
+        self,
+        kind: str,
+        letters: Mapping[int, Letter],
+        awaited: Set[int],
+        enough: int,
+        deadline: float | None = None,
+    ) -> dict[int, tuple[bytes, int] | None]:
+        """Send letters to clients, and wait until ``enough`` of the awaited ones answered, or the deadline has passed.
+
+        Letters without an answer stay open for ``timeout`` seconds, and `collect` has the answer when it has come. If
+        nobody is awaited, it waits for the first answer.
+
+        Args:
+            letters: by client; none of the clients is at work
+            awaited: clients whose answers count, also to letters that are open
+            deadline: in seconds; None for no deadline
+
+        Returns answers as `send`, or None for a client that did not answer in time: all whose letter is closed now.
+        """
+        ids = {node: i for i, node in self.nodes.items()}
+        leaving, new = self._addressed(letters)
+        out: dict[int, tuple[bytes, int] | None] = {
+            **leaving,
+            **dict.fromkeys(letters.keys() - leaving.keys() - {*new.values()}),
+        }
+        is_over: Callable[[], bool]
+        is_over = lambda: len(awaited & out.keys()) >= min(enough, len(awaited)) if awaited else bool(out)
+        arrived = self._send(kind, {n: letters[i] for n, i in new.items()}, deadline or math.inf, self._open)
+        with closing(arrived):
+            while not is_over() and (answer := next(arrived, None)) is not None:
+                out |= self._delivered(ids, answer)
+        for answer in self._closed(self._open):  # that came with the last one
+            out |= self._delivered(ids, answer)
+        self._tell(kind)
+        return out
+
+    def _delivered(
+        self, ids: Mapping[int, int], answer: tuple[int, bytes | None, int]
+    ) -> dict[int, tuple[bytes, int] | None]:
+        """What `collect` returns for a node's answer."""
+        node, content, size = answer
+        if content is not None and is_last(content):
+            self._leaves(ids[node])
+        return {ids[node]: None if content is None else (content, size)}
+
+    def _tell(self, kind: str) -> None:
+        """Record in the run's events when the letters of an exchange were sent and answered, by client."""
+        ids = {node: i for i, node in self.nodes.items()}
+        visits = {ids[n]: times for n, times in self._visits.items() if n in ids}
+        visits |= {ids[n]: (s.at, None) for n, s in self._open.items() if n in ids}
+        self._visits.clear()
+        if 0 < len(visits) <= SHOWN:
+            rounded = {str(i): [t and round(t, 3) for t in times] for i, times in sorted(visits.items())}
+            self.events("visits", kind=kind, visits=rounded)
+
+    def _addressed(self, letters: Mapping[int, Letter]) -> tuple[dict[int, tuple[bytes, int]], dict[int, int]]:
+        """The errors of clients that left a run without ``open``, and the other clients by node, if they have one."""
         nodes_before = set(self.nodes.values())
         nodes = set(self.grid.get_node_ids()) - self._aside
         if nodes - nodes_before and nodes_before - nodes and not self.open:
@@ -256,20 +372,13 @@ class Messenger:
         out = dict[int, tuple[bytes, int]]()
         if not self.open:
             out = {i: (sealed_error(WireError(CLOSED.format(name_of(i)))), 0) for i in self.leaving & letters.keys()}
-        ids = {self.nodes[i]: i for i in letters if i in self.nodes and i not in self.leaving}
-        for node, answer, size in self._send(kind, {n: letters[i] for n, i in ids.items()}):
-            out[ids[node]] = answer, size
-            if is_last(answer):
-                self._leaves(ids[node])
-        return out
+        return out, {self.nodes[i]: i for i in letters if i in self.nodes and i not in self.leaving}
 
     @contextmanager
-    def _naming(
-        self, usual: float, nodes: Callable[[], Collection[int]], arrived: Callable[[], Mapping[int, str]]
-    ) -> Iterator[None]:
+    def _naming(self, usual: float, under_way: Mapping[int, Sent], most: float) -> Iterator[None]:
         """`_name` in a thread, because a poll waits for the content of announced answers."""
         done = Event()
-        thread = Thread(target=self._name, args=(usual, nodes, arrived, done), daemon=True)
+        thread = Thread(target=self._name, args=(usual, under_way, most, done), daemon=True)
         thread.start()
         try:
             yield
@@ -280,12 +389,12 @@ class Messenger:
     def _name(
         self,
         usual: float,
-        nodes: Callable[[], Collection[int]],
-        arrived: Callable[[], Mapping[int, str]],
+        under_way: Mapping[int, Sent],
+        most: float,
         done: Event,
     ) -> None:
-        """Record in the run's events for whom an exchange waits, and how much has ``arrived``, and warn when it takes
-        long; until it is ``done``.
+        """Record in the run's events for whom an exchange waits, and how much has arrived, and warn when it takes long;
+        until it is ``done``. It takes at most ``most`` seconds.
         """
         begun = time.monotonic()
         since = round(time.time(), 3)
@@ -293,19 +402,20 @@ class Messenger:
         patience = max(LONG, 2 * usual)
         waited = said = 0.0
         while not done.wait(min(NAMED, patience - waited)):
-            present = nodes()
+            present = {*under_way}
             waited = time.monotonic() - begun
             more = dict[str, int]()
             ids = sorted(i for i, node in self.nodes.items() if node in present)
             if waited >= patience:
                 patience = math.inf
-                more = {"waited": round(waited), "most": round(self.timeout)}
+                more = {"waited": round(waited), "most": round(most)}
                 who = named(ids, self.names)
-                log.warning("waiting for %s, for %.0f s so far and %.0f s at most", who, waited, self.timeout)
+                log.warning("waiting for %s, for %.0f s so far and %.0f s at most", who, waited, most)
             if ids != logged or more:
                 logged = ids
                 self.events("awaited", clients=ids, since=since, **more)
-            texts = arrived() if waited > said + RECEIVED else {}
+            messages = {s.message: n for n, s in [*under_way.items()] if s.message}
+            texts = self._arrivals.texts(messages) if waited > said + RECEIVED else {}
             if parts := [f"{texts[n]} from {name_of(i)}" for i, n in sorted(self.nodes.items()) if n in texts]:
                 said = waited
                 self.events("received", message=", ".join(parts))
@@ -339,61 +449,105 @@ class Messenger:
                 log.warning("a node is refused: %s", e)
 
     def _send(
-        self, kind: str, letters: Mapping[int, Letter], within: float = math.inf
-    ) -> Iterator[tuple[int, bytes, int]]:
-        """Yield answers as they come, for at most this many seconds: node, answer, bytes of the records both ways."""
-        sent = {n: flwr_api.records(letter) for n, letter in letters.items()}
-        if not sent:
-            return
+        self, kind: str, letters: Mapping[int, Letter], within: float = math.inf, kept: dict[int, Sent] | None = None
+    ) -> Generator[tuple[int, bytes | None, int]]:
+        """Yield answers as they come, for at most this many seconds: node, answer, bytes of the records both ways. The
+        answer is None for a node that this exchange does without.
+
+        ``kept`` has letters that are already open, and takes those that are still open at the end.
+        """
         begun = time.monotonic()
-        hello = kind == "query"
-        ttl = 2 * self.timeout
-        until = begun + min(self.timeout, within)
-        waiting = flwr_api.push(self.grid, kind, sent, ttl)
-        crashed = dict.fromkeys(sent, 0)
-        later = BACK
-        soon = time.monotonic() + BACK
+        new = {n: Sent.of(kind, letter, begun + self.timeout) for n, letter in letters.items()}
+        self._push(new)
+        until = time.monotonic() + min(self.timeout, within)
         # A killed node comes back in seconds and its answer has the same bits, so ask it again. Ask a node that did not
         # come back within the timeout once per exchange, until it answers.
-        away = set[int]() if hello else sent.keys() - set(waiting.values()) - self.silent
+        for n, s in new.items():
+            s.lost = not s.message and (s.is_hello or n in self.silent)
+        under_way = new if kept is None else kept
+        under_way |= new
+        yield from self._closed(under_way)
+        if not under_way:
+            return
         durations = self._durations.setdefault(kind, deque(maxlen=5))
         usual = min(durations, default=0.0)  # an exchange that one node delayed does not predict the next
-        is_large = any(sum(map(len, letter.values())) > pulls.LARGE for letter in letters.values())
+        is_large = any(s.is_large for s in under_way.values())
         if is_large:
             self._arrivals.watch(self.grid)
-        arrived = lambda: self._arrivals.texts(dict(waiting))
-        naming = nullcontext() if hello else self._naming(usual, lambda: {*waiting.values(), *away}, arrived)
-        with pulls.puller(is_large) as pull, naming:
-            while (waiting or away) and time.monotonic() < until:
-                if away and time.monotonic() > soon:
-                    back = {n: sent[n] for n in away & set(self.grid.get_node_ids())}
-                    new = flwr_api.push(self.grid, kind, back, ttl) if back else {}
-                    waiting = waiting | new
-                    away = away - set(new.values())
+        naming = nullcontext() if kind == "query" else self._naming(usual, under_way, until - begun)
+        with self._puller(is_large, kept is not None) as pull, naming:
+            later = BACK
+            soon = begun + BACK
+            while under_way:
+                if time.monotonic() > soon and not all(s.message for s in under_way.values()):
+                    present = set(self.grid.get_node_ids())
+                    self._push({n: s for n, s in under_way.items() if not s.message and n in present})
                     later = min(2 * later, 10.0)
                     soon = time.monotonic() + later
-                for reply in pull(self.grid, waiting, until, set(waiting.values())):
+                waiting = {s.message: n for n, s in under_way.items() if s.message}
+                # The pull of an answer to an open letter goes on after the exchange: what it has taken would be lost.
+                last = until if kept is None else begun + self.timeout
+                for reply in pull(self.grid, waiting, last, set(waiting.values())) if waiting else ():
                     node = waiting.pop(reply.message, None)
                     if node is None:
                         log.warning("a second answer to one message is left out: %s", reply.message)
-                        continue
-                    if reply.answer is not None:
-                        self.silent.discard(node)
-                        yield node, reply.answer, flwr_api.size(sent[node]) + reply.size
-                        continue
-                    crashed[node] += reply.code == CRASHED
-                    if reply.code == CRASHED and crashed[node] < ATTEMPTS:
-                        waiting |= flwr_api.push(self.grid, kind, {node: sent[node]}, ttl)
-                    elif reply.code in BROKEN:
-                        why = f"Flower's node {node} cannot run the client's app: {reply.reason}"
-                        yield node, sealed_error(WireError(why)), 0
-                    elif not hello and node not in self.silent:
-                        away = away | {node}
-                if waiting or away:
-                    time.sleep(pause(time.monotonic() - begun, POLL))
+                    else:
+                        self._take(node, under_way[node], reply)
+                yield from self._closed(under_way)
+                now = time.monotonic()
+                if now >= until:
+                    break
+                time.sleep(min(pause(now - begun, POLL), until - now) if under_way else 0)
         durations.append(time.monotonic() - begun)
-        if not hello:
-            self.silent |= away | set(waiting.values())
+        if kept is None and kind != "query":
+            self.silent |= under_way.keys()
+        yield from self._closed(under_way)
+
+    def _push(self, letters: Mapping[int, Sent]) -> None:
+        """Send letters that have no message under way."""
+        for kind in {s.kind for s in letters.values()}:
+            content = {n: s.content for n, s in letters.items() if s.kind == kind}
+            for message, node in flwr_api.push(self.grid, kind, content, 2 * self.timeout).items():
+                letters[node].message = message
+
+    def _puller(self, is_large: bool, kept: bool) -> AbstractContextManager[Callable[..., list[Reply]]]:
+        """`pulls.puller`, or for open letters one that outlives the exchange."""
+        if not (is_large and kept):
+            return pulls.puller(is_large)
+        self._apart = self._apart or pulls.Apart()
+        return nullcontext(self._apart.pull)
+
+    def _take(self, node: int, sent: Sent, reply: Reply) -> None:
+        """Note the reply to a letter. After an error the letter is sent again, or waits until its node is back."""
+        sent.message = ""
+        sent.crashed += reply.code == CRASHED
+        if reply.answer is not None:
+            self.silent.discard(node)
+            sent.came, sent.answer = time.time(), reply.answer
+            sent.size = flwr_api.size(sent.content) + reply.size
+        elif reply.code == CRASHED and sent.crashed < ATTEMPTS:
+            self._push({node: sent})
+        elif reply.code in BROKEN:
+            why = f"Flower's node {node} cannot run the client's app: {reply.reason}"
+            sent.answer = sealed_error(WireError(why))
+        else:
+            sent.lost = sent.is_hello or node in self.silent
+
+    def _closed(self, letters: dict[int, Sent]) -> Iterator[tuple[int, bytes | None, int]]:
+        """Take the letters out that have an answer or will get none, as `_send` yields them."""
+        now = time.monotonic()
+        for node, s in [*letters.items()]:
+            if late := s.until <= now and s.answer is None and letters is self._open:
+                self.silent.add(node)
+            if s.answer is not None or s.lost or late:
+                del letters[node]
+                self._visits[node] = s.at, s.came
+                yield node, s.answer, s.size
+
+    def close(self) -> None:
+        """End what still pulls answers."""
+        if self._apart is not None:
+            self._apart.close()
 
 
 def _called(node: int, account: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ class Arrivals:
         return {n: flwr_api.so_much(self.sizes[m], self.objects[m] - 2) for m, n in counted.items()}
 
 
-class _Apart:
+class Apart:
     """Pulls replies each in a thread of its own."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ def puller(is_large: bool) -> Iterator[Callable[..., list[Reply]]]:
     if not is_large:
         yield flwr_api.pull
         return
-    apart = _Apart()
+    apart = Apart()
     try:
         yield apart.pull
     finally:

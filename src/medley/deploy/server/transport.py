@@ -7,7 +7,7 @@ Flower carries bytes of our own format. Clients are called by their own stable i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -60,13 +60,12 @@ class FlowerConnection:
     def __init__(self, host: Host, flower: Flower) -> None:
         self.host = host
         self.flower = flower
+        self._open = dict[int, Exchange]()
+        """The requests that clients are at work on, for replies that may miss their exchange."""
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Send a request to its clients, and yield their replies block by block, without clients that are late."""
-        common = pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers})
-        letters = {i: {"common": common, "own": self._own(exchange, i)} for ids in exchange.blocks for i in ids}
-        answers = self.flower.messenger.send(f"query.{exchange.method}", letters)
-        del letters, common  # each may be as large as the model
+        answers = self.flower.messenger.send(f"query.{exchange.method}", self._letters(exchange))
         read, failed = self._read_all(exchange, answers)
         for block, ids in enumerate(exchange.blocks):
             reply = Fold(block, failed={i: failed[i] for i in ids if i in failed})
@@ -74,6 +73,29 @@ class FlowerConnection:
                 if i in read:
                     self._take(reply, exchange, i, read.pop(i))
             yield reply
+
+    def within(
+        self, exchange: Exchange, awaited: Collection[int], enough: int, deadline: float | None
+    ) -> dict[int, tuple[Tag, Fold]]:
+        """See `medley.wire.connection.RealTime.within`."""
+        self._open |= {i: exchange for ids in exchange.blocks for i in ids}
+        letters, awaited = self._letters(exchange), {*awaited}
+        answers = self.flower.messenger.collect(f"query.{exchange.method}", letters, awaited, enough, deadline)
+        closed = {i: self._open.pop(i) for i in sorted(answers)}
+        counted = {i: answer for i, answer in answers.items() if answer is not None and i in awaited}
+        read, failed = self._read_all(exchange, counted, closed)
+        out = dict[int, tuple[Tag, Fold]]()
+        for i, request in closed.items():
+            fold = Fold(failed={i: failed[i]} if i in failed else {})
+            if i in read:
+                self._take(fold, request, i, read[i])
+            out[i] = request.tag, fold
+        return out
+
+    def _letters(self, exchange: Exchange) -> dict[int, dict[str, bytes]]:
+        """The request to each client."""
+        common = pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers})
+        return {i: {"common": common, "own": self._own(exchange, i)} for ids in exchange.blocks for i in ids}
 
     def clients(self, exchange: Exchange, ring: Ring) -> RemoteParties:
         """The clients of one exchange, as parties of a secure sum; sends nothing yet."""
@@ -87,13 +109,15 @@ class FlowerConnection:
         return RemoteParties(self.host, messenger, run, exchange, ring, pytree.to_bytes(shared), own_bytes, agreed)
 
     def _read_all(
-        self, exchange: Exchange, answers: dict[int, tuple[bytes, int]]
+        self, exchange: Exchange, answers: dict[int, tuple[bytes, int]], requests: Mapping[int, Exchange] | None = None
     ) -> tuple[dict[int, Answer], dict[int, str]]:
         """Valid answers by client, and the other clients' errors. Raises an error unless the exchange tolerates
         failures.
 
-        Consumes ``answers``, which has bytes and the size of their records.
+        Consumes ``answers``, which has bytes and the size of their records. ``requests`` has the request that each
+        client answers; default ``exchange``.
         """
+        requests = requests or {}
         read = dict[int, Answer]()
         failed = dict[int, str]()
 
@@ -105,7 +129,7 @@ class FlowerConnection:
 
         for i in sorted(answers):
             try:
-                read[i] = self._read(exchange, i, *answers.pop(i))
+                read[i] = self._read(requests.get(i, exchange), i, *answers.pop(i))
             except MedleyError as e:
                 fail(i, e)
         up = self.host.algorithm.message_types[exchange.method].up
@@ -176,7 +200,8 @@ class FlowerConnection:
         """Put nothing back: clients keep their own memories."""
 
     def close(self) -> None:
-        """There is nothing to release."""
+        """End what still pulls replies."""
+        self.flower.messenger.close()
 
 
 def _who(exchange: Exchange, i: int) -> str:
