@@ -25,8 +25,8 @@ Visit = tuple[float, float, bool, bool]
 def timeline(folder: Path, seconds: float | None = None, start: float = 0.0) -> Markup:
     """The picture of a deployed run, an SVG figure.
 
-    A bar reaches from the request to the answer's arrival, with the messages' way there and back. A number below a bar
-    says in which round the answer counts, if that is a later one.
+    A bar reaches from the request to the answer's arrival, with the messages' way there and back. It ends with the word
+    "late" if an exchange ended meanwhile.
 
     Args:
         folder: the run's
@@ -80,11 +80,12 @@ def _visits(happened: list[dict[str, Any]]) -> tuple[dict[int, list[Visit]], flo
 
 
 def _bar(a: float, b: float, y: float, height: float, slot: int, opacity: float, late: bool = False) -> str:
-    """A bar from a to b in px; one of a late answer has a light end."""
+    """A bar from a to b in px; one of a late answer says so."""
     width = max(b - a - 0.6, 0.8)
     paint = f"fill:{colour(slot)};fill-opacity:{opacity:g}"
     bar = f'<rect x="{a:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" rx="1.5" style="{paint}"/>'
-    return bar + (text(b - 5, y + 13, "late", "end", 10) if late and width > 34 else "")
+    word = f'<text x="{b - 5:.1f}" y="{y + 13:.1f}" text-anchor="end" font-size="10" fill="#fff">late</text>'
+    return bar + word * (late and width > 34)
 
 
 def _legend(x: float) -> str:
