@@ -83,12 +83,13 @@ test-extras: .venv-extras/.ready
 	touch $@
 
 # A node, the server's app or the SuperLink of a deployment killed at 30 random moments, half an hour; a node that is stopped,
-# cut off, restarted and restored, and a SuperLink that dies twice, ten minutes; and, for root, models of 49 and 198 MB over a
-# link of 100 Mbit/s that is cut once, ten minutes.
+# cut off, restarted and restored, and a SuperLink that dies twice, ten minutes; and, for root, models of 49, 198 and 750 MB
+# over a link of 100 Mbit/s that is cut once, 25 minutes.
 soak-deploy: .venv-deploy/.ready
 	.venv-deploy/bin/python benchmarks/deployed_kills.py --count 30 --save benchmarks/sound.json
 	.venv-deploy/bin/python benchmarks/hardships.py --save benchmarks/hardships.json
-	if test "$$(id -u)" = 0; then for job in "--clients 2 --hidden 3450 --rounds 4" "--clients 1 --hidden 7000 --rounds 3"; do \
+	if test "$$(id -u)" = 0; then for job in "--clients 2 --hidden 3450 --rounds 4" "--clients 1 --hidden 7000 --rounds 3" \
+	  "--clients 1 --hidden 13656 --rounds 2"; do \
 	  .venv-deploy/bin/python benchmarks/deployment.py $$job --mbit 100 --cut --save benchmarks/links.json || exit 1; done; fi
 
 # Ray and Flower, in an environment of their own: Flower holds typer, rich and packaging back. Tests on Ray share a worker.
