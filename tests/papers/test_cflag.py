@@ -10,11 +10,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 import medley as md
 
 FOLDER = Path(__file__).parents[2] / "papers" / "cflag"
-NAMES = ("ablation", "lines", "run", "settings", "sweeps")
+NAMES = ("ablation", "lines", "run", "scripts", "settings", "sweeps")
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ def cflag(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     import ablation
     import lines
     import run
+    import scripts
     import settings
     import sweeps
 
@@ -43,7 +45,7 @@ def cflag(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
 
     monkeypatch.setattr(settings, "federation", small)
     monkeypatch.setattr(settings, "ROUNDS", 1)
-    yield {m.__name__: m for m in (ablation, lines, run, settings, sweeps)}
+    yield {m.__name__: m for m in (ablation, lines, run, scripts, settings, sweeps)}
     for name in NAMES:
         sys.modules.pop(name, None)
 
@@ -100,3 +102,22 @@ def test_the_paired_difference_and_its_error_by_hand(cflag: dict[str, Any]) -> N
     made = lambda *acc: [{"seed": s, "status": "finished", "figures": {"acc": a}} for s, a in enumerate(acc)]
     assert cflag["run"].against(made(0.5, 0.7, 0.9), made(0.4, 0.5, 0.6), "acc") == "+20.0 ± 5.8"
     assert cflag["run"].against(made(0.5), made(0.4), "acc") == "–"
+
+
+def test_the_rates_of_the_scripts_by_hand(cflag: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parameters, of two entries and of one: ⟨u, v⟩ is the mean of two products and the third product."""
+    scripts = cflag["scripts"]
+    net = torch.nn.Module()
+    net.a, net.b = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(1))
+    monkeypatch.setattr(cflag["settings"], "net", lambda: net)
+    f, G = torch.tensor([1.0, 3.0, 2.0]), torch.tensor([2.0, 0.0, 1.0])
+    assert scripts.agreement(f, G) == (2 + 0) / 2 + 2
+    assert scripts.agreement(G, G) == 3
+    assert scripts.rates(f, G, 0.1, 0.2, 0.01, 5.0) == pytest.approx((0.1, (1 - 0.5) / (5 * 3) * 3))
+    # Interference: the memory's rate is the server's learning rate times 1 + 3/9, the task's that of the server.
+    assert scripts.rates(f, -G, 0.1, 0.2, 0.01, 5.0) == pytest.approx((0.01 * (1 + 3 / 9), 0.2))
+
+
+def test_the_table_of_the_scripts_is_that_of_the_runs(cflag: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cflag["settings"], "ROUNDS", 20)
+    assert cflag["scripts"].markdown().strip() in (FOLDER / "README.md").read_text(encoding="utf-8")

@@ -47,13 +47,15 @@ x &\leftarrow x - \textstyle\sum_i p_i \Delta_i && \text{Algorithm 1, line 12}
   worst case.
 
 **Checked against**: the authors' code, SatishKeshri/Continual_FL at 3c5484f. Its scripts run another method than the
-listing:
+listing, which `papers/cflag/scripts.py` runs too:
 
-- g'_i is the gradient of a mini-batch at z; there is no table.
-- Steps are Adam's, whose state begins anew in every round and for the step on the memory.
-- Each entry of a gradient is clamped.
+- A step goes along ∇g − ∇g_i and the gradient of a mini-batch at z; there is no table.
+- Steps are Adam's, whose state begins anew in every round and for the step on the memory. That step is therefore lr
+  times the sign of each entry of ∇f_i.
+- Each entry of a gradient is clamped to ±0.5.
 - The factors of Table 1 are computed for every mini-batch, from means over each layer's entries, and scale the gradient
   before Adam, which takes out a constant factor.
+- In the class-incremental scripts there is no step on the memory unless ``--add_f_adapt`` is given.
 
 `CFLAG.joint` is this library's own form of the method. It has its own card.
 
