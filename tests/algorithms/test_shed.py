@@ -37,6 +37,7 @@ ALONE = {
     "gradient norm": SHED(renewal="gradient_norm"),
     "periodic": SHED(renewal="periodic", period=7),
     "many pairs": SHED(pairs=5),
+    "budget": SHED(budget=8),
 }
 
 
@@ -484,7 +485,7 @@ def test_a_setting_beyond_the_paper_names_the_form_that_has_it(setting, value):
     assert e.value.key == setting
     assert getattr(SHED.fast(**{"rho": "lambda", "difference": False, setting: value}), setting) == value
     nine = ("renewal", "period", "b", "pairs", "rho", "search", "alpha", "beta", "tries")
-    assert tuple(f.name for f in fields(SHED)) == nine
+    assert tuple(f.name for f in fields(SHED)) == (*nine, "budget")
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def test_fedavg_after_the_last_change_is_fedavg_among_the_members(tmp_path: Path
 @pytest.mark.slow
 def test_shed_goes_on_with_the_pairs_of_the_members() -> None:
     toy = md.problems.synthetic_logistic(clients=5, d=8, mu=1e-3)
-    for method in (md.SHED(pairs=2), md.SHED.fast(pairs=2)):
+    for method in (md.SHED(pairs=2), md.SHED(budget=4), md.SHED.fast(pairs=2)):
         fed = md.Federation(toy.problem, clients=toy.clients, membership=CHANGES)
         best = md.Federation(toy.problem, clients=[toy.clients[i] for i in (0, 3, 4)]).run(md.Newton(), 12)
         r = fed.run(method, 40)

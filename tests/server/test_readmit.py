@@ -63,7 +63,9 @@ def test_fednortons_sum_is_that_of_the_flows(flows: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [md.SHED(pairs=2), md.SHED.fast(pairs=2)], ids=["paper", "fast"])
+@pytest.mark.parametrize(
+    "method", [md.SHED(pairs=2), md.SHED(budget=4), md.SHED.fast(pairs=2)], ids=["paper", "bits", "fast"]
+)
 def test_shed_forgets_the_pairs_and_reaches_the_optimum(method: Any, tmp_path: Path) -> None:
     toy = md.problems.synthetic_logistic(clients=5, d=8, mu=1e-3)
     fed = md.Federation(toy.problem, clients=toy.clients, f_star=toy.f_star)

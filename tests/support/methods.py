@@ -90,6 +90,7 @@ METHODS: list[Algorithm[Any, Any]] = [
     md.pFedMe(mu=5.0),
     md.SHED(),
     md.SHED(search="armijo"),
+    md.SHED(budget=4),
     md.SHED.fast(),
 ]
 

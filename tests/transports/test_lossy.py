@@ -143,6 +143,7 @@ SHEDS = {
     "above": (md.SHED.fast(pairs=1, rho="auto", search="auto", lbfgs=0, difference=False, above=True), None),
     "fast": (md.SHED.fast(pairs=1), None),
     "codec": (md.SHED(pairs=1), Delta()),
+    "budget": (md.SHED(budget=8), None),
 }
 
 
@@ -164,10 +165,12 @@ def test_what_shed_holds_of_a_client_is_what_the_client_thinks_it_holds(name: st
         error = float((s.g[i] - f.grad(m.x)).norm() / f.grad(m.x).norm())
         assert error < (1e-12 if name == "SHED" else 1e-4)
         V = s.held.V[s.held.owner == i]
-        if isinstance(method, md.SHED.fast):
+        if isinstance(method, md.SHED.fast) or method.budget is not None:
             assert torch.equal(s.g[i], m.g)
         if isinstance(method, md.SHED.fast) and method.difference:
             assert torch.equal(V, torch.cat(m.V))
+        elif name == "budget":
+            assert torch.equal(s.depth[i], m.depth)
         elif name == "SHED":
             H = f.hessian(m.of)
             lam = s.held.lam[s.held.owner == i]

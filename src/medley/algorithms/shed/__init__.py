@@ -22,7 +22,8 @@ x &\leftarrow x + \eta\, p && \text{η by Armijo's line search over the clients'
 
 **One round sends** (floats per client; k the pairs of this round, K the candidate steps):
 
-- report: d + 1 down, kd + 8k bytes + d + 2 up
+- report (if numbers travel whole): d + 1 down, kd + 8k bytes + d + 2 up
+- report (if under ``budget``): d + 1 down, n bytes + q bytes + 8k bytes + 2d bytes + 3 up; n for the bits of q vectors
 - losses (if there is a line search): d + 1 down, 8(K + 1) bytes up; again where no candidate passed
 
 **Departures**:
@@ -31,6 +32,17 @@ x &\leftarrow x + \eta\, p && \text{η by Armijo's line search over the clients'
 - ``renewal="gradient_norm"`` renews if the gradient's norm grows, or falls by less than ``b`` times its fall before,
   and after d rounds at the latest. The rule as printed renews in nearly every round, or once and never again.
 - Pairs stop at the rank of the data's part of the Hessian. From then on Ĥ_i is exact.
+
+**Not in the paper**: ``budget``. Its authors allot bits by eigenvalue in Q-SHED (Dal Fabbro, Rossi, Schenato & Dey,
+arXiv 2305.10852), of which we could read the abstract alone: eigenvectors in bits, in instalments, to the bit. The rest
+is our reading. With b_j bits a number v_j is wrong by about 2^(−b_j), and Ĥ_i by (λ_j − λ_n) times as much, so
+
+$$\min_b\ \textstyle\sum_j (\lambda_j - \lambda_n)^2\, 4^{-b_j} \ \text{ with } \sum_j b_j \le B t
+  \quad\Rightarrow\quad b_j = \max(0, \log_2(\lambda_j - \lambda_n) - \log_2\theta)$$
+
+after t reports since the renewal: new vectors get their first bits while those sent before get more. The server takes
+the middle of each number's interval, and scales vectors to length 1. Changes of gradients have 16 bits. Ĥ_i ⪰ H_i no
+longer holds, so that least squares have a line search too.
 
 `SHED.fast` is this library's own form of the method. It has its own card.
 
@@ -50,11 +62,16 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
 
+from ...contract import Client, RecipeError
+from ...contract.settings import in_range
+from .allotted import Allotted
 from .fast import Fast
 from .instalments import Instalments
+from .messages import Memory
+from .paper import Exact
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,8 @@ class SHED(Instalments):
         alpha: share of the slope by which f must fall.
         beta: candidates are η = βᵏ.
         tries: candidates per exchange.
+        budget: bits per report for each column, which go to the eigenvectors by their eigenvalues; ``pairs`` is then
+            None. Default None sends ``pairs`` eigenvectors in whole numbers.
     """
 
     gone: ClassVar[Mapping[str, str]] = {
@@ -89,3 +108,28 @@ class SHED(Instalments):
 
     rho: Literal["auto", "lambda", "star"] = "auto"
     search: Literal["auto", "none", "armijo"] = "auto"
+    budget: Annotated[int, in_range(1, 64)] | None = None
+
+    def __post_init__(self) -> None:
+        """Check also that ``budget`` and ``pairs`` do not both say how much a report has."""
+        super().__post_init__()
+        if self.budget is not None and self.pairs is not None:
+            raise RecipeError(
+                f"SHED(pairs={self.pairs!r}, budget={self.budget}): with budget=, eigenvalues decide how many pairs a "
+                "report has; leave one of the two out",
+                "budget",
+            )
+
+    def suited(self, gives: frozenset[str]) -> Instalments:
+        """As described under `SHED`; Theorem 3 is of exact pairs, so with ``budget`` there is a line search."""
+        settled = super().suited(gives)
+        return replace(settled, search="armijo") if self.search == "auto" and self.budget is not None else settled
+
+    @property
+    def wire(self) -> Exact:
+        """Encodes and decodes reports."""
+        return Exact() if self.budget is None else Allotted(self.budget)
+
+    def most(self, me: Client[Memory]) -> int:
+        """The number of pairs in a report; under ``budget``, at most one for each bit."""
+        return super().most(me) if self.budget is None else self.budget

@@ -72,6 +72,8 @@ class Coded(Exact):
             rho=rho,
             held=new.stored,
             lift=lift,
+            bits=None,
+            packed=None,
         )
         return up, V
 
@@ -92,6 +94,7 @@ class Coded(Exact):
             s.unit[i] = torch.exp2(up.unit.to(s.x))
         unit = s.unit.get(i, torch.ones_like(s.x))
         assert up.g_scale is not None
+        assert up.V is not None
         assert up.V_scale is not None
         sent = restore(torch.cat([up.V, up.g[None]]), torch.cat([up.V_scale, up.g_scale[None]])) * unit
         if len(up.fine):

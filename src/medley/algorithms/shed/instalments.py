@@ -62,7 +62,8 @@ class Instalments(Algorithm[Server, Memory]):
 
     def remember(self, x: Vec) -> Memory:
         """Nothing sent."""
-        return Memory(x=x, g=x, V=[], lam=x[:0], off=x[:0], diagonal=x, unit=torch.ones_like(x))
+        none = torch.zeros(0, dtype=torch.int8)
+        return Memory(x=x, g=x, V=[], lam=x[:0], off=x[:0], diagonal=x, unit=torch.ones_like(x), depth=none)
 
     @property
     def wire(self) -> Exact:
@@ -130,7 +131,7 @@ class Instalments(Algorithm[Server, Memory]):
         del clients
         s.held = s.held.after({}, renewed=who)
         s.before = []
-        for name in ("g", "rho", "lift", "unit", "renewed", "at"):
+        for name in ("g", "rho", "lift", "unit", "renewed", "at", "depth", "codes"):
             setattr(s, name, {i: v for i, v in getattr(s, name).items() if i not in who})
 
     @on_client
@@ -148,12 +149,12 @@ class Instalments(Algorithm[Server, Memory]):
         """A client's report of θ = x: its gradient, and the next pairs of the Hessian of its last renewal."""
         m = me.memory
         f = me.problem
-        k = me.pace.pairs if self.pairs is None else self.pairs if isinstance(self.pairs, int) else self.pairs[me.id]
+        k = self.most(me)
         m.x = x
         if m.renewals != renewals:
             m.renewals = renewals
             paper.renew(m, f, 4 * k + 4, self.base)
-        V, lam, q = paper.following(m, f, k)
+        V, lam, q = self.wire.following(m, f, k)
         assert m.spectrum is not None
         following = m.spectrum.next(q) + m.delta
         rho = self.rest(m, following, q)
@@ -162,6 +163,10 @@ class Instalments(Algorithm[Server, Memory]):
         self.note_sent(m, sent, lam)
         m.sent = q
         return up
+
+    def most(self, me: Client[Memory]) -> int:
+        """The number of pairs in a report, unless the Hessian has fewer left."""
+        return me.pace.pairs if self.pairs is None else self.pairs if isinstance(self.pairs, int) else self.pairs[me.id]
 
     def base(self, m: Memory, A: Factor) -> Vectors:
         """The eigenvectors that the server keeps when a Hessian is renewed: none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from ...contract import Message, Vec
@@ -34,12 +34,14 @@ class Report(Message):
         held: the number of this client's pairs that the server holds, without these. If its own count differs, the
             server rejects the report.
         lift: what to add to Ĥ_i's diagonal so that Ĥ_i ⪰ H_i; None for nothing.
+        bits, packed: under ``budget``, the bits that each eigenvector sent so far gets more, and these bits, eight to a
+            byte; V is then None.
     """
 
     exact: ClassVar[frozenset[str]] = frozenset({"g_scale", "V_scale", "fine_scale", "lam"})
     g: Vec | Int[Tensor, " d"]
     g_scale: Float[Tensor, ""] | None
-    V: Vectors | Int[Tensor, "q d"]
+    V: Vectors | Int[Tensor, "q d"] | None
     V_scale: Values | None
     fine: Int[Tensor, "f d"]
     fine_scale: Float[Tensor, " f"]
@@ -48,6 +50,8 @@ class Report(Message):
     rho: float
     held: int
     lift: float | None
+    bits: Int[Tensor, " Q"] | None
+    packed: UInt8[Tensor, " n"] | None
 
 
 class AttemptedPoint(Message):
@@ -77,7 +81,8 @@ class Server:
         norms: ‖g‖ of the last three rounds.
 
     - By client: ``g`` its last gradient, ``rho`` ρ_i, ``lift`` see `Report`, ``unit`` the units of its
-      codes [d], ``renewed`` its renewals, ``at`` the round of the θ of its last report.
+      codes [d], ``renewed`` its renewals, ``at`` the round of the θ of its last report; under ``budget``, ``depth`` the
+      bits [q] and ``codes`` the codes [q, d] of its eigenvectors.
     """
 
     x: Vec
@@ -92,6 +97,8 @@ class Server:
     unit: dict[int, Vec] = field(default_factory=dict)
     renewed: dict[int, int] = field(default_factory=dict)
     at: dict[int, int] = field(default_factory=dict)
+    depth: dict[int, Int[Tensor, " q"]] = field(default_factory=dict)
+    codes: dict[int, Int[Tensor, "q d"]] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
     before: list[Vec] = field(default_factory=list)
 
@@ -105,7 +112,7 @@ class Memory:
         spectrum, delta: the eigenpairs of the Hessian without δI, and δ; ``of`` is the point at which it was taken.
         renewals, sent: renewals so far, and the number of pairs sent since the last one.
         V, lam: for ``difference``, the pairs that the server holds, report by report; ``base`` counts the pairs of
-            earlier Hessians.
+            earlier Hessians. Under ``budget``, V has the eigenvectors as they are, and ``depth`` the bits sent of each.
         diagonal: the Hessian's diagonal [d].
         unit, same: units of the codes by column, and whether they are all the same.
         fine: whether changes of gradients have 16 bits more, because an eigenvector needed more than ``bits``.
@@ -121,6 +128,7 @@ class Memory:
     off: Float[Tensor, " s"]
     diagonal: Vec
     unit: Vec
+    depth: Int[Tensor, " q"]
     same: bool = True
     fine: bool = False
     soft: float = 0.0

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -121,6 +121,13 @@ def following(m: Memory, f: Objective, k: int) -> tuple[Vectors, Values, int]:
 class Exact:
     """Sends plain numbers."""
 
+    refines: ClassVar[bool] = False
+    """Whether a report also changes the eigenvectors sent before it."""
+
+    def following(self, m: Memory, f: Objective, k: int) -> tuple[Vectors, Values, int]:
+        """The next ``k`` eigenvectors, their eigenvalues, and the number q of pairs sent with them."""
+        return following(m, f, k)
+
     def encode(self, m: Memory, new: Instalment) -> tuple[Report, Vectors]:
         """The report, and its eigenvectors as the server will decode them."""
         del m
@@ -136,12 +143,15 @@ class Exact:
             rho=new.rho,
             held=new.stored,
             lift=None,
+            bits=None,
+            packed=None,
         )
         return up, new.V
 
     def decode(self, s: Server, i: int, up: Report) -> tuple[Vec, Vectors]:
-        """Client i's gradient and eigenvectors."""
+        """Client i's gradient and eigenvectors: those that it sent now, or all of them if ``refines``."""
         del s, i
+        assert up.V is not None
         return up.g, up.V
 
 
@@ -163,8 +173,12 @@ def take(s: Server, reports: Mapping[int, Report], t: int, wire: Exact) -> None:
             (based if up.held else renewed).add(i)
         if (0 if i in renewed else s.held.count(i)) != up.held:
             raise MedleyError(f"{name_of(i)} has sent {up.held} pairs, and the server holds {s.held.count(i)} of them")
+        lam = up.lam
+        if wire.refines:
+            lam = torch.cat([s.held.lam[(s.held.owner == i) & (i not in renewed)], lam])
+            renewed.add(i)
         s.g[i], V = wire.decode(s, i, up)
-        pairs[i] = V, up.lam
+        pairs[i] = V, lam
         s.rho[i] = up.rho
         s.lift[i] = up.lift or 0.0
         s.renewed[i] = s.renewals
