@@ -12,6 +12,7 @@ import torch
 
 import medley as md
 from medley.report.timeline import timeline
+from medley.storage import run_view
 
 pytest.importorskip("flwr")
 
@@ -114,3 +115,4 @@ def test_the_timeline_shows_who_was_at_work_and_which_reply_was_late(tmp_path: P
     assert "client 0 30% at work; client 1 50% at work" in picture
     assert picture.count(">late</text>") == 1
     assert "client 0 50% at work; client 1 100% at work" in timeline(tmp_path, 4.0)
+    assert run_view.view(tmp_path).log == []

@@ -300,7 +300,7 @@ def names(folder: Path) -> dict[int, str]:
 def is_logged(e: Mapping[str, Any]) -> bool:
     """Whether an event appears as a line of the log."""
     kind = e.get("event")
-    return kind not in ("exchange", "app", "data", "members") and (kind != "awaited" or "waited" in e)
+    return kind not in ("exchange", "app", "data", "members", "visits") and (kind != "awaited" or "waited" in e)
 
 
 def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
