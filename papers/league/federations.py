@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import clocks
 import rounds
+import sealed
 from registry import FEDERATIONS, Entry
 
-__all__ = ["FEDERATIONS", "Entry", "clocks", "rounds"]
+__all__ = ["FEDERATIONS", "Entry", "clocks", "rounds", "sealed"]

@@ -23,7 +23,7 @@ from medley.partitions import ByKey, Dirichlet, Labels, Partition, Quantity
 from medley.runtime import streams
 from medley.scenarios import Membership, Pace
 
-FROZEN = ""
+FROZEN = "57dd8328dd47c66a276ee97984c46a24dd80d31b"
 """The commit that froze the law, from which the federations are drawn; "" for none."""
 
 KINDS = ("long visits", "leaving", "features", "one reply", *["plain"] * 6)
