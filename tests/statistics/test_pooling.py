@@ -31,6 +31,7 @@ ASKS: dict[str, Callable[[Study], Any]] = {
     "correlation": lambda s: s.correlation(["age", "months"], "spearman"),
     "pca": lambda s: s.pca(["age", "months"]),
     "ordinal": lambda s: s.ordinal("grade ~ age"),
+    "mixed": lambda s: s.mixed("months ~ age + (1 | ward)"),
     "meta": lambda s: s.meta("months ~ age"),
     "balance": lambda s: s.balance(s.propensity("treated ~ age").weights()),
 }
@@ -45,6 +46,7 @@ def frames(seed: int = 0, sizes: tuple[int, ...] = (150, 200)) -> dict[str, Any]
         columns = {"age": age, "sex": sex, "months": rng.exponential(9, n).round(1) + 0.1}
         columns |= {"died": 1 * (rng.random(n) < risk), "treated": 1 * (rng.random(n) < 0.3 + 0.4 * risk)}
         columns["grade"] = np.digitize(risk + rng.normal(0, 0.3, n), [0.3, 0.6])
+        columns["ward"] = np.arange(n) // 5
         out[f"site {k}"] = pd.DataFrame(columns)
     return out
 

@@ -49,6 +49,7 @@ from ..statistics import (
     KaplanMeier,
     Margins,
     Meta,
+    Mixed,
     Ordinal,
     Prepare,
     Rules,
@@ -132,6 +133,7 @@ TABLES = ("name", "data", "federation", "run", "methods", "study", "tune", *KIND
 ANALYSES = {
     "glm": GLM, "describe": Describe, "cox": Cox, "kaplan_meier": KaplanMeier, "meta": Meta, "prepare": Prepare,
     "pca": PCA, "margins": Margins, "correlation": Correlation, "balance": Balance, "ordinal": Ordinal,
+    "mixed": Mixed,
 }  # fmt: skip
 """Analyses of [[study]], by kind."""
 

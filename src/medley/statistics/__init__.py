@@ -1,6 +1,6 @@
 """A study across sites: regressions, survival and tables from sums alone; each row stays at its site.
 
-Side: `site`, `rules`, `register`, `cells`, `rounding` and `events` run at a site, beside its rows; `scoring`, `fit`,
+Side: `site`, `rules`, `register`, `groups`, `cells`, `rounding` and `events` run at a site, beside its rows; `scoring`, `fit`,
 `tables` and `study` at the server. An analysis, such as `glm`, has a part for each, marked `on_client` as in a
 method.
 """
@@ -20,6 +20,8 @@ from .margins import Margins as Margins
 from .margins import MarginsFit as MarginsFit
 from .meta import Meta as Meta
 from .meta import MetaFit as MetaFit
+from .mixed import Mixed as Mixed
+from .mixed_fit import MixedFit as MixedFit
 from .ordinal import Ordinal as Ordinal
 from .ordinal import OrdinalFit as OrdinalFit
 from .pca import PCA as PCA
@@ -53,6 +55,8 @@ __all__ = [
     "MarginsFit",
     "Meta",
     "MetaFit",
+    "Mixed",
+    "MixedFit",
     "Ordinal",
     "OrdinalFit",
     "PooledFit",

@@ -160,6 +160,13 @@ def _ordinal(g: Grids, analysis: Any, result: Any) -> list[Figure]:
     return [g.of("coefficients, thresholds", error), spread, _tests(g), likely]
 
 
+def _mixed(g: Grids, analysis: Any, result: Any) -> list[Figure]:
+    error = g.errors(g.k + 1, 2)
+    alone = Figure("effects of patients", "not", "they never leave", ".covariances for how far they differ")
+    variances = g.of("standard errors, variances of random effects", "about 0.01 of them")
+    return [g.of("coefficients", error), variances, _tests(g), g.of("log-likelihood, AIC", "about 0.001 of it"), alone]
+
+
 def _margins(g: Grids, analysis: Any, result: Any) -> list[Figure]:
     first, *rest = _fit(g, analysis, result.fit)
     alone = Figure("predictions of a site's rows", "not", "they never leave", "fit.predict(frame) for rows of yours")
@@ -224,5 +231,6 @@ def _balance(g: Grids, analysis: Any, result: Any) -> list[Figure]:
 FIGURES: dict[str, Callable[[Grids, Any, Any], list[Figure]]] = {
     "glm": _fit, "margins": _margins, "cox": _cox, "kaplan_meier": _curves, "describe": _table, "prepare": _prepared,
     "correlation": _correlations, "pca": _components, "meta": _meta, "balance": _balance, "ordinal": _ordinal,
+    "mixed": _mixed,
 }  # fmt: skip
 """The figures of each analysis' result, by the analysis' name."""

@@ -54,6 +54,8 @@ from .glm import GLM
 from .imputation import Imputed, impute
 from .margins import Margins, MarginsFit
 from .meta import Meta, MetaFit
+from .mixed import Mixed
+from .mixed_fit import MixedFit
 from .ordinal import Ordinal, OrdinalFit
 from .pca import PCA, Components
 from .pooling import pooling
@@ -70,7 +72,7 @@ log = logging.getLogger("medley")
 RESULTS: dict[type[Analysis], Any] = {
     GLM: GLMFit, Describe: TableOne, Cox: CoxFit, KaplanMeier: Curves, Meta: MetaFit,
     Prepare: Preparation, PCA: Components, Margins: MarginsFit,
-    Correlation: Correlations, Balance: BalanceTable, Ordinal: OrdinalFit,
+    Correlation: Correlations, Balance: BalanceTable, Ordinal: OrdinalFit, Mixed: MixedFit,
 }  # fmt: skip
 """The result of each analysis."""
 
@@ -400,6 +402,12 @@ class Study(Settings, Explained):
         if not (np.diff(quantiles) > 0).all():
             raise RecipeError(f"{call}: several knots would be at one value; take fewer", "knots")
         return term
+
+    @method_with(Mixed)
+    def mixed(self, analysis: Mixed) -> MixedFit:
+        """Fit a linear mixed model: "y ~ days + (days | patient) + (1 | site)", as lme4's lmer."""
+        fit: MixedFit = self.run(analysis)
+        return fit
 
     @method_with(Correlation)
     def correlation(self, analysis: Correlation) -> Correlations:

@@ -1,0 +1,134 @@
+"""The rules of a site for sums by group of rows, as patients are with several visits: they are figures of groups.
+
+Sums leave by stratum, of all groups whose rows have the same values of the random effects' columns. So a stratum, and
+each category within it, has at least as many groups as a figure has rows, and the register keeps the groups of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .rounding import Outcome
+from .rules import Withheld
+from .site import Site
+
+
+class Grouped(NamedTuple):
+    """A site's rows of a fit, sorted by group: columns D [n, d], outcome, the first row of each group, its stratum, the
+    group's rows [n] of the site's own, and the outcome's rounded sums, None under exact rules.
+    """
+
+    D: np.ndarray
+    y: np.ndarray
+    starts: np.ndarray
+    stratum: np.ndarray
+    order: np.ndarray
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The rules of a site for sums by stratum: they are figures of groups, as patients are, and not of rows.
+
+    Attributes:
+        column, codes: the column of groups, and the group of each of the site's rows, -1 where it is missing
+        used, rows: the rows of the fit
+    """
+
+    site: Site
+    column: str
+    codes: np.ndarray
+    used: np.ndarray
+    rows: Grouped
+
+    def admit(self, Z: np.ndarray, names: list[str]) -> None:
+        """Record that sums by stratum leave; raise Withheld if they reveal too few groups."""
+        least, r = self.site.rules.rows, self.rows
+        if least <= 1:
+            return
+        self._refuse_changed(least)
+        of_row = np.repeat(np.arange(len(r.starts)), np.diff([*r.starts, len(r.y)]))
+        strata = [r.stratum == h for h in np.unique(r.stratum)]
+        if min(int(s.sum()) for s in strata) < least:
+            self._withhold(
+                f"fewer than {least} of {self.column} have as many rows as each other, with the same values of the "
+                "random effects' columns; leave out random slopes, give visits their planned times, or narrow where="
+            )
+        cells = list[np.ndarray]()
+        for name, x in zip(names, r.D.T, strict=True):
+            for v in np.unique(x)[1:] if len(np.unique(x)) == 2 else ():
+                cells.append(np.isin(np.arange(len(r.starts)), of_row[x == v]))
+                for cell in (s & c for s in strata for c in (cells[-1], ~cells[-1])):
+                    if 0 < cell.sum() < least:
+                        self._withhold(f"{name} has fewer than {least} of {self.column} among those with as many rows")
+        every = self.codes >= 0
+        sets = [np.isin(self.codes, self._codes(s)) for s in (*strata, *(s & c for s in strata for c in cells))]
+        first = self._representatives()
+        self.site.admit(f"groups of {self.column}", [s & first for s in (every, *sets)], f"{self.column} by their rows")
+        sums = np.add.reduceat(Z[:, :, None] * r.D[:, None], r.starts).reshape(len(r.starts), -1)
+        for x in sums.T:
+            self.site.dominated(x, f"its sums by {self.column}")
+        for s in strata:
+            self._refuse_known(sums[s])
+        self._refuse_alone()
+        self.site.register.add(f"rows by {self.column}", [self.used])
+
+    def _codes(self, groups: np.ndarray) -> np.ndarray:
+        """The codes of the fit's groups [g]."""
+        codes: np.ndarray = self.codes[self.used][self.rows.order][self.rows.starts[groups]]
+        return codes
+
+    def _representatives(self) -> np.ndarray:
+        """One row of each group [n], the first that the register has, which stands for the group there."""
+        places = self._registered()
+        codes = self.codes[places]
+        out = np.zeros(len(self.codes), bool)
+        out[places[np.unique(codes, return_index=True)[1]]] = True
+        return out & (self.codes >= 0)
+
+    def _registered(self) -> np.ndarray:
+        """The site's rows in the register's order."""
+        at = self.site.register.ordered(np.arange(1.0, len(self.codes) + 1))
+        return at[at > 0].astype(int) - 1
+
+    def _refuse_changed(self, least: int) -> None:
+        """Raise Withheld if few groups have other rows than in an earlier fit of groups."""
+        register, key = self.site.register, f"rows by {self.column}"
+        with register.reading():
+            now = register.spread(self.used)
+            at = register.ordered(np.arange(1.0, len(self.codes) + 1))
+            for before in register.sets.get(key, {}).values():
+                other = np.flatnonzero(now != np.pad(before, (0, len(now) - len(before))))
+                places = at[other[other < len(at)]]
+                changed = len({*self.codes[places[places > 0].astype(int) - 1].tolist()} - {-1})
+                if 0 < changed < least:
+                    self._withhold(
+                        f"fewer than {least} of {self.column} have other rows than in an earlier fit; ask for the "
+                        "same rows as before"
+                    )
+
+    def _refuse_known(self, sums: np.ndarray) -> None:
+        """Raise Withheld if so many sums of known columns, of so few groups, would tell each group's outcome."""
+        size = np.abs(sums).max(0)
+        known = int(np.linalg.matrix_rank(sums[:, size > 0] / size[size > 0], 1e-8))
+        share = self.site.rules.parameters
+        if known > share * len(sums):
+            self._withhold(
+                f"sums of {self.column} with the same rows are more than its share of {share:.3g} of how many "
+                "these are; leave out columns or random slopes"
+            )
+
+    def _refuse_alone(self) -> None:
+        """Raise Withheld if a combination of columns is 0 in all groups except one."""
+        D = self.rows.D
+        u, size, _ = np.linalg.svd(D / np.maximum(np.abs(D).max(0), 1e-300), full_matrices=False)
+        u = u[:, size > 1e-10 * size[0]]
+        own = np.linalg.eigvalsh(np.add.reduceat(u[:, :, None] * u[:, None], self.rows.starts))[:, -1]
+        if own.max() > 1 - 1e-9:
+            self._withhold(f"one of {self.column} decides a coefficient alone; merge categories")
+
+    def _withhold(self, why: str) -> None:
+        raise Withheld(f"{self.site.name} withholds: {why}, or study.without({self.site.name!r})")
