@@ -1,7 +1,7 @@
 """A study across sites: regressions, survival and tables from sums alone; each row stays at its site.
 
-Side: `site`, `rules`, `register`, `groups`, `cells`, `rounding` and `events` run at a site, beside its rows; `scoring`, `fit`,
-`tables` and `study` at the server. An analysis, such as `glm`, has a part for each, marked `on_client` as in a
+Side: `site`, `rules`, `register`, `groups`, `cells`, `rounding` and `events` run at a site, beside its rows; `scoring`,
+`fit`, `tables` and `study` at the server. An analysis, such as `glm`, has a part for each, marked `on_client` as in a
 method.
 """
 
