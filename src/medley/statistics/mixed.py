@@ -11,7 +11,7 @@ intercepts alone are random. The server searches alone: no site answers at varia
 **Departures**: p-values are of z under the normal distribution; lme4 has none. Unless its rules are exact, a site
 rounds its sums of the outcome, see `medley.statistics.rounding`.
 
-**Checked against**: lme4 1.1 and nlme 3.1, by `benchmarks/against_r.py`; statsmodels' MixedLM.
+**Checked against**: the likelihood of all rows with a whole covariance matrix, in `tests/statistics/test_mixed.py`.
 """
 
 from __future__ import annotations
