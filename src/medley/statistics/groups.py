@@ -67,14 +67,14 @@ class Groups:
         every = self.codes >= 0
         sets = [np.isin(self.codes, self._codes(s)) for s in (*strata, *(s & c for s in strata for c in cells))]
         first = self._representatives()
-        self.site.admit(f"groups of {self.column}", [s & first for s in (every, *sets)], f"{self.column} by their rows")
+        self.site.admit("groups", [s & first for s in (every, *sets)], f"{self.column} by their rows")
         sums = np.add.reduceat(Z[:, :, None] * r.D[:, None], r.starts).reshape(len(r.starts), -1)
         for x in sums.T:
             self.site.dominated(x, f"its sums by {self.column}")
         for s in strata:
             self._refuse_known(sums[s])
         self._refuse_alone()
-        self.site.register.add(f"rows by {self.column}", [self.used])
+        self.site.register.add("rows by group", [self.used])
 
     def _codes(self, groups: np.ndarray) -> np.ndarray:
         """The codes of the fit's groups [g]."""
@@ -96,7 +96,7 @@ class Groups:
 
     def _refuse_changed(self, least: int) -> None:
         """Raise Withheld if few groups have other rows than in an earlier fit of groups."""
-        register, key = self.site.register, f"rows by {self.column}"
+        register, key = self.site.register, "rows by group"  # of any column: one may be a copy of another
         with register.reading():
             now = register.spread(self.used)
             at = register.ordered(np.arange(1.0, len(self.codes) + 1))
