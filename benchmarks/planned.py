@@ -28,6 +28,8 @@ CASES: dict[str, tuple[str, str, int, list[str]]] = {
     "VGG-11, Table 2": ("fedecado/table2.toml", "FedNorton", 2, ["data.train=2000", "data.test=500"]),
     "LSTM, Table 5": ("fedecado/table5.toml", "FedNorton", 4, ["participation.fraction=0.3"]),
     "CNN, Fashion-MNIST": ("fedecado/fashion_cnn.toml", "FedAvg", 12, []),
+    "MLP, Split-MNIST": ("cflag/split_mnist.toml", "CFLAG.joint", 3, ["run.rounds=3"]),
+    "iCaRL, Split-MNIST": ("cflag/split_mnist.toml", "ICaRL", 3, ["run.rounds=3"]),
     "ResNet, Split-CIFAR-10": ("cflag/split_cifar10.toml", "CFLAG.joint", 3, ["data.train=5000", "run.rounds=3"]),
 }
 """Recipe, method, rounds that are run (of each task), and settings."""

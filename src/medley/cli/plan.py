@@ -4,12 +4,41 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict
+from threading import Event, Thread
 
 import typer
 
 from .arguments import AsJson, Debug, Methods, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
 from .console import say, show, table
+
+
+class Progress:
+    """What a command does at the moment, said again with each second that it takes."""
+
+    def __init__(self) -> None:
+        self._over = Event()
+        self._part = "beginning", time.monotonic()
+
+    def __enter__(self) -> Progress:
+        Thread(target=self._speak, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def next(self, what: str) -> None:
+        """Begin another part."""
+        self._part = what, time.monotonic()
+        say(what)
+
+    def _speak(self) -> None:
+        while not self._over.wait(0.9):
+            what, began = self._part
+            spent = time.monotonic() - began
+            if spent > 0.8:
+                say(f"{what}: {spent:.0f} s so far")
 
 
 def plan(
@@ -22,30 +51,31 @@ def plan(
     debug: Debug = False,
 ) -> None:
     """Print the cost of the recipe's runs, from a short trial of each method: operations, bytes, memory, seconds."""
-    say(f"reading {recipe_file}")  # before torch is imported, which takes a second
-    import torch
+    with Progress() as progress:
+        progress.next(f"reading {recipe_file}")  # before torch is imported, which takes a second
+        import torch
 
-    from .. import recipe
-    from ..experiments.compare import names
-    from ..experiments.estimate import Estimate, estimates
-    from ..report.units import column, duration, plural
+        from .. import recipe
+        from ..experiments.compare import names
+        from ..experiments.estimate import Estimate, estimates
+        from ..report.units import column, duration, plural
 
-    r = recipe.load(recipe_file).with_settings(settings or [])
-    say("reading its data")
-    if r.tables.get("data", {}).get("normalise"):  # other numbers at the same cost, but for a pass over all rows
-        r = r.with_settings(["data.normalise=false"])
-    methods = r.methods(names_in(only))
-    named = dict(zip(names(methods), methods, strict=True))
-    chosen = r.seeds if seeds is None else seeds_in(seeds)
-    count = chosen if isinstance(chosen, int) else len(chosen)
-    rounds = r.rounds if rounds is None else rounds
-    costs = list[Estimate]()
-    options = {k: v for k, v in r.options().items() if k != "transport"}
-    trials = estimates(named, r.federation(), rounds, count, seed=r.seed, **options)
-    for name in named:
-        say(f"trying {name}")
-        costs.append(next(trials))
-        say(f"{name}: {duration(costs[-1].seconds)} a round")
+        r = recipe.load(recipe_file).with_settings(settings or [])
+        progress.next("reading its data")
+        if r.tables.get("data", {}).get("normalise"):  # other numbers at the same cost, but for a pass over all rows
+            r = r.with_settings(["data.normalise=false"])
+        methods = r.methods(names_in(only))
+        named = dict(zip(names(methods), methods, strict=True))
+        chosen = r.seeds if seeds is None else seeds_in(seeds)
+        count = chosen if isinstance(chosen, int) else len(chosen)
+        rounds = r.rounds if rounds is None else rounds
+        costs = list[Estimate]()
+        options = {k: v for k, v in r.options().items() if k != "transport"}
+        trials = estimates(named, r.federation(), rounds, count, seed=r.seed, **options)
+        for name in named:
+            progress.next(f"trying {name}")
+            costs.append(next(trials))
+            say(f"{name}: {duration(costs[-1].seconds)} a round")
     if as_json:
         return typer.echo(json.dumps([{**asdict(e), "total": e.total} for e in costs]))
     columns = {
@@ -65,10 +95,9 @@ def plan(
         f"local steps, {1e-9 * first.flops:.3g} GFLOP if computed as plain steps"
     )
     rounds_text = plural(first.rounds, "round")
-    evaluation = duration(first.evaluation)
     runs = f"{plural(count, 'seed')}, {plural(len(costs), 'method')}"
     machine = f"{plural(torch.get_num_threads(), 'thread')} on {plural(os.cpu_count() or 1, 'core')}"
     show(
-        f"{rounds_text} and {plural(first.evaluations, 'evaluation')} of {evaluation} each, {runs}, one run after the "
-        f"other: {duration(sum(e.total for e in costs))} with {machine}, loaded as now"
+        f"{rounds_text} and {plural(first.evaluations, 'evaluation')} of {duration(first.evaluation)} each, {runs}, "
+        f"one run after the other: {duration(sum(e.total for e in costs))} with {machine}, loaded as now"
     )

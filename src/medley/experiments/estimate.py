@@ -30,6 +30,9 @@ BUDGET = 1.6
 FORWARD = 0.15
 """Seconds of forward passes from which one evaluation is extrapolated."""
 
+FREE = 0.05
+"""In a stream's trial, gradients are not computed if one of all rows of a client takes more seconds."""
+
 GRADIENT = 0.7
 """A gradient that takes more seconds is extrapolated from one of fewer rows."""
 
@@ -100,11 +103,13 @@ class Gradient(NamedTuple):
 
 class Shared(NamedTuple):
     """The part of an estimate that is the same for all methods: the federation as the seed drew it, the run's options,
-    operations of one row's forward pass, seconds of one evaluation, a client's gradient, the most bytes held so far.
+    mean clients and rows of a round by task, operations of one row's forward pass, seconds of one evaluation, a
+    client's gradient, the most bytes held so far.
     """
 
     draw: Simulation
     options: RunOptions
+    mean: list[tuple[float, float]]
     forward: float
     evaluation: float
     gradient: Gradient
@@ -137,7 +142,8 @@ def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared
     x = draw.problem.initial(torch.Generator().manual_seed(0))
     forward = _forward(draw)
     seconds = _evaluation(draw, x, o.eval_rows)
-    return Shared(draw, o, forward, seconds, _gradient(draw, x), memory.peak())
+    mean = [_mean(draw, s, draw.rounds_per_task or rounds) for s in range(draw.task_count)]
+    return Shared(draw, o, mean, forward, seconds, _gradient(draw, x), memory.peak())
 
 
 def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1, budget: float = BUDGET) -> Estimate:
@@ -151,14 +157,16 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1, bu
     draw = shared.draw
     o = shared.options
     memory.restart()
-    trial = _first(method, fed, o, draw)
+    mean = shared.mean
     tasks = draw.task_count
     length = draw.rounds_per_task or o.rounds
-    mean = [_mean(draw, s, length) for s in range(tasks)]
-    fits = [_fit(r, shared.gradient) for r in trial.rounds[ROUNDS - 1 :: ROUNDS]]
     whole_rounds = False
     if draw.rounds_per_task is None:
-        trial, fits[0], whole_rounds = _grown(method, fed, shared, trial, fits[0], budget)
+        trial = _first(method, fed, o, draw)
+        trial, fit, whole_rounds = _grown(method, fed, shared, trial, _fit(trial.rounds[-1], shared.gradient), budget)
+        fits = [fit]
+    else:
+        trial, fits = _streamed(method, fed, shared)
     by_task = [fits[min(s, len(fits) - 1)] for s in range(tasks)]
     batch = _batch(draw)
     seconds = statistics.fmean(
@@ -231,11 +239,42 @@ def _fit(r: TrialRound, gradient: Gradient) -> Fit:
     return Fit(r.server, max(0.0, r.served - gradients) / max(1, r.clients), work)
 
 
+def _streamed(method: Method, fed: Population, shared: Shared) -> tuple[Trial, list[Fit]]:
+    """A stream's trial of one client, or of a whole cohort if the method does not run with one: in each task a round of
+    one step and one of two. The fits have the work of all steps. Large gradients are counted, and not computed.
+    """
+    draw = shared.draw
+    small = Small(draw, 1, None)
+    free = shared.gradient.seconds(sum(small.sizes(1).values())) > FREE
+    small = replace(small, free=free)
+    with contextlib.suppress(Exception):
+        return (trial := tried(method, fed, shared.options, small)), _steps(trial, small, shared.gradient)
+    small = replace(small, clients=1 << 30)
+    return (trial := tried(method, fed, shared.options, small)), _steps(trial, small, shared.gradient)
+
+
+def _steps(trial: Trial, small: Small, gradient: Gradient) -> list[Fit]:
+    """A fit for each task of a stream, from a round of one step and one of two."""
+    fits = []
+    draw = small.draw
+    batch = _batch(draw)
+    for t in range(ROUNDS, len(trial.rounds) + 1, ROUNDS):
+        one, two = trial.rounds[t - 2], trial.rounds[t - 1]
+        sizes = small.sizes(t)
+        paces = {i: draw.scenario.pace.of(draw.seed, i, small.real(t)) for i in sizes}
+        rows = sum(local(paces[i], n) for i, n in sizes.items())
+        steps = rows / max(1, two.rows - one.rows)
+        work = one.work + (two.work - one.work) * (steps - 1)
+        paid = 0.0 if small.free else two.work * gradient.seconds(batch) / batch
+        fits.append(Fit(two.server, max(0.0, two.served - paid) / max(1, two.clients), work / max(1, rows)))
+    return fits
+
+
 def _grown(
     method: Method, fed: Population, shared: Shared, trial: Trial, fit: Fit, budget: float
 ) -> tuple[Trial, Fit, bool]:
     """Trials of more and more clients with all rows while the budget lasts: the last one, its fit, and whether it had
-    the whole cohort.
+    the whole cohort of a round with about the mean number of rows.
     """
     draw = shared.draw
     cohort = len(draw.cohort(1))
@@ -256,25 +295,28 @@ def _grown(
         trial = tried(method, fed, shared.options, small)
         budget -= time.perf_counter() - began
         r = trial.rounds[-1]
-        if r.clients == cohort:
+        clients, mean = shared.mean[0]
+        if r.clients == cohort and 0.8 * mean < r.rows < 1.25 * mean:
             return trial, fit, True
+        if 2 * r.rows * clients < mean * r.clients:
+            return trial, fit, False  # these clients have too few rows to tell the pace of others
         rate = r.served / max(1e-9, r.clients * fit.client + fit.work * r.rows * row)
         fit = Fit(r.server, fit.client * rate, fit.work, rate)
     return trial, fit, False
 
 
 def _batch(draw: Simulation) -> int:
-    """Rows of a mini-batch of the first round's first client."""
-    first = draw.cohort(1)[0]
+    """Rows of a mini-batch of a client of the first round with about the mean number of rows."""
+    (first,) = Small(draw, 1).cohort(1)
     n = max(1, int(draw.task(1).sizes[first]))
     batch = draw.scenario.pace.of(draw.seed, first, 1).batch
     return n if batch is None else min(batch, n)
 
 
 def _gradient(draw: Simulation, x: torch.Tensor) -> Gradient:
-    """A gradient of a few rows and one of a mini-batch, or of as many rows as are quick, on the first client's rows."""
+    """A gradient of a few rows and one of a mini-batch, or of as many rows as are quick, of the client of `_batch`."""
     try:
-        objective = draw.problem.bind(*draw.clients.rows.of(draw.plan.step(1), draw.cohort(1)[0]))
+        objective = draw.problem.bind(*draw.clients.rows.of(draw.plan.step(1), *Small(draw, 1).cohort(1)))
         few = min(2, objective.n)
         many = min(_batch(draw), objective.n)
         seconds = dict[int, float]()

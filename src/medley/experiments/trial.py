@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +13,10 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from ..contract import Client, Engine, MedleyError, Pace, Rows, TaskView, Vec, pytree
+import torch
+from torch import Tensor
+
+from ..contract import Client, Engine, Index, LocalLoss, MedleyError, Pace, Rows, TaskView, Vec, pytree
 from ..contract.surroundings import set_aside
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
@@ -59,12 +65,16 @@ class Small:
     Attributes:
         draw: the whole draw
         clients: the most clients in a round
-        batches: mini-batches of each client in a round; None for all its rows and steps, 0 for one batch of a few rows
+        batches: mini-batches of each client in a round; None for all its rows and steps, 0 for one batch of a few rows.
+            In a stream's trial, None is for all rows and one more step in each round, so that `TrialRound.work`, whose
+            memory's rows do not follow the client's, tells what comes once and what with each step
+        free: whether gradients cost nothing and are only counted, with the engine `Seq`
     """
 
     draw: Simulation
     clients: int
     batches: int | None = 0
+    free: bool = False
     tested: bool = False
     problem, first_steps = forwarded("draw", "problem", "first_steps")
 
@@ -86,13 +96,22 @@ class Small:
         return task * self.draw.rounds_per_task + min(step + 1, self.draw.rounds_per_task)
 
     def view(self, round: int) -> TaskView:
-        """The task of this round."""
-        return self.draw.view(self.real(round))
+        """The task of this round. A single client is all there are, also for a method that asks every client."""
+        view = self.draw.view(self.real(round))
+        return replace(view, p=dict.fromkeys(self.cohort(round), 1.0)) if self.clients == 1 else view
 
     def cohort(self, round: int) -> tuple[int, ...]:
-        """Clients of the first round of the task, so that rounds can be compared: the lowest ids."""
-        first = (round - 1) // ROUNDS * ROUNDS + 1 if self.draw.rounds_per_task is not None else 1
-        return self.draw.cohort(self.real(first))[: self.clients]
+        """Clients of the first round of the task, so that rounds can be compared: the lowest ids.
+
+        A single one has about the mean number of rows.
+        """
+        first = self.real((round - 1) // ROUNDS * ROUNDS + 1 if self.draw.rounds_per_task is not None else 1)
+        ids = self.draw.cohort(first)
+        if self.clients > 1:
+            return ids[: self.clients]
+        sizes = self.draw.task(first).sizes
+        mean = statistics.fmean(int(sizes[i]) for i in ids)
+        return (min(ids, key=lambda i: abs(int(sizes[i]) - mean)),)
 
     def sizes(self, round: int) -> dict[int, int]:
         """Rows of each client of the cohort in this round, by id."""
@@ -110,22 +129,26 @@ class Small:
     def pace(self, i: int, round: int) -> Pace:
         """The pace of client i in this round of the trial."""
         pace = self.draw.scenario.pace.of(self.draw.seed, i, self.real(round))
-        return pace if self.batches is None else replace(pace, epochs=1, steps=None, drop_last=False)
+        if self.batches is not None:
+            return replace(pace, epochs=1, steps=None, drop_last=False)
+        return pace if self.draw.rounds_per_task is None else replace(pace, steps=(round - 1) % ROUNDS + 1)
 
     def client(self, i: int, round: int, engine: Engine, lr: float = 1.0) -> Client[Any]:
         """Client i with the rows of `sizes`, over which it makes one pass; without ``batches`` the client as it is."""
         t = self.real(round)
         me = self.draw.client(i, t, engine, lr)
+        if self.free and me.replay is not None:
+            of_rows = me.objective_of
+            me.objective_of = lambda rows: flat(of_rows(rows))  # type: ignore[misc]
+            me.replay = replace(me.replay, problem=flat(me.replay.problem))
         if self.batches is None:
-            return me
+            return replace(me, problem=flat(me.problem) if self.free else me.problem, pace=self.pace(i, round))
         X, y, w = self.draw.clients.rows.of(self.draw.plan.step(t), i)
         n = self.sizes(round)[i]
         objective = self.draw.problem_at(t).bind(X[:n], y[:n], None if w is None else w[:n])
         if hasattr(me.problem, "rng"):
             objective.rng = me.problem.rng  # type: ignore[attr-defined]
-        if round == 1 and isinstance(objective, NetworkObjective):
-            objective = Flat(**{f.name: getattr(objective, f.name) for f in fields(objective) if f.init})
-        return replace(me, problem=objective, pace=self.pace(i, round))
+        return replace(me, problem=flat(objective, Curved) if round == 1 else objective, pace=self.pace(i, round))
 
     def evaluator(self, *_: object) -> Any:
         """An evaluator that measures nothing."""
@@ -141,12 +164,65 @@ class TrialRun(PreparedRun):
         return {"method": self.algorithm.name, "engine": self.engine.name}
 
 
-class Flat(NetworkObjective):
+class Curved(NetworkObjective):
     """A network's loss whose products with the Hessian cost nothing, for a round that is not timed."""
 
     def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
         """v itself."""
         return v.clone()
+
+
+class Flat(Curved):
+    """½‖x‖² in the form of a network's loss: it counts the work of the network's rows, and does little of it."""
+
+    def _count(self, rows: Rows) -> int:
+        return self.n if rows is None else len(self.y[rows])
+
+    def loss(self, x: Vec, rows: Rows = None) -> float:
+        """½‖x‖²."""
+        self.meter.rows += self._count(rows) / 3
+        return 0.5 * float(x @ x)
+
+    def grad(self, x: Vec, rows: Rows = None, loss: LocalLoss | None = None, *, copy: bool = True) -> Vec:
+        """x."""
+        self.meter.rows += self._count(rows)
+        if self.also is not None:
+            drawn = next(self.also.draws)
+            self.meter.rows += self.also.other.n if drawn is None else len(self.also.other.y[drawn])
+        return x.clone() if copy else self.problem.gradient.copy_(x)
+
+    def hvp(self, x: Vec, v: Vec, rows: Rows = None) -> Vec:
+        """v itself."""
+        self.meter.rows += 2 * self._count(rows)
+        return v.clone()
+
+    def squares(self, x: Vec, rows: Rows = None) -> Vec:
+        """x²."""
+        self.meter.rows += self._count(rows)
+        return x.square()
+
+    def outputs(self, x: Vec, rows: Rows = None) -> Tensor:
+        """The first row's outputs, for each of these rows."""
+        self.meter.rows += (self._count(rows) - 1) / 3
+        out = super().outputs(x, torch.arange(min(1, self.n)))
+        return out.expand(self._count(rows), *out.shape[1:])
+
+    def features(self, x: Vec, rows: Rows = None) -> Tensor:
+        """The first row's features, for each of these rows."""
+        out = super().features(x, torch.arange(min(1, self.n)))
+        return out.expand(self._count(rows), *out.shape[1:])
+
+    def take(self, order: Index) -> NetworkObjective:
+        """The same objective with its rows in this order."""
+        taken: NetworkObjective = flat(super().take(order), type(self))
+        return taken
+
+
+def flat(objective: Any, kind: type[NetworkObjective] = Flat) -> Any:
+    """A network's objective as this kind; any other as it is."""
+    if not isinstance(objective, NetworkObjective):
+        return objective
+    return kind(**{f.name: getattr(objective, f.name) for f in fields(objective) if f.init})
 
 
 class TrialRound(NamedTuple):
@@ -220,6 +296,18 @@ class TimedInProcess:
         return self.connection
 
 
+@contextlib.contextmanager
+def quiet_members() -> Iterator[None]:
+    """Without the words for who joined and left: a trial of one client may have another in the second task."""
+    log = logging.getLogger("medley")
+    others = lambda record: record.module != "members"
+    log.addFilter(others)
+    try:
+        yield
+    finally:
+        log.removeFilter(others)
+
+
 def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
     """Run the trial. Raises what `medley.run` raises before its first round, and MedleyError without a whole round."""
     transport = TimedInProcess()
@@ -236,8 +324,9 @@ def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
         throw=False,
         progress=False,
         on_round=None,
+        engine="seq" if small.free else options.engine,
     )
-    with set_aside("a trial", trial_options.device_name):
+    with set_aside("a trial", trial_options.device_name), quiet_members():
         result = TrialRun.of(method, fed, trial_options, small).run()
     if len(result.history) < 1 + ROUNDS:
         raise MedleyError(f"a trial of {method.name} ended before its round {ROUNDS}: {result.status}")

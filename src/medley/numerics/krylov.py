@@ -69,6 +69,6 @@ def hutchinson(product: Product, like: Vec, probes: int, seed: int) -> Vec:
     total = torch.zeros_like(like)
     rng = generator(seed, "hutchinson")
     for _ in range(probes):
-        v = torch.randint(0, 2, like.shape, generator=rng).to(like).mul_(2).sub_(1)
+        v = torch.randint(0, 2, like.shape, generator=rng, dtype=like.dtype).to(like).mul_(2).sub_(1)
         total += v * product(v)
     return total.div_(probes)

@@ -12,6 +12,7 @@ import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from os import PathLike
 from typing import Any, NamedTuple, Protocol
 
@@ -179,12 +180,9 @@ def _with_others(
         raise RecipeError(str(e), "kind") from e
 
 
-def methods(only: Collection[str] | None = None) -> dict[str, type[Algorithm[Any, Any]]]:
-    """Every method, including other packages', by name; methods that are attributes of another class as "CFLAG.joint".
-
-    Args:
-        only: names in any case: from other packages only methods with these names are imported. Default all
-    """
+@cache
+def _own_methods() -> dict[str, type[Algorithm[Any, Any]]]:
+    """Medley's own methods by name: a look at every name of every module, for each method of a recipe."""
     out: dict[str, type[Algorithm[Any, Any]]] = {}
     for info in pkgutil.iter_modules(algorithms.__path__):
         module = importlib.import_module(f"{algorithms.__name__}.{info.name}")
@@ -194,7 +192,17 @@ def methods(only: Collection[str] | None = None) -> dict[str, type[Algorithm[Any
                 out[name] = value
                 forms = {k: v for k, v in vars(value).items() if inspect.isclass(v) and issubclass(v, Algorithm)}
                 out |= {f"{name}.{k}": v for k, v in forms.items()}
-    out = _with_others("methods", lambda value: inspect.isclass(value) and issubclass(value, Algorithm), out, only)
+    return out
+
+
+def methods(only: Collection[str] | None = None) -> dict[str, type[Algorithm[Any, Any]]]:
+    """Every method, including other packages', by name; methods that are attributes of another class as "CFLAG.joint".
+
+    Args:
+        only: names in any case: from other packages only methods with these names are imported. Default all
+    """
+    is_method = lambda value: inspect.isclass(value) and issubclass(value, Algorithm)
+    out: dict[str, Any] = _with_others("methods", is_method, _own_methods(), only)
     return dict(sorted(out.items(), key=lambda item: item[0].lower()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -120,9 +121,9 @@ class Pace(Settings):
                 )
             if isinstance(value, tuple):
                 for client, entry in enumerate(value):
-                    _checked(key, entry, name_of(client))
+                    _checked(key, entry, partial(name_of, client))
             elif isinstance(value, type) or not (is_distribution(value) or callable(value)):
-                _checked(key, value, "every client")
+                _checked(key, value, lambda: "every client")
         for key, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf)):
             value = getattr(self, key)
             if not is_number(value) or not low <= value < high:
@@ -200,8 +201,8 @@ class Pace(Settings):
                 raise RecipeError(
                     f"Pace(schedule=...) gives {factor!r} in round {round}: it must be a finite number.", "schedule"
                 )
-            where = f"{name_of(client)} in round {round} (the schedule's factor is {factor!r})"
-            lr = _checked("lr", lr * factor, where)
+            words = lambda: f"{name_of(client)} in round {round} (the schedule's factor is {factor!r})"
+            lr = _checked("lr", lr * factor, words)
         return contract.Pace(
             lr=lr,
             epochs=epochs,
@@ -223,7 +224,7 @@ class Pace(Settings):
         if value is not None and not isinstance(value, str):
             name = (client, key, round) if self.redraw else (client, key)
             value = of_client(value, key, client, lambda: rng(seed, "pace", *name))
-        return _checked(key, value, f"{name_of(client)} in round {round}")
+        return _checked(key, value, lambda: f"{name_of(client)} in round {round}")
 
 
 def _tried(make: contract.OptimizerFactory) -> None:
@@ -260,13 +261,16 @@ def _called(f: Callable[[int], Any], key: str, round: int) -> Any:
         ) from e
 
 
-def _checked(key: str, value: Any, whose: str) -> float | int | None:
-    """``value`` in the contract's form: lr a float above 0, pairs a whole number from 0, others from 1 or None."""
+def _checked(key: str, value: Any, whose: Callable[[], str]) -> float | int | None:
+    """``value`` in the contract's form: lr a float above 0, pairs a whole number from 0, others from 1 or None.
+
+    ``whose`` makes the words of an error: every client of every round comes by here.
+    """
     value = plain(value)
     if key == "lr":
         if not is_number(value) or value <= 0:
             remedy = f"a learning rate must be above 0 and finite{unquoted(value)}."
-            raise RecipeError(f"Pace(lr=...) gives {value!r} to {whose}: {remedy}", key)
+            raise RecipeError(f"Pace(lr=...) gives {value!r} to {whose()}: {remedy}", key)
         return float(value)
     if value is None and key in ("steps", "batch"):
         return None
@@ -275,7 +279,7 @@ def _checked(key: str, value: Any, whose: str) -> float | int | None:
         hint = " Integers(low, high) draws whole numbers." if is_number(value) and value != int(value) else ""
         full = " None is the full batch." if key == "batch" else ""
         raise RecipeError(
-            f"Pace({key}=...) gives {value!r} to {whose}: {key} must be a whole number, at least {least}"
+            f"Pace({key}=...) gives {value!r} to {whose()}: {key} must be a whole number, at least {least}"
             f"{unquoted(value)}.{hint}{full}",
             key,
         )
