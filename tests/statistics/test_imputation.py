@@ -208,6 +208,14 @@ def test_each_analysis_with_coefficients_is_combined():
     assert imputed.glm("smokes ~ x", "binomial", where="sex == 'M'").nobs < imputed.glm("smokes ~ x", "binomial").nobs
 
 
+def test_a_column_that_had_no_part_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    imputed = asked_of(["x", "smokes"], m=2)
+    imputed.glm("y ~ smokes")  # nothing that was imputed
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+    imputed.glm("y ~ x")
+    assert "glm: y had no part in the imputation" in caplog.text
+
+
 def lacking(count: int, column: str = "x") -> dict[str, pd.DataFrame]:
     """Sites of complete rows, but for the first rows of Bern."""
     whole = {
@@ -238,6 +246,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (lambda: Study(lacking(20), rules=OPEN).impute("x"), md.RecipeError, "give a list of columns"),
     (lambda: asked_of(["smokes", "y"]), md.RecipeError, "no row lacks any of them"),
     (lambda: asked_of(["x", "x ~ y"]), md.RecipeError, "each column once"),
+    (lambda: asked_of(["x"]), md.RecipeError, "its effects would shrink; name all columns of the analysis, .*'x ~ 1'"),
     (lambda: asked_of(["x", "unknown"]), md.BadData, "Bern has no column 'unknown'"),
     (
         lambda: asked_of(["smokes ~ x"], changed("x", half, "smokes")),

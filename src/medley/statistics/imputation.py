@@ -129,7 +129,18 @@ class Imputed(InNotebooks):
                 site.register = self._registers[k, i] = site.register.beside(self._registers.get((k, i)))
             fits.append(completed.run(analysis))
             sent += sum(e.up for e in completed.ledger)
+        self._warn_of(analysis)
         return PooledFit(fits, self.counts, self.iterations, sent)
+
+    def _warn_of(self, analysis: Analysis) -> None:
+        """Say which columns of an analysis had no part in the imputation of another one of its columns."""
+        reads = analysis.reads[0]
+        part = {c for model in self._models for c in model.glm.reads[0]}
+        if (apart := [c for c in reads if c not in part]) and {*reads} & {*self.models}:
+            log.warning(
+                "%s: %s had no part in the imputation, so that its relation to imputed columns shrinks; name it in "
+                "study.impute(...)", analysis.call, ", ".join(apart),
+            )  # fmt: skip
 
     @method_with(GLM)
     def glm(self, analysis: GLM) -> PooledFit:
@@ -283,7 +294,13 @@ def models_of(study: Any, columns: Sequence[str], sites: Any) -> list[Model]:
     for c in names:
         if not any(gone(site, c).any() for site in study.sites.values()):
             continue
-        others = " + ".join(term for name, term in terms.items() if name != c) or "1"
+        others = " + ".join(term for name, term in terms.items() if name != c)
+        if not others and c not in formulas:
+            raise RecipeError(
+                f"impute({[c]!r}): {c} would be drawn whatever else is known of a patient, and its effects would "
+                f"shrink; name all columns of the analysis, its outcome among them, or say so: '{quoted[c]} ~ 1'",
+                "columns",
+            )
         levels = levels_of(study, c, c in categories)
         formula = formulas.get(c, f"{quoted[c]} ~ {others}")
         out.append(Model(c, GLM(formula, "binomial" if levels else "gaussian", sites=sites), levels))
