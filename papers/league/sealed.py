@@ -2,6 +2,11 @@
 
 So nobody could tune the law on them. Four are each of a kind on which an earlier law was behind: all clients in with
 long visits and momentum, half of the clients leaving, features that differ by client, one reply a round.
+
+    python papers/league/run.py sealed --methods "FedNorton,SCAFFOLD with step and momentum"
+    python papers/league/sealed.py    # the table in README.md
+
+"FedNorton thirteen" is the law before, at the commit before `FROZEN`, run with ``--label``.
 """
 
 from __future__ import annotations
@@ -153,3 +158,32 @@ def enter() -> None:
 
 if FROZEN:
     enter()
+
+
+def page(methods: tuple[str, ...] = ("FedNorton thirteen", "SCAFFOLD with step and momentum")) -> None:
+    """Print the methods beside FedNorton: mean errors of five seeds, and p of the difference with Holm's correction."""
+    from page import merit
+    from ranking import holm, paired, score
+    from results import HERE, file_of, read
+
+    of = {}
+    for name in (n for n, e in FEDERATIONS.items() if e.group == "sealed"):
+        for m in ("FedNorton", *methods):
+            finals = [line for line in read(file_of(HERE, name, m)) if line["kind"] == "final"]
+            of[name, m] = [merit(name, line) for line in sorted(finals, key=lambda line: line["seed"])]
+    names = [*dict.fromkeys(name for name, _ in of)]
+    p = {m: holm([paired(of[n, "FedNorton"], of[n, m])[1] for n in names]) for m in methods}
+    print("| federation | FedNorton |" + "".join(f" {m} | p |" for m in methods))
+    print("|---" * (2 + 2 * len(methods)) + "|")
+    for k, name in enumerate(names):
+        shown = []
+        for m in ("FedNorton", *methods):
+            lost = sum(not np.isfinite(v) for v in of[name, m])
+            mean = score(of[name, m])
+            error = 1 - mean if FEDERATIONS[name].metric == "accuracy" else -mean
+            shown += [f"{lost} of 5 lost" if lost else f"{error:.4f}"] + ([f"{p[m][k]:.2f}"] if m in p else [])
+        print(f"| {FEDERATIONS[name].text} | {' | '.join(shown)} |")
+
+
+if __name__ == "__main__":
+    page()
