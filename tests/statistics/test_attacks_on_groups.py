@@ -44,6 +44,20 @@ def many(columns: int) -> Any:
     return out
 
 
+def rare() -> Any:
+    """Visits in intensive care of two patients, an illness of three; among those with 5 visits one has a dose."""
+    out, g = frame(), np.random.default_rng(2)
+    care = (out.p < 2) & (out.t < 3)
+    out["ward"], out["care"] = np.where(care, "intensive", "normal"), np.where(care, 2.0, out.t % 2)
+    out["ill"] = 1.0 * ((out.p < 3) & (out.t > 1))
+    out = out[(out.p < 20) | (out.t < 4)]
+    return out.assign(dose=np.where((out.p == 0) | (out.p >= 20), g.uniform(1, 3, len(out)), 0.0))
+
+
+HALVES = ("p < 0", "p < 10", "p >= 10 and p < 20", "p < 21")
+"""Patients who give other visits: those of the second and the third together are all of the fourth except one."""
+
+
 def asked(*formulas: str, **how: Any) -> Callable[[Study], Any]:
     return lambda study: [study.mixed(f, **how) for f in formulas]
 
@@ -70,6 +84,14 @@ ATTACKS: dict[str, tuple[Any, Callable[[Study], Any]]] = {
         many(18),
         asked("pay ~ t + " + " + ".join(f"x{k}" for k in range(18)) + " + (1 | p)"),
     ),
+    "a category of two patients' visits that has no column": (rare(), asked("pay ~ t + C(ward) + (1 | p)")),
+    "a value of two patients' visits beside its square": (rare(), asked("pay ~ t + care + I(care**2) + (1 | p)")),
+    "a column of one patient among those with as many visits": (rare(), asked("pay ~ t + dose + (1 | p)")),
+    "an outcome of three patients": (rare(), asked("ill ~ t + (1 | p)")),
+    "four fits that differ in many patients, and together in one": (
+        frame(visits=12),
+        lambda s: [s.mixed("pay ~ t + (1 | p)", where=f"(({c}) and t < 6) or (not ({c}) and t >= 6)") for c in HALVES],
+    ),
     "patients as strata of a category": (frame(), asked("pay ~ t + old + (1 | p)", "pay ~ t + one + (1 | copy)")),
 }
 
@@ -77,7 +99,10 @@ ATTACKS: dict[str, tuple[Any, Callable[[Study], Any]]] = {
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_on_groups_is_withheld_and_works_without_rules(attack: str) -> None:
     rows, tries = ATTACKS[attack]
-    others = {"Bern": frame(7), "Chur": frame(8)}
+    others = {name: frame(seed, visits=int(rows.t.max()) + 1) for name, seed in (("Bern", 7), ("Chur", 8))}
+    for of in others.values() if "ward" in rows else ():
+        of["ward"], of["care"] = np.where(of.t < 3, "intensive", "normal"), of.t % 3
+        of["ill"], of["dose"] = of.t % 2, of.t + of.p
     if "x0" in rows:
         others = {
             name: f.assign(**{c: np.random.default_rng(3).normal(size=len(f)) for c in rows if c[0] == "x"})

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .rounding import Outcome
-from .rules import Withheld
+from .rules import Withheld, light
 from .site import Site
 
 
@@ -64,6 +64,10 @@ class Groups:
                 for cell in (s & c for s in strata for c in (cells[-1], ~cells[-1])):
                     if 0 < cell.sum() < least:
                         self._withhold(f"{name} has fewer than {least} of {self.column} among those with as many rows")
+        for v in values if len(values := np.unique(r.y)) <= 3 else ():
+            having = np.isin(np.arange(len(r.starts)), of_row[r.y == v])
+            if min((n for s in strata if (n := int((s & having).sum()))), default=least) < least:
+                self._withhold(f"a value of the outcome has fewer than {least} of {self.column}; merge it with another")
         every = self.codes >= 0
         sets = [np.isin(self.codes, self._codes(s)) for s in (*strata, *(s & c for s in strata for c in cells))]
         first = self._representatives()
@@ -71,8 +75,9 @@ class Groups:
         sums = np.add.reduceat(Z[:, :, None] * r.D[:, None], r.starts).reshape(len(r.starts), -1)
         for x in sums.T:
             self.site.dominated(x, f"its sums by {self.column}")
-        for s in strata:
+        for s in (s for s in strata if sums[s].any()):
             self._refuse_known(sums[s])
+            self._refuse_few(sums[s])
         self._refuse_alone()
         self.site.register.add("rows by group", [self.used])
 
@@ -95,20 +100,25 @@ class Groups:
         return at[at > 0].astype(int) - 1
 
     def _refuse_changed(self, least: int) -> None:
-        """Raise Withheld if few groups have other rows than in an earlier fit of groups."""
+        """Raise Withheld if sums of this fit and of earlier ones of groups add up to one of few groups' rows."""
         register, key = self.site.register, "rows by group"  # of any column: one may be a copy of another
         with register.reading():
-            now = register.spread(self.used)
-            at = register.ordered(np.arange(1.0, len(self.codes) + 1))
-            for before in register.sets.get(key, {}).values():
-                other = np.flatnonzero(now != np.pad(before, (0, len(now) - len(before))))
-                places = at[other[other < len(at)]]
-                changed = len({*self.codes[places[places > 0].astype(int) - 1].tolist()} - {-1})
-                if 0 < changed < least:
-                    self._withhold(
-                        f"fewer than {least} of {self.column} have other rows than in an earlier fit; ask for the "
-                        "same rows as before"
-                    )
+            at = register.ordered(np.arange(1.0, len(self.codes) + 1)).astype(int)
+            places = np.flatnonzero(at)[self.codes[at[at > 0] - 1] >= 0]
+            sets = [*register.sets.get(key, {}).values(), register.spread(self.used)]
+        rows = np.array([np.pad(s, (0, max(len(at) - len(s), 0)))[places] for s in sets], float)
+        kinds, kind = np.unique(rows, axis=1, return_inverse=True)  # rows that are in the same fits
+        group, kind = np.unique([self.codes[at[places] - 1], kind.ravel()], axis=1)
+        many = kinds[:, np.bincount(kind) >= least]  # of so many groups that a sum with these is of enough
+        size, u = np.linalg.eigh(many @ many.T)
+        left = u[:, size < 1e-9 * max(size[-1], 1.0)].T @ kinds * np.random.default_rng(0).uniform(1, 2, len(kinds.T))
+        few = np.zeros((group.max() + 1, len(left)))
+        np.add.at(few, group, left[:, kind].T)
+        if light(np.where(np.abs(few) > 1e-9, few, 0.0).T, np.ones(len(few), int), least):
+            self._withhold(
+                f"fewer than {least} of {self.column} have other rows than in earlier fits; ask for the same rows "
+                "as before"
+            )
 
     def _refuse_known(self, sums: np.ndarray) -> None:
         """Raise Withheld if so many sums of known columns, of so few groups, would tell each group's outcome."""
@@ -119,6 +129,16 @@ class Groups:
             self._withhold(
                 f"sums of {self.column} with the same rows are more than its share of {share:.3g} of how many "
                 "these are; leave out columns or random slopes"
+            )
+
+    def _refuse_few(self, sums: np.ndarray) -> None:
+        """Raise Withheld if a combination of columns' sums is 0 in all groups of a stratum except a few."""
+        least, size = self.site.rules.rows, np.abs(sums).max(0)
+        u, s, _ = np.linalg.svd(sums[:, size > 0] / size[size > 0], full_matrices=False)
+        if light(u[:, s > 1e-8 * s[0]].T, np.ones(len(u), int), least):
+            self._withhold(
+                f"fewer than {least} of {self.column} decide a combination of columns among those with as many rows; "
+                "leave out columns, or merge categories"
             )
 
     def _refuse_alone(self) -> None:
