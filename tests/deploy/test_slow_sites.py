@@ -116,3 +116,7 @@ def test_the_timeline_shows_who_was_at_work_and_which_reply_was_late(tmp_path: P
     assert picture.count(">late</text>") == 1
     assert "client 0 50% at work; client 1 100% at work" in timeline(tmp_path, 4.0)
     assert run_view.view(tmp_path).log == []
+    lines += [visit(at + 9, "query.train", visits={"1": [at + 6, None]})]  # lost with the server
+    lines += [visit(at + 10, "query.train", visits={"1": [at + 8, at + 9]})]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "client 0 30% at work; client 1 80% at work" in timeline(tmp_path)

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from medley.contract.errors import MedleyError
 from medley.deploy.server import superlink
+from medley.runtime import versions
 
 pytest.importorskip("flwr")
 
@@ -73,3 +75,9 @@ def test_a_writer_waits_longer_than_flower_does(store: Any, tmp_path: Path) -> N
         assert time.monotonic() > begun + 5.9
         timer.join()
     assert store.get(name("part")) == b"content"
+
+
+def test_without_flower_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "is_installed", lambda name: False)
+    with pytest.raises(MedleyError, match="Flower is not installed: "):
+        superlink.serve([])

@@ -64,3 +64,9 @@ def test_a_quorum_is_met_by_its_share_and_missed_by_one_reply_less():
     policy = ReplyPolicy(quorum=0.5)
     assert [policy.lacks(replied, 10) for replied in (4, 5, 6)] == [True, False, False]
     assert [policy.lacks(replied, 11) for replied in (5, 6)] == [True, False]
+
+
+def test_a_policy_is_recorded_as_before_there_was_another_clock() -> None:
+    before = "ReplyPolicy(deadline=3.0, replies=None, quorum=0.0, retries=0, faulty='raise')"
+    assert repr(ReplyPolicy(deadline=3.0)) == before
+    assert repr(ReplyPolicy(deadline=3.0, clock="wall")) == before.replace(")", ", clock='wall')")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +71,21 @@ def _visits(happened: list[dict[str, Any]]) -> tuple[dict[int, list[Visit]], flo
         return {}, 0.0, 0.0
     zero = min(at for e in found for at, _ in e["visits"].values())
     last = max(e["at"] for e in happened) - zero
-    ends = sorted(e["at"] - zero for e in happened if e["event"] == "exchange")
+    ends = [*sorted(e["at"] - zero for e in happened if e["event"] == "exchange"), math.inf]
     out = dict[int, dict[float, Visit]]()
     for e in found:
         for i, (at, came) in e["visits"].items():
-            until = last if came is None else came - zero
-            late = came is not None and any(at - zero < end < until - 0.2 for end in ends)
+            until = math.inf if came is None else came - zero
+            late = came is not None and ends[bisect_right(ends, at - zero)] < until - 0.2
             out.setdefault(int(i), {})[at] = at - zero, until, e["kind"] == "evaluate", late
-    return {i: [*by_time.values()] for i, by_time in out.items()}, zero, last
+    return {i: _closed(sorted(by_time.values()), last) for i, by_time in out.items()}, zero, last
+
+
+def _closed(visits: list[Visit], last: float) -> list[Visit]:
+    """A client's visits in order, of which one without an answer ends with the next request, or with the picture."""
+    nexts = [*(at for at, *_ in visits[1:]), last]
+    pairs = zip(visits, nexts, strict=True)
+    return [(at, end if until == math.inf else until, e, late) for (at, until, e, late), end in pairs]
 
 
 def _bar(a: float, b: float, y: float, height: float, slot: int, opacity: float, late: bool = False) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
+from ..protocol import flwr_api
+
 SETTINGS = {"busy_timeout": 25_000, "secure_delete": "FAST"}
 """Settings of each connection. The SuperLink removes a message with all its pieces in one transaction, and meanwhile
 every other writer waits. Debian's SQLite overwrites what it removes (``secure_delete``): through the log, 800 MB took
@@ -15,7 +17,8 @@ own processes wait 30 s for an answer, so a writer waits for less, in millisecon
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """Run ``flower-superlink`` with these arguments, in this process."""
+    """Run ``flower-superlink`` with these arguments, in this process. Raises MedleyError without Flower."""
+    flwr_api.checked_version()
     from sqlalchemy import event
     from sqlalchemy.pool import Pool
 
