@@ -22,11 +22,13 @@ class Progress:
         self._part = "beginning", time.monotonic()
 
     def __enter__(self) -> Progress:
-        Thread(target=self._speak, daemon=True).start()
+        self._voice = Thread(target=self._speak, daemon=True)
+        self._voice.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        self._voice.join()  # or a line of it would follow the table or the error
 
     def next(self, what: str) -> None:
         """Begin another part."""
