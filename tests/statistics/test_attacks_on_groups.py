@@ -120,3 +120,19 @@ def test_what_is_no_attack_is_answered() -> None:
     study.mixed("pay ~ t + old + (t | p) + (1 | site)")
     study.mixed("pay ~ t + (1 | p)", where="t < 4")
     study.mixed("pay ~ t + (1 | p)", where="p >= 15")
+
+
+def test_an_outcome_that_is_equal_in_all_of_a_patients_rows_has_one_bit_for_each() -> None:
+    def patients(seed: int, equal: bool) -> Any:
+        out, g = frame(visits=12), np.random.default_rng(seed)
+        ill = 1.0 * (g.random(40) < 0.4)[out.p]
+        return out.assign(ill=ill if equal else np.where(g.random(len(ill)) < 0.3, 1 - ill, ill), x=g.normal(size=480))
+
+    others = {name: patients(k, equal=False) for k, name in enumerate(("Bern", "Chur"))}
+    for equal in (False, True):
+        study = Study({"Zug": patients(2, equal)} | others, Rules(exact=False))
+        if equal:
+            with pytest.raises(Withheld, match="Zug withholds: sums of ill would tell more bits"):
+                study.mixed("ill ~ t + x + (1 | p)")
+        else:
+            study.mixed("ill ~ t + x + (1 | p)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ pytest.importorskip("formulaic")
 import pandas as pd
 
 from medley.statistics import Rules, Study, Withheld
+from medley.statistics.imputation import models_of, refuse_near
 
 EXACT = Rules(exact=True)
 OPEN = Rules(rows=1, events=1, parameters=1.0)
@@ -78,3 +80,15 @@ def test_an_attack_is_withheld_that_works_without_rules(name: str) -> None:
     with pytest.raises(Withheld, match="Bern withholds"):
         attack(Study({"Bern": rows}, rules=EXACT))
     attack(Study({"Bern": rows}, rules=OPEN))
+
+
+def test_draws_of_another_study_of_these_rows_count(tmp_path: Path) -> None:
+    def drawn(*cells: float) -> None:
+        study = Study({"Bern": frame(6, "ill")}, EXACT, registers=tmp_path)
+        refuse_near(study.sites[0], models_of(study, ["ill", "age"], "")[0], np.array(cells))
+
+    drawn(0, 0, 0, 0, 0, 0)
+    drawn(1, 1, 1, 1, 1, 1)
+    drawn(0, 0, 0, 0, 0, 0)
+    with pytest.raises(Withheld, match="Bern withholds: two imputations of ill differ in fewer than 5 rows"):
+        drawn(0, 0, 0, 1, 0, 0)

@@ -264,15 +264,19 @@ def refuse_near(site: Site, model: Model, cells: np.ndarray) -> None:
     """Raise Withheld if these draws of two categories differ from earlier ones in fewer cells than the least number."""
     if not model.levels:
         return
-    earlier = site.drawn.setdefault(model.column, [])
-    differ = np.array([np.count_nonzero(cells != other) for other in earlier])
+    drawn, key = ~gone(site, model.column), f"imputed {model.column}"
+    drawn[~drawn] = cells
+    with site.register.reading():  # other studies of these rows draw other cells
+        now = site.register.spread(drawn)
+        earlier = [np.pad(s, (0, len(now) - len(s))) for s in site.register.sets.get(key, {}).values()]
+    differ = np.array([np.count_nonzero(now != other) for other in earlier])
     if ((differ > 0) & (differ < site.rules.rows)).any():
         raise Withheld(
             f"{site.name} withholds: two imputations of {model.column} differ in fewer than {site.rules.rows} rows, "
             "and a difference of their sums would be about these; take fewer imputations and iterations, or leave out "
             f"the rows that lack it, a study's complete=[{model.column!r}]"
         )
-    earlier.append(cells)
+    site.register.add(key, [drawn])
 
 
 def models_of(study: Any, columns: Sequence[str], sites: Any) -> list[Model]:

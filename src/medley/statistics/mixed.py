@@ -297,7 +297,10 @@ class Mixed(Analysis):
         outcome = None
         if site.rules.rounded:
             rows = Rows(D, y, np.ones(len(y)), np.zeros(len(y)), None)
-            outcome = Outcome.of(site, response, used, FAMILIES["gaussian"], rows, True)
+            own = factorized(frame[self.cluster])[0] if self.cluster else np.arange(len(y))
+            values = np.bincount(np.unique([own, y], axis=1)[0].astype(int))
+            most = int(np.where(values == 1, 1, np.bincount(own)).sum())  # who knows that a group's are equal seeks one
+            outcome = Outcome.of(site, response, used, FAMILIES["gaussian"], rows, True, most)
         if not self.cluster:
             return Grouped(D, y, np.zeros(0, int), np.zeros(0, int), np.arange(len(y)), outcome)
         codes = factorized(site.frame[self.cluster])[0]

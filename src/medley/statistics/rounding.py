@@ -36,6 +36,7 @@ class Outcome:
 
     Attributes:
         site, column, used: whose outcome it is, and in which rows
+        integers, most: whether it is whole numbers, and how many bits of it may then leave
         a: by direction q of √w (1, X, offset): qᵀ √w y [k]
         R: these columns by direction [k, p + 2]
         sums: the squares of what the directions leave, for Gaussians; else Σ w y log y and Σ w log Γ(y + 1), or Σ log y
@@ -46,13 +47,18 @@ class Outcome:
     column: str
     used: np.ndarray
     integers: bool
+    most: int
     a: np.ndarray
     R: np.ndarray
     sums: np.ndarray
 
     @classmethod
-    def of(cls, site: Site, column: str, used: np.ndarray, family: Family, r: Any, shifted: bool) -> Outcome:
-        """The rounded sums of a fit's rows; ``shifted`` if the offset is subtracted from the outcome."""
+    def of(
+        cls, site: Site, column: str, used: np.ndarray, family: Family, r: Any, shifted: bool, most: int | None = None
+    ) -> Outcome:
+        """The rounded sums of a fit's rows; ``shifted`` if the offset is subtracted from the outcome. Of whole numbers
+        ``most`` bits may leave, by default one for each row.
+        """
         root = np.sqrt(r.w)
         y = r.y - r.offset * shifted
         n = len(r.y)
@@ -62,23 +68,24 @@ class Outcome:
         a = Q.T @ z
         rest = z - Q @ a
         spread = max(float(np.sqrt(rest @ rest / n)), 1e-4 * float(np.std(z)))
-        outcome = cls(site, column, used, integers, a, R, np.zeros(2))
+        most = n if most is None else most
+        outcome = cls(site, column, used, integers, most, a, R, np.zeros(2))
         keys = [site.digest(used, root * q) for q in Q.T]
         share = SHARE
         if integers:
-            share = share_of(n / 2 / max(len(a), 1), SHARE, WIDEST)
+            share = share_of(most / 2 / max(len(a), 1), SHARE, WIDEST)
         a = outcome.rounded(a, np.full(len(a), spread), keys, share, prior=APART * float(np.std(z)))
         terms = family.constants(r.y, r.w, rest) if isinstance(family, Canonical) else (0 * y, 0 * y)
         V = np.array(terms).T
         of = site.digest(used, r.w) if not family.homoscedastic else "".join(sorted(keys))[:64]
         sums = outcome.rounded(V.sum(0), np.sqrt(n) * V.std(0), [f"{family.name} {k} {of}" for k in range(2)])
-        return cls(site, column, used, integers, a, R, sums)
+        return cls(site, column, used, integers, most, a, R, sums)
 
     def rounded(
         self, values: Any, spread: Any, keys: list[str], share: float | None = None, prior: float = 0.0
     ) -> np.ndarray:
         """These sums on their grids, in the account under their keys."""
-        most = float(self.used.sum()) if self.integers else np.inf
+        most = float(self.most) if self.integers else np.inf
         return self.site.rounded(self.column, np.atleast_1d(values), np.atleast_1d(spread), keys, most, share, prior)
 
     @property

@@ -44,9 +44,7 @@ FEW_DOMINANT = 0.995
 
 @dataclass
 class Site:
-    """One site's rows, as its client reads them: instead of an objective. ``kept`` belongs to the last analysis;
-    ``drawn`` has the imputations of two categories, by column.
-    """
+    """One site's rows, as its client reads them: instead of an objective. ``kept`` belongs to the last analysis."""
 
     name: str
     frame: Any
@@ -59,7 +57,6 @@ class Site:
     own: bool = False
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
     picked: tuple[Any, tuple[np.ndarray, int]] | None = field(default=None, repr=False)
-    drawn: dict[str, list[np.ndarray]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, name: str, data: Any, rules: Rules, needs: Sequence[str], register: Any) -> Site:
