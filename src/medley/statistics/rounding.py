@@ -35,8 +35,7 @@ class Outcome:
     """What a site tells of an outcome, with n rows, design X and weights w, rounded.
 
     Attributes:
-        site, column, used: whose outcome it is, and in which rows
-        integers, most: whether it is whole numbers, and how many bits of it may then leave
+        site, column, used: whose outcome it is, in which rows; ``most`` bits of whole numbers may leave
         a: by direction q of √w (1, X, offset): qᵀ √w y [k]
         R: these columns by direction [k, p + 2]
         sums: the squares of what the directions leave, for Gaussians; else Σ w y log y and Σ w log Γ(y + 1), or Σ log y
@@ -54,21 +53,18 @@ class Outcome:
 
     @classmethod
     def of(
-        cls, site: Site, column: str, used: np.ndarray, family: Family, r: Any, shifted: bool, most: int | None = None
+        cls, site: Site, column: str, used: np.ndarray, family: Family, r: Any, shifted: bool, most: int = 0
     ) -> Outcome:
-        """The rounded sums of a fit's rows; ``shifted`` if the offset is subtracted from the outcome. Of whole numbers
-        ``most`` bits may leave, by default one for each row.
-        """
+        """The rounded sums; ``shifted`` if the offset is subtracted from the outcome; by default a bit for each row."""
         root = np.sqrt(r.w)
         y = r.y - r.offset * shifted
-        n = len(r.y)
+        n, most = len(r.y), most or len(r.y)
         Q, R = directions(root[:, None] * np.column_stack([np.ones(n), r.X, r.offset]))
         integers = in_steps(r.y)
         z = root * y
         a = Q.T @ z
         rest = z - Q @ a
         spread = max(float(np.sqrt(rest @ rest / n)), 1e-4 * float(np.std(z)))
-        most = n if most is None else most
         outcome = cls(site, column, used, integers, most, a, R, np.zeros(2))
         keys = [site.digest(used, root * q) for q in Q.T]
         share = SHARE
