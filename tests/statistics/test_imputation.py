@@ -59,7 +59,6 @@ def cells(imputed: Imputed, k: int) -> dict[str, pd.DataFrame]:
     return {site.name: site.frame for site in completed.sites.values()}
 
 
-@pytest.mark.shapes
 def test_numbers_are_drawn_as_by_numpy_and_nothing_else_changes():
     asked = study(lacks="x")
     imputed = asked.impute(["x", "smokes", "y"], m=2, seed=3)

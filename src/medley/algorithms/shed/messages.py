@@ -128,7 +128,7 @@ class Memory:
     off: Float[Tensor, " s"]
     diagonal: Vec
     unit: Vec
-    depth: Int[Tensor, " q"]
+    depth: Int[Tensor, " b"]
     same: bool = True
     fine: bool = False
     soft: float = 0.0
