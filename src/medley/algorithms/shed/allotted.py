@@ -128,7 +128,7 @@ class Allotted(Exact):
         return s.g.get(i, torch.zeros_like(s.x)) + restore(up.g, up.g_scale), unit(s.codes[i], depth, s.x)
 
 
-def extended(depth: Depths, q: int) -> Depths:
+def extended(depth: Int[Tensor, " before"], q: int) -> Depths:
     """``depth`` with zeros for the eigenvectors that are new among q."""
     return torch.cat([depth, depth.new_zeros(q - len(depth))])
 
