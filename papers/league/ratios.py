@@ -5,7 +5,7 @@
 
 The error is 1 − accuracy, the test loss, or on the clock the seconds to the target; means of five seeds. A method with
 a seed that diverged or did not arrive has no ratio; how many did is said. Rows are read from `results/`, and from
-`fedecado` and `before-fednorton` in it.
+`fedecado`, `before-fednorton` and `eight` in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import fmean, median
 from federations import FEDERATIONS, Entry
 from results import HERE, Line, file_of, read
 
-FOLDERS = (HERE, HERE / "fedecado", HERE / "before-fednorton")
+FOLDERS = (HERE, HERE / "fedecado", HERE / "before-fednorton", HERE / "eight")
 
 
 def finals(folders: tuple[Path, ...], federation: str, label: str) -> list[Line]:

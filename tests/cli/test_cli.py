@@ -637,6 +637,8 @@ def test_plan_prints_the_cost_of_every_method(file):
     assert [row[0] for row in rows] == ["FedAvg", "FedProx"]
     assert all(row[1] == "fused" for row in rows)
     assert medley("plan", file, "--set", "problem.model=mlpp").exit_code == 2
+    on_nodes = ("--set", "reply_policy.clock=wall", "--set", "reply_policy.deadline=9", "--methods", "FedAvg")
+    assert medley("plan", file, *on_nodes).exit_code == 0  # as nodes run it, by the virtual clock
 
 
 def test_a_folder_that_is_resumed_runs_none_of_its_files(file, tmp_path, monkeypatch):

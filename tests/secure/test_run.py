@@ -142,6 +142,7 @@ def test_private_sums_are_bounded_at_the_clients_and_summed_securely() -> None:
         (md.FedAvg(), {"codec": Quantise()}, "no codec can shorten; leave codec= out"),
         (md.FedAvg(), {"codec": Cast()}, "no codec can shorten"),
         (md.FedAvg(), {"reply_policy": md.ReplyPolicy(deadline=3.0)}, "leave deadline=, replies= and retries= out"),
+        (md.FedAvg(), {"reply_policy": md.ReplyPolicy(clock="wall")}, "has no late replies; leave clock= out"),
         (md.FedAvg(), {"secure": md.SecureSum(threshold=9)}, "9 clients must stay, but the cohort has 6"),
         (md.FedAvg(), {"secure": md.SecureSum(bound=1e-9)}, r"client \d: 'delta' has an entry of magnitude .* beyond"),
         (

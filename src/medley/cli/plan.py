@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from threading import Event, Thread
+from typing import Any
 
 import typer
 
@@ -43,6 +45,14 @@ class Progress:
                 say(f"{what}: {spent:.0f} s so far")
 
 
+def _without_nodes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a recipe's runs, for a trial in this process."""
+    out = {k: v for k, v in options.items() if k != "transport"}
+    if "reply_policy" in out:
+        out["reply_policy"] = replace(out["reply_policy"], clock="virtual")
+    return out
+
+
 def plan(
     recipe_file: RecipeFile,
     only: Methods = None,
@@ -72,8 +82,7 @@ def plan(
         count = chosen if isinstance(chosen, int) else len(chosen)
         rounds = r.rounds if rounds is None else rounds
         costs = list[Estimate]()
-        options = {k: v for k, v in r.options().items() if k != "transport"}
-        trials = estimates(named, r.federation(), rounds, count, seed=r.seed, **options)
+        trials = estimates(named, r.federation(), rounds, count, seed=r.seed, **_without_nodes(r.options()))
         for name in named:
             progress.next(f"trying {name}")
             costs.append(next(trials))

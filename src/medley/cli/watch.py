@@ -71,7 +71,9 @@ def status(
     v = run_view.view(run)
     if timeline is not None:
         from ..report import timeline as drawn
+        from ..storage import atomic
 
+        atomic.writable(timeline, "medley status --timeline")
         timeline.write_text(drawn.timeline(run), encoding="utf-8")
         show(f"wrote {timeline}")
         return

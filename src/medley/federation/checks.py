@@ -304,6 +304,11 @@ def check_secure(
             "once; leave deadline=, replies= and retries= out. quorum= and faulty= are fine",
             "reply_policy",
         )
+    if policy is not None and policy.clock == "wall":
+        raise RecipeError(
+            f"run(secure=..., reply_policy={policy!r}): a secure sum has no late replies; leave clock= out",
+            "reply_policy",
+        )
     if attacked:
         raise RecipeError(
             "run(secure=...): this federation's attacks change single replies, which a secure sum hides; leave "

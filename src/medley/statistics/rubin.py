@@ -39,13 +39,11 @@ class PooledFit(Coefficients):
         if any([*fit.names] != names for fit in fits):
             raise RecipeError("Rubin's rules: imputations differ in their coefficients; merge rare categories")
         b = np.array([fit.b for fit in fits])
-        self.fits, self.m, self.imputed, self.iterations, self.bytes_up = (
-            [*fits],
-            len(fits),
-            imputed,
-            iterations,
-            bytes_up,
-        )
+        self.fits = [*fits]
+        self.m = len(fits)
+        self.imputed = imputed
+        self.iterations = iterations
+        self.bytes_up = bytes_up
         self.within = np.mean([fit.covariance for fit in fits], axis=0)
         self.between = np.cov(b.T, ddof=1).reshape(self.within.shape)
         super().__init__(names, b.mean(0), self.within + (1 + 1 / self.m) * self.between)

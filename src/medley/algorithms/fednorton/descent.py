@@ -18,7 +18,7 @@ ones."""
 
 SHORTER = 4.0
 """How many times shorter the next attempt's steps are. A growth by the length of the steps falls by this factor, one by
-chance does not fall: with drawn gradients an attempt counts if the growth fell by √SHORTER, halfway between the two."""
+chance does not fall: with drawn gradients an attempt counts if it fell by √SHORTER, the geometric mean of both."""
 
 
 def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:

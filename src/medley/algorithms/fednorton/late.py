@@ -74,7 +74,7 @@ class Lateness:
 
     @property
     def applies(self) -> bool:
-        """Whether a client's last reply was late, or the last round's were."""
+        """Whether a client's last reply was late, or branches of late ones are still there."""
         return self.delay > 0 or bool(self.branches)
 
     @property

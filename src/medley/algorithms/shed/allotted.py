@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -89,22 +89,8 @@ class Allotted(Exact):
         fine = levels(m.V[0])
         g, g_scale = quantise(new.g - m.g, 16)
         m.g = m.g + restore(g, g_scale)
-        up = Report(
-            g=g,
-            g_scale=g_scale,
-            V=None,
-            V_scale=None,
-            fine=new.V[:0].to(torch.int16),
-            fine_scale=new.lam[:0],
-            unit=None,
-            lam=new.lam,
-            rho=new.rho,
-            held=new.stored,
-            lift=None,
-            bits=more,
-            packed=pack(fine, before, more),
-        )
-        return up, new.V
+        up, V = super().encode(m, new)
+        return replace(up, g=g, g_scale=g_scale, V=None, bits=more, packed=pack(fine, before, more)), V
 
     def decode(self, s: Server, i: int, up: Report) -> tuple[Vec, Vectors]:
         """Client i's gradient and all of its eigenvectors, with the bits of this report."""
