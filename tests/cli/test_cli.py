@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import re
@@ -625,6 +626,16 @@ def test_a_comparison_of_other_versions_is_told_of(file, tmp_path, caplog):
     path.write_text(json.dumps({k: v for k, v in raw.items() if k != "checksum"}))
     assert medley(*args).exit_code == 0
     assert "was written with torch 1.0 and resumes with" in caplog.text
+
+
+@pytest.mark.parametrize(("terminal", "pause"), [(True, 0.9), (False, 60)])
+def test_plan_repeats_what_it_does_each_second_on_a_terminal_alone(terminal, pause, monkeypatch):
+    plan = importlib.import_module("medley.cli.plan")
+    monkeypatch.setattr(plan, "on_terminal", lambda stream: terminal)
+    progress, waits = plan.Progress(), []
+    progress._over.wait = lambda seconds: waits.append(seconds) or True
+    progress._speak()
+    assert waits == [pause]
 
 
 def test_plan_prints_the_cost_of_every_method(file):

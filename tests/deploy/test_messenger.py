@@ -154,6 +154,17 @@ def test_if_nobody_is_awaited_the_first_answer_ends_the_exchange(monkeypatch: py
         assert sent == [100, 101]
 
 
+def test_an_answer_that_came_during_a_long_evaluation_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_demand(monkeypatch, 100, 101) as (p, _, here):
+        here.add(100)
+        assert [*p.collect("query.a", {0: {}, 1: {}}, {0, 1}, 2, 0.01)] == [0]
+        p._looked -= 1000.0  # as long ago as if an evaluation had taken so long
+        p._open[101].until -= 1000.0
+        here.add(101)
+        answers = p.collect("query.a", {0: {}}, {0, 1}, 2, 5.0)
+        assert all(answers[i] is not None for i in (0, 1))
+
+
 def test_an_open_letter_ends_with_the_timeout_and_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     with on_demand(monkeypatch, 100, 101) as (p, _, here):
         here.add(100)

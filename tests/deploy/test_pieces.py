@@ -237,6 +237,8 @@ def test_the_server_says_how_much_of_a_reply_has_come() -> None:
     assert arrivals.sizes["m0"] == sum(len(stored[k]) for k in [*stored][:4])
     assert arrivals.texts({"m0": 100, "m1": 101}) == {100: "0 of about 0 MB"}
     assert arrivals.texts({"m1": 101}) == {}
+    arrivals.forget("m0")
+    assert not any((arrivals.sizes, arrivals.objects, arrivals._of))
 
 
 @pytest.mark.slow

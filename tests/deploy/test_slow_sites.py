@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import medley as md
+from medley.deploy.server.messenger import Messenger
 from medley.report.timeline import timeline
 from medley.storage import run_view
 
@@ -86,6 +88,22 @@ def test_after_a_restart_the_client_of_an_open_request_is_asked_again(tmp_path: 
     asked = [(e.round, e.client) for e in second.ledger if e.down]
     assert [t for t, i in asked if i == SLOW] == [1, 3]
     assert second.history[-1]["late"] == 1
+
+
+def test_a_late_reply_that_is_lost_is_told_and_its_client_is_asked_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = md.ReplyPolicy(deadline=0.02, clock="wall")
+    collect = Messenger.collect
+    lost = lambda *args: {i: None if i == SLOW else a for i, a in collect(*args).items()}
+    monkeypatch.setattr(Messenger, "collect", lost)
+    with caplog.at_level(logging.WARNING, "medley"):
+        end = md.run(
+            md.FedNorton(), federation(), 4, reply_policy=policy, transport=SlowInProcess(tmp_path), progress=True
+        )
+    said = [r.getMessage() for r in caplog.records if "late reply" in r.getMessage()]
+    assert said == ["round 3: the late reply of client 4 to round 1 is lost"]
+    assert [e.round for e in end.ledger if e.client == SLOW and e.down] == [1, 4]
 
 
 def test_the_wall_clock_is_refused_where_no_node_is() -> None:

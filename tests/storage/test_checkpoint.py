@@ -124,6 +124,13 @@ def test_the_first_setting_that_differs_is_named(tmp_path: Path, settings: dict[
         checkpoint.load(tmp_path, {}, settings)
 
 
+def test_a_state_of_another_version_of_the_method_is_refused_with_the_remedy(tmp_path: Path):
+    checkpoint.save(tmp_path, state(), {})
+    words = "another version of the method saved it, with other fields of Server: .*start it again in another folder"
+    with pytest.raises(WireError, match=words):
+        checkpoint.load(tmp_path, {"Server": Memory, "Memory": Memory}, {})
+
+
 def test_a_foreign_class_is_not_made(tmp_path: Path):
     checkpoint.save(tmp_path, state(), {})
     with pytest.raises(WireError, match="damaged or foreign state"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -12,12 +13,13 @@ from typing import Any
 
 import typer
 
+from ..runtime.terminals import on_terminal
 from .arguments import AsJson, Debug, Methods, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
 from .console import say, show, table
 
 
 class Progress:
-    """What a command does at the moment, said again with each second that it takes."""
+    """What a command does at the moment, said again with each second that it takes, or minute without a terminal."""
 
     def __init__(self) -> None:
         self._over = Event()
@@ -38,7 +40,7 @@ class Progress:
         say(what)
 
     def _speak(self) -> None:
-        while not self._over.wait(0.9):
+        while not self._over.wait(0.9 if on_terminal(sys.stderr) else 60):  # a file gets no line a second
             what, began = self._part
             spent = time.monotonic() - began
             if spent > 0.8:

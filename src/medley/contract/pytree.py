@@ -40,6 +40,10 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _ORDER = {dtype: k for k, dtype in enumerate(_DTYPES.values())}
 
 
+class OtherVersion(WireError):
+    """A saved dataclass has not the fields of its class."""
+
+
 def map_tensors(tree: Any, f: Callable[[Tensor], Tensor]) -> Any:
     """The same pytree with new containers and ``f`` applied to every tensor.
 
@@ -136,10 +140,8 @@ def unpack(skeleton: Skeleton, store: Mapping[str, Tensor], classes: Mapping[str
         case {"dataclass": name, "fields": fields} if name in classes:
             declared = {f.name for f in dataclasses.fields(classes[name])}
             if declared != fields.keys():
-                raise WireError(
-                    f"the saved {name} has fields {sorted(fields)}, but this version's has {sorted(declared)}: it was "
-                    "saved by another version of the method"
-                )
+                other = ", ".join(sorted(declared ^ fields.keys()))
+                raise OtherVersion(f"another version of the method saved it, with other fields of {name}: {other}")
             return classes[name](**{k: unpack(v, store, classes) for k, v in fields.items()})
     raise WireError(f"damaged or foreign state: {str(skeleton)[:80]}")
 

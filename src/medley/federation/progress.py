@@ -34,7 +34,7 @@ class ProgressBar:
 class Watched:
     """A connection that shows the progress of exchanges on a bar."""
 
-    save, load, close = forwarded("connection", "save", "load", "close")
+    save, load, close, within = forwarded("connection", "save", "load", "close", "within")
 
     def __init__(self, connection: Connection, bar: ProgressBar) -> None:
         self.connection = connection

@@ -200,6 +200,9 @@ def wait_in_real_time(
         elif i in asking.came:
             del asking.came[i]
             asking.missing += (i,)
+        elif not fold.receipts:
+            why = f": {fold.failed[i]:.500}" if i in fold.failed else ""
+            log.warning("round %d: the late reply of %s to round %d is lost%s", exchange.round, name_of(i), tag[0], why)
     asking.unanswered = asking.missing
     asking.warn(exchange)
     return ended(delivery, policy, ids, stack_size, asking, in_time, time.monotonic() - begun)

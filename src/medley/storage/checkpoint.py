@@ -127,6 +127,11 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
             # Compared before the state is unpacked: this run's classes could not hold another method's state.
             same_settings(folder, json.loads(head["settings"]), settings)
         state = pytree.unpack(json.loads(head["tree"]), store, {**classes, "Arrival": Arrival})
+    except pytree.OtherVersion as e:
+        raise WireError(
+            f"the run in {folder}, of medley {head.get('medley')}, cannot go on: {e}. Finish it with the version of "
+            "Medley that began it, or start it again in another folder"
+        ) from None
     except FileNotFoundError:
         raise no_checkpoint(folder) from None
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as e:

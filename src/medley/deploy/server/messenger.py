@@ -135,8 +135,8 @@ class Messenger:
         """Connected nodes that left the run or cannot be used."""
         self._letter: Letter = {}
         self._arrivals = pulls.Arrivals()
-        self._open = dict[int, Sent]()
-        """Letters that outlive their exchange, by node; see `collect`."""
+        self._open, self._looked = dict[int, Sent](), 0.0
+        """Letters that outlive their exchange, by node, and when `collect` last looked for their answers."""
         self._visits = dict[int, tuple[float, float | None]]()
         """When the letters of this exchange were sent and answered, by node."""
         self._apart: pulls.Apart | None = None
@@ -317,8 +317,8 @@ class Messenger:
     ) -> dict[int, tuple[bytes, int] | None]:
         """Send letters to clients, and wait until ``enough`` of the awaited ones answered, or the deadline has passed.
 
-        Letters without an answer stay open for ``timeout`` seconds, and `collect` has the answer when it has come. If
-        nobody is awaited, it waits for the first answer.
+        Letters without an answer stay open for ``timeout`` seconds, without those between two calls, and `collect` has
+        the answer when it has come. If nobody is awaited, it waits for the first answer.
 
         Args:
             letters: by client; none of the clients is at work
@@ -327,6 +327,8 @@ class Messenger:
 
         Returns answers as `send`, or None for a client that did not answer in time: all whose letter is closed now.
         """
+        for s in self._open.values():  # while nobody looks, as during an evaluation, no answer gets late
+            s.until += time.monotonic() - self._looked
         ids = {node: i for i, node in self.nodes.items()}
         leaving, new = self._addressed(letters)
         out: dict[int, tuple[bytes, int] | None] = {
@@ -341,6 +343,7 @@ class Messenger:
                 out |= self._delivered(ids, answer)
         for answer in self._closed(self._open):  # that came with the last one
             out |= self._delivered(ids, answer)
+        self._looked = time.monotonic()
         self._tell(kind)
         return out
 
@@ -520,6 +523,7 @@ class Messenger:
     def _take(self, node: int, sent: Sent, reply: Reply) -> None:
         """Note the reply to a letter. After an error the letter is sent again, or waits until its node is back."""
         sent.message = ""
+        self._arrivals.forget(reply.message)
         sent.crashed += reply.code == CRASHED
         if reply.answer is not None:
             self.silent.discard(node)
@@ -532,6 +536,9 @@ class Messenger:
             sent.answer = sealed_error(WireError(why))
         else:
             sent.lost = sent.is_hello or node in self.silent
+            if not sent.lost:
+                who = named([i for i, n in self.nodes.items() if n == node], self.names)
+                log.info("%s: Flower lost the request: %s; it is sent again once the node is there", who, reply.reason)
 
     def _closed(self, letters: dict[int, Sent]) -> Iterator[tuple[int, bytes | None, int]]:
         """Take the letters out that have an answer or will get none, as `_send` yields them."""
@@ -541,6 +548,7 @@ class Messenger:
                 self.silent.add(node)
             if s.answer is not None or s.lost or late:
                 del letters[node]
+                self._arrivals.forget(s.message)
                 self._visits[node] = s.at, s.came
                 yield node, s.answer, s.size
 

@@ -58,18 +58,22 @@ class Arrivals:
 
         def came(request: Any) -> Any:
             found = content(request)
-            if request.object_id in self._of:
-                self.sizes[self._of[request.object_id]] += len(found.object_content)
+            if (m := self._of.get(request.object_id)) is not None:
+                self.sizes[m] += len(found.object_content)
             return found
 
         client.PullMessages, client.PullObject = announced, came
 
+    def forget(self, message: str) -> None:
+        """Count the reply to this message no longer: it is here whole."""
+        self._of = {name: m for name, m in [*self._of.items()] if m != message}
+        self.objects.pop(message, None)
+        self.sizes.pop(message, None)
+
     def texts(self, waiting: Mapping[str, int]) -> dict[int, str]:
-        """How much has come of the replies to messages that are waited for, by node; forgets other messages."""
-        self._of = {name: m for name, m in [*self._of.items()] if m in waiting}
-        self.objects = {m: n for m, n in [*self.objects.items()] if m in waiting}
-        counted = {m: n for m, n in waiting.items() if m in self.objects}
-        return {n: flwr_api.so_much(self.sizes[m], self.objects[m] - 2) for m, n in counted.items()}
+        """How much has come of the replies to messages that are waited for, by node."""
+        counts = {m: c for m in waiting if (c := self.objects.get(m))}
+        return {waiting[m]: flwr_api.so_much(self.sizes[m], c - 2) for m, c in counts.items()}
 
 
 class Apart:
