@@ -1,4 +1,4 @@
-"""Against R: what `benchmarks/against_r.py` has kept of R's figures is computed again here."""
+"""Against R: what `benchmarks/against_r.py` and its siblings have kept of R's figures is computed again here."""
 
 from __future__ import annotations
 
@@ -51,3 +51,22 @@ def test_the_file_has_every_comparison_and_what_was_refused_is_separation(script
     assert len(KEPT["far"]) == 27
     assert len(values) == 27 * len(R) >= 200
     assert all(v < 1e-6 if isinstance(v, float) else "separation" in v for v in values)
+
+
+LME4 = SCRIPT.with_name("against_lme4.py")
+MIXED = json.loads(LME4.with_suffix(".json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("way", ["REML", "ML"])
+def test_a_mixed_model_is_that_of_lme4(way: str) -> None:
+    lme4 = runpy.run_path(str(LME4))
+    fit = lme4["asked"](lme4["MADE_UP"], lme4["made_up"](), way == "REML")
+    far = lme4["far"](lme4["MADE_UP"], fit, MIXED["figures of lme4"][way])
+    assert max(v for name, v in far.items() if name != "default") < 1e-8
+    assert far["default"] > 0  # lme4's own optimiser ends earlier
+
+
+def test_every_mixed_model_of_the_file_agrees_with_lme4() -> None:
+    assert len(MIXED["far"]) == 40
+    assert sum(site > 1 for _, site, _ in MIXED["rows, sites, singular"].values()) == 40
+    assert max(v for line in MIXED["far"].values() for name, v in line.items() if name != "default") < 1e-8
