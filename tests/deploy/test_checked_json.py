@@ -19,6 +19,7 @@ from medley.clients.host import ClientHost
 from medley.contract import message, pytree
 from medley.contract.annotation import in_range
 from medley.contract.errors import BadData, MemoryLost, RecipeError, WireError
+from medley.datasets import Dataset
 from medley.deploy.protocol.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved
 from medley.deploy.protocol.checked_json import (
     Count,
@@ -31,8 +32,9 @@ from medley.deploy.protocol.checked_json import (
     table,
     work_and_engines,
 )
-from medley.deploy.protocol.reports import Census, ClientReport, Known, RowKind, TaskReport
+from medley.deploy.protocol.reports import Census, ClientReport, Known, Names, RowKind, TaskReport
 from medley.deploy.server.evaluation import Asked, Figures
+from medley.deploy.server.population import recorded_names
 from medley.deploy.server.transport import Flower, FlowerConnection
 from medley.recipe.limits import ClientLimits
 from medley.server.ending import judged_by
@@ -145,6 +147,16 @@ def test_clients_whose_columns_or_labels_mean_something_else_are_refused(names: 
         with pytest.raises(BadData, match=r"the recipe's \[clients\]"):
             Census.of(alone, stated)
     assert Census.of({0: account(0, names=AGREED)}, stated).rows.tolist() == [[20]]
+
+
+def test_a_result_has_the_names_that_clients_agree_on() -> None:
+    """So `predict` gives labels as the data had them, also after a run on nodes."""
+    names = Census.of({0: account(0, names=AGREED)}, LIMITS).reports[0].names
+    assert recorded_names(names, 3) == {"features": ["age", "sex"], "classes": 3, "labels": ["dead", "home"]}
+    names = Names.of(Dataset(torch.zeros(3, 1), torch.arange(3), labels=(True, 2, "it's")))
+    assert recorded_names(names, None) == {"classes": 3, "labels": [True, 2, "it's"]}
+    assert recorded_names(Names([], ["np.int64(3)"]), None)["labels"] == ["np.int64(3)"]
+    assert recorded_names(Names(), None) == {}
 
 
 @pytest.mark.parametrize(

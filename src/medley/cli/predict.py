@@ -27,13 +27,19 @@ def predict(
     client: Annotated[
         str | None, typer.Option(help="The name or number of the client whose own model to use.", metavar="CLIENT")
     ] = None,
+    allow_code: Annotated[
+        str, typer.Option(metavar="NAMES", help="Code of your own that the network needs, mynet:Net; default none.")
+    ] = "",
     delimiter: Delimiter = ",",
     debug: Debug = False,
 ) -> None:
     """Print a run's predictions for the rows of a file as CSV, with the probability of each class."""
+    from ..recipe.user_code import load_object
     from ..storage.atomic import write
     from ..storage.result import Result
 
+    for name in filter(None, allow_code.split(",")):
+        load_object(name.strip(), Path(), "--allow-code")
     result = Result.load(run)
     table = _inputs(result, rows, delimiter)
     whose = int(client) if client is not None and client.isdigit() and client not in result.client_names else client

@@ -30,6 +30,7 @@ from ..recipe import Recipe, loads
 from ..recipe.user_code import modules, names, refuse_absent
 from ..runtime.signals import handled
 from ..storage import events, run_view
+from ..storage.atomic import locked
 from ..storage.result import Status
 from ..storage.run_folder import holds_run
 from .protocol import flwr_texts
@@ -217,7 +218,11 @@ class Deployment:
         if not resume and holds_run(save):
             raise RecipeError(f"{save} already holds a run; continue it with --resume", "save")
         if resume:
-            config = {**_settings_before(save), **config}
+            try:
+                with locked(save):  # now, and not when the app has started
+                    config = {**_settings_before(save), **config}
+            except RecipeError as e:
+                raise RecipeError(f"{e}. The run goes on without its command: follow it by medley status {save}") from e
         with _ended_by_signals():
             return self._run(save, config, resume, readmit, restarts)
 
@@ -256,7 +261,9 @@ class Deployment:
 
     @property
     def _server(self) -> str:
-        return f"{self.project}/server.sh"
+        """The script that started the server, or would: next to Flower's configuration, if that is ours."""
+        beside = self._home.parent / "server.sh"
+        return str(beside if beside.exists() else self.project / "server.sh")
 
     @property
     def _home(self) -> Path:
@@ -289,10 +296,11 @@ class Deployment:
         """Start the app, if need be after the SuperLink has come back within ``patience`` seconds. Returns Flower's
         number of the run.
         """
-        if not self.superlink and self._address() is None:
+        if self.superlink in ("", "medley") and self._address() is None:  # the name that server.sh gives it
             raise RecipeError(
-                f"the server of {self.project} has not been started: start {self._server}, or name a "
-                "SuperLink of your Flower configuration with --superlink",
+                f"{self._home}/config.toml has no address of a server of Medley: start {self._server}; if another "
+                "folder's server.sh runs, export FLWR_HOME=FOLDER/flwr; or name a SuperLink of your Flower "
+                "configuration with --superlink",
                 "superlink",
             )
         config_text = " ".join(f"{k}={_toml(v)}" for k, v in config.items())

@@ -409,7 +409,7 @@ def _class(name: str) -> type[nn.Module]:
     if value is None:
         raise WireError(
             f"the network needs {path} from {place}, which is not imported: import {place} first, or pass "
-            "Result.load(folder, module=...)"
+            f"Result.load(folder, module=...); at the shell, medley predict --allow-code {name}"
         )
     location = inspect.isclass(value) and issubclass(value, nn.Module) and (value.__module__, value.__qualname__)
     if location != (place, path):

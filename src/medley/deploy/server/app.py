@@ -163,6 +163,9 @@ def _gathered(
         roster = Roster.of(folder, messenger, agreed, n, r.limits(), admitted)
         agreed = {i: roster.kept.founders.get(i, absent(i)) for i in range(n)}
     census = Census.of(agreed, r.limits(), tolerant)
+    if not r.rules().exact:
+        text = "nodes round the figures of models, more if they have few rows, unless their owners set rules.exact"
+        note("log", level="info", message=text)
     print(f"{len(census) - len(census.refused)} clients with {census.rows.sum()} rows are connected", flush=True)
     scenario = r.scenario(tuple(census.reports[0].X.shape), census.known.classes).joined(roster)
     private = is_row_private(ours)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from ast import literal_eval
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +23,7 @@ from ...numerics.scaling import Scaling
 from ...participation import sampling_of
 from ...server.options import HeldOut, Metric
 from ...storage.identity import identity
-from ..protocol.reports import Census, base_of
+from ..protocol.reports import Census, Names, base_of
 from .evaluation import RemoteEvaluator
 from .messenger import Messenger
 from .roster import Roster
@@ -77,6 +79,7 @@ class RemoteFederation:
         """The scenario's settings and the clients' numbers of rows, for the record."""
         data = f"elsewhere {json.dumps(self.census.settings())}"
         members: dict[str, Any] = {} if self.roster is None else {"membership": "open"}
+        members |= recorded_names(self.census.reports[0].names, self.census.known.classes)
         if self.scaling is not None and self.scaling.coding is not None:
             members |= {"features": [*self.scaling.coding.features], "scaling": self.scaling.plain()}
         names = self.census.names
@@ -204,3 +207,18 @@ class RemoteSimulation(Planned):
                 "target",
             )
         return RemoteEvaluator(self, metrics or {}, grad_norm, eval_rows)
+
+
+def recorded_names(names: Names, classes: int | None) -> dict[str, Any]:
+    """What a result keeps of columns and classes; of a label other than a number or a text, the text of it."""
+    labels = [*map(_label, names.labels)]
+    found = {"features": names.features, "classes": classes or len(labels), "labels": labels}
+    return {k: v for k, v in found.items() if v}
+
+
+def _label(text: str) -> Any:
+    """The value that Python writes so."""
+    value: Any = text
+    with suppress(ValueError, SyntaxError):
+        value = literal_eval(text)
+    return value if isinstance(value, str | int | float) else text
