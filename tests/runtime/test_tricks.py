@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from medley.runtime import tricks
 from support.pairs import quick
 from support.scripts import in_a_child
 
@@ -46,6 +50,40 @@ def test_one_switch_turns_all_of_them_off(switch: str | None, said: str, monkeyp
     if switch is not None:
         monkeypatch.setenv("MEDLEY_TRICKS", switch)
     assert in_a_child(SCRIPT).strip() == said
+
+
+@pytest.mark.parametrize(
+    ("on", "size", "before", "after"),
+    [
+        (True, tricks.LARGE, [(-4, 0), (-1, 2**31 - 1)], [(-4, 1 << 16), (-1, 1 << 26), "trimmed"]),
+        (True, tricks.LARGE - 1, [], []),
+        (False, tricks.LARGE, [], []),
+    ],
+)
+def test_a_run_of_a_large_model_keeps_its_memory_and_gives_it_back_after_an_error(
+    on: bool, size: int, before: list[object], after: list[object], monkeypatch: pytest.MonkeyPatch
+):
+    did = list[object]()
+    libc = SimpleNamespace(mallopt=lambda *args: did.append(args), malloc_trim=lambda pad: did.append("trimmed"))
+    monkeypatch.setattr(tricks.ctypes, "CDLL", lambda name: libc)
+    monkeypatch.setattr(tricks, "ON", on)
+    with contextlib.suppress(KeyError), tricks.kept_vectors(size):
+        during = [*did]
+        raise KeyError
+    assert during == before
+    assert did == [*before, *after]
+
+
+@pytest.mark.parametrize("lacks", [object(), OSError()])
+def test_without_glibc_a_large_model_runs_as_well(lacks: object, monkeypatch: pytest.MonkeyPatch):
+    def library(name: None) -> object:
+        if isinstance(lacks, OSError):
+            raise lacks
+        return lacks
+
+    monkeypatch.setattr(tricks.ctypes, "CDLL", library)
+    with tricks.kept_vectors(tricks.LARGE):
+        assert torch.zeros(3).sum() == 0
 
 
 @pytest.mark.slow

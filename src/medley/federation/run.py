@@ -27,7 +27,7 @@ from ..problems import Network
 from ..problems.linear import LinearProblem
 from ..problems.network import NetworkProblem, SharedNetwork
 from ..problems.trees import TreesProblem
-from ..runtime import streams, turns
+from ..runtime import streams, tricks, turns
 from ..secure.connection import ReachesParties, SecureConnection
 from ..server.loop import Loop
 from ..server.options import RunOptions
@@ -225,6 +225,7 @@ class PreparedRun:
         host = self.host(stack_size)
         with (
             naming(host.names),
+            tricks.kept_vectors(self.x0.nbytes),
             contextlib.closing((o.transport or Unchosen()).open(host)) as connection,
             progress_bar(o.progress, self.algorithm.name, o.rounds * draw.task_count) as bar,
         ):

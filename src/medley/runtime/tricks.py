@@ -6,6 +6,7 @@ or if your version of torch lacks that interface. The variable is read when `med
 
 - `paused_collector`: no garbage collection while Medley is imported
 - `keep_freed_memory`: glibc keeps freed memory for the next step instead of returning it to the system
+- `kept_vectors`: glibc keeps the memory of a large model's vectors during a run
 - `trim`: glibc returns the free memory between long-lived values
 - `onednn`: oneDNN's matrix product instead of MKL's, by a private operator of torch
 """
@@ -16,7 +17,7 @@ import contextlib
 import ctypes
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 ON = os.environ.get("MEDLEY_TRICKS", "1") != "0"
 """Whether the tricks of this module are in use."""
@@ -51,6 +52,36 @@ def keep_freed_memory() -> None:
         import torch
 
         torch.empty((1 << 25) - (1 << 16), dtype=torch.uint8)
+
+
+LARGE = 1 << 22
+"""Bytes of a model from which a run keeps its vectors' memory: sixteen of them are what glibc keeps by itself."""
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""The settings of glibc's ``mallopt``, as in its ``malloc.h``."""
+
+
+@contextlib.contextmanager
+def kept_vectors(size: int) -> Iterator[None]:
+    """Let glibc keep freed memory, and map none apart, while vectors of ``size`` bytes, if these are `LARGE`, are made.
+
+    glibc maps each block above 32 MiB anew, and returns it when it is freed. The system then clears the next vector's
+    pages, which takes as long as four passes over it. Afterwards glibc's settings are those that `keep_freed_memory`
+    makes, and free memory is returned.
+    """
+    set_to: Callable[[int, int], object] = lambda setting, value: None
+    if ON and size >= LARGE:
+        with contextlib.suppress(OSError, AttributeError):  # not glibc
+            set_to = ctypes.CDLL(None).mallopt
+    set_to(M_MMAP_MAX, 0)
+    set_to(M_TRIM_THRESHOLD, (1 << 31) - 1)
+    try:
+        yield
+    finally:
+        set_to(M_MMAP_MAX, 1 << 16)
+        set_to(M_TRIM_THRESHOLD, 1 << 26)
+        if size >= LARGE:
+            trim()
 
 
 def trim() -> None:

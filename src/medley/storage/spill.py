@@ -102,7 +102,7 @@ class Spill(MutableMapping[int, Any]):
         self._in_memory.move_to_end(client)
         self._leave(client)
         self.size += size - before
-        self._put += size
+        self._put += size if size < tricks.LARGE else 0  # larger ones leave room for each other
         while self.size > self.budget and len(self._in_memory) > 1:
             self._spill(next(iter(self._in_memory)))
         if self._put > self.budget >> 3:
