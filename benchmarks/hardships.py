@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,9 @@ AWAY = 60.0
 
 EXPLAINED = 10.0
 """The most seconds until a run says for whom it waits."""
+
+SLOWLY = 3000.0
+"""Bytes a second of client 2's link while a reply is to be caught half uploaded."""
 
 NAMED = re.compile(rf"waits for clients \[{CLIENT}\]|SuperLink at \S+ has ended|the server app, process \d+, has died")
 
@@ -143,13 +147,57 @@ def restored(t: Trial) -> None:
 def superlink_twice(t: Trial) -> None:
     """The SuperLink is killed, and once more two rounds later."""
     for _ in range(2):
-        t.signal(t.processes(VICTIMS["SuperLink"]), signal.SIGKILL)
-        t.names(EXPLAINED + 5)
+        _killed(t)
+
+
+def replies(server: Deployment, whole: bool) -> int:
+    """Replies in the SuperLink's database that nobody has taken: whole ones, or those of which a part is missing."""
+    parts = """WITH RECURSIVE part(root, id) AS (
+        SELECT message_id, message_id FROM message_res WHERE delivered_at = ''
+        UNION SELECT root, child_id FROM part JOIN object_children ON parent_id = id
+    ) SELECT min(is_available), max(is_available) FROM part JOIN objects ON object_id = id GROUP BY root"""
+    with contextlib.closing(sqlite3.connect(f"file:{server.folder}/superlink.db?mode=ro", uri=True)) as db:
+        found = db.execute(parts).fetchall()
+    return sum(bool(least) for least, _ in found) if whole else sum(not least for least, _ in found)
+
+
+def superlink_uploading_twice(t: Trial) -> None:
+    """The SuperLink is killed while a reply of client 2's is announced and a part of it is not there; and once more."""
+    for _ in range(2):
+        t.link.rate = SLOWLY
+        until(lambda: replies(t.server, whole=False), t.process, t.log)
+        _killed(t)
+
+
+def superlink_unread_twice(t: Trial) -> None:
+    """The SuperLink is killed while it holds all replies and the server's app has read none; and once more."""
+    for _ in range(2):
         done = rounds(t.folder)
+        t.signal(apps := t.processes(VICTIMS["server's app"]), signal.SIGSTOP)
+        while replies(t.server, whole=True) == 0:  # it had nothing under way: it goes on for a moment
+            t.signal(apps, signal.SIGCONT)
+            time.sleep(0.3)
+            t.signal(apps, signal.SIGSTOP)
+            time.sleep(2)
+            assert t.process.poll() is None, t.log.read_text()
+        t.signal(t.processes(VICTIMS["SuperLink"]), signal.SIGKILL)
+        for app in apps:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(app, signal.SIGCONT)
+        t.names(EXPLAINED + 5)
         until(lambda done=done: rounds(t.folder) >= min(done + 2, ROUNDS - 1), t.process, t.log)
 
 
-HARDSHIPS = (stopped, cut, restarted, restored, superlink_twice)
+def _killed(t: Trial) -> None:
+    """Kill the SuperLink, and wait until two more rounds have ended."""
+    t.signal(t.processes(VICTIMS["SuperLink"]), signal.SIGKILL)
+    t.link.rate = None
+    t.names(EXPLAINED + 5)
+    done = rounds(t.folder)
+    until(lambda: rounds(t.folder) >= min(done + 2, ROUNDS - 1), t.process, t.log)
+
+
+HARDSHIPS = (stopped, cut, restarted, restored, superlink_twice, superlink_uploading_twice, superlink_unread_twice)
 
 
 @contextlib.contextmanager

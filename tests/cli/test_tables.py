@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -105,6 +108,30 @@ def test_prepare_chooses_steps_by_type_and_predict_reads_raw_rows(sites) -> None
     shown = json.loads(medley("show", "run", "--json").stdout)
     assert shown["runs"][0]["figures"]["round"] == 2
     assert shown["runs"][0]["settings"]["client_names"] == ["Bern", "Zug"]
+
+
+def test_predict_takes_code_of_ones_own_by_name(sites) -> None:
+    Path("nets.py").write_text(
+        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.one = nn.Linear(4, 2)\n    def forward(self, x):\n        return self.one(x)\n"
+    )
+    fed = md.Federation(md.problems.Network(_own("nets", "Net")()), clients=[(np.eye(4), [0, 1, 0, 1])])
+    md.run(md.FedAvg(), fed, 1, progress=False).save("own")
+    del sys.modules["nets"]
+    Path("eye.csv").write_text("a,b,c,d\n" + "1,0,0,0\n" * 3)
+    assert "medley predict --allow-code nets:Net" in medley("predict", "own", "eye.csv").stderr
+    done = medley("predict", "own", "eye.csv", "--allow-code", "nets:Net")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("\n") == 4
+
+
+def _own(module: str, name: str) -> Any:
+    """A class of a module in the working folder."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), name)
+    finally:
+        sys.path.pop(0)
 
 
 def test_predict_counts_unknown_categories_and_needs_every_column(sites, caplog) -> None:

@@ -26,7 +26,7 @@ from medley.deploy.commands import Deployment
 from medley.deploy.node.cleaning import clean, seconds
 from medley.deploy.node.serve import Shelf
 from medley.storage import events
-from medley.storage.atomic import private
+from medley.storage.atomic import locked, private
 from medley.storage.result import Status
 
 APP = """
@@ -238,6 +238,16 @@ def test_flowers_refusal_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     local.superlink = "ours"
     with pytest.raises(MedleyError, match=r"^flwr run did not start the app: The key 'x' is unknown at$"):
         local.run(tmp_path / "run", {})
+
+
+def test_what_would_fail_later_is_refused_before_an_app_starts(tmp_path: Path) -> None:
+    local, _ = deployment(tmp_path / "project")
+    events.Events(private(tmp_path / "run"), listen=False).add("app", pid=0)
+    with locked(tmp_path / "run"), pytest.raises(RecipeError, match=r"in use: .* goes on without its command: follow"):
+        local.run(tmp_path / "run", {}, resume=True)
+    (tmp_path / "project" / "app" / "recipe.toml").write_text("methods = [{ kind = 'FedProx'")
+    with pytest.raises(RecipeError, match=r"app/recipe\.toml is not TOML: Unclosed inline table"):
+        local.run(tmp_path / "other", {})
 
 
 def listening(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[socket.socket, int]:

@@ -86,6 +86,8 @@ def test_two_nodes_are_two_frames_here_to_the_bit(tmp_path: Path) -> None:
     assert (fit.llf, fit.exchanges, fit.bytes_up) == (here.llf, here.exchanges, here.bytes_up)
     assert fit.rows_by_site.equals(here.rows_by_site)
     assert (tmp_path / "study" / "2.txt").read_text(encoding="utf-8") == f"{here.summary()}\n\n{here.pooling}\n"
+    said = [e["message"] for e in events.read(tmp_path / "study") if e["event"] == "log"]
+    assert said[0] == "2 clients are connected; 2 analyses begin"
     assert (tmp_path / "study" / "1.tex").read_text(encoding="utf-8") == mine.latex() + "\n"
     assert (tmp_path / "study" / "2.tex").read_text(encoding="utf-8") == here.latex(exp=True) + "\n"
 
@@ -308,7 +310,8 @@ def test_a_study_is_deployed_as_a_training_is(tmp_path: Path) -> None:
 def test_a_studys_folder_says_how_it_went(tmp_path: Path) -> None:
     deployed(tmp_path)
     found = events.read(tmp_path / "study")
-    assert [e["event"] for e in found] == ["app", "log", "log", "end"]
+    said = [e["event"] for e in found if e["event"] not in ("visits", "awaited")]
+    assert said == ["app", "log", "log", "log", "end"]
     assert found[-1]["outcome"] == "finished"
     with pytest.raises(md.RecipeError):
         deployed(tmp_path, set="study.0.by=ward")

@@ -162,7 +162,7 @@ def test_a_deployed_run_that_stopped_names_its_own_command_and_one_that_starts_s
     (folder / "events.jsonl").write_text(
         '{"at": 1.0, "event": "log", "level": "info", "message": "waits for clients [1], for 600 s at most"}\n'
     )
-    with pytest.raises(WireError, match=r"has not begun: .* waits for clients \[1\]"):
+    with pytest.raises(WireError, match=r"has no rounds yet: .* waits for clients \[1\]"):
         run_view.view(folder)
 
 

@@ -213,6 +213,8 @@ class Deployment:
             restarts: how often the run restarts by itself after a failure
         """
         save = save.resolve()
+        with suppress(FileNotFoundError):
+            _toml_in(self.project / "app" / "recipe.toml")
         if resume and not (save / events.FILE).exists():
             raise RecipeError(f"there is no run in {save}: nothing to resume", "resume")
         if not resume and holds_run(save):
@@ -361,7 +363,8 @@ class Deployment:
             if pid is None and time.monotonic() > last_request + ASK:
                 last_request = time.monotonic()
                 state = self._state(number)
-                if flwr_texts.has_ended(state):
+                ended = any(e.get("event") == "end" and e["at"] >= began for e in events.read(save))
+                if flwr_texts.has_ended(state) and not ended:  # else the next look has the reason
                     reason = f"Flower ended the run before its first line ({state}): {self._log()}"
                     return Status("failed", reason), False
             time.sleep(LOOK)
@@ -385,7 +388,7 @@ class Deployment:
 
     def _log(self) -> str:
         """The last error in the SuperLink's log, or where to look for it."""
-        path = self.project / "logs" / "superlink"
+        path = Path(self._server).parent / "logs" / "superlink"
         with suppress(OSError):
             text = flwr_texts.last_error("\n".join(events.tail(path, 1 << 16)))
             return f"{text} ({path})" if text else f"see {path}"
@@ -440,6 +443,14 @@ def _toml(value: Any) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
     return '"' + r"\u0022".join(json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"')) + '"'
+
+
+def _toml_in(path: Path) -> None:
+    """Raise RecipeError for a file that is not TOML, before an app is sent to the nodes with it."""
+    try:
+        tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise RecipeError(f"{path} is not TOML: {e}") from None
 
 
 def _ended_by_signals() -> AbstractContextManager[None]:

@@ -131,7 +131,7 @@ class Site:
             raise Withheld(
                 f"{self.name} withholds: {what}, together with what has left before, would reveal something "
                 f"about fewer than {least} {kind}; merge categories, ask for the same rows as before (a study's "
-                f"complete=[...] drops rows with missing values from the start), or study.without({self.name!r})"
+                f"complete=[...], with the columns of all, leaves out rows with gaps), or study.without({self.name!r})"
             )
 
     def may(self, key: str, rows: np.ndarray, kind: str = "rows") -> bool:

@@ -127,7 +127,7 @@ def view(folder: Path, at: float | None = None) -> RunView:
 def _view(folder: Path, at: float) -> RunView:
     if not (folder / RUN).exists():
         if (folder / events.FILE).exists():
-            raise WireError(f"the run in {folder} has not begun: {_last(folder)}")
+            raise WireError(f"the run in {folder} has no rounds yet: {_last(folder)}")
         raise WireError(f"there is no run in {folder}: pass the folder of a run, as in medley run --save {folder}")
     about = described(folder)
     records = events.read(folder)

@@ -20,8 +20,13 @@ def private_key(path: Path) -> Any:
         key = load_ssh_private_key(path.read_bytes(), None)
         if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP384R1):
             raise ValueError("it is not ECDSA on P-384")
+    except OSError as e:
+        raise RecipeError(f"the private key cannot be read: {e}; give the file that ssh-keygen wrote", "key") from None
     except Exception as e:  # cryptography raises errors of many classes
-        raise RecipeError(f"{path} is not a private key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
+        hint = f"; give {path.with_suffix('')}" if path.suffix == ".pub" else ""
+        raise RecipeError(
+            f"{path} is not a private key as ssh-keygen -t ecdsa -b 384 writes it: {e}{hint}", "key"
+        ) from None
     return key
 
 
@@ -33,6 +38,8 @@ def public_key(path: Path) -> Any:
         raw = path.read_bytes()
         if raw.startswith(b"ecdsa-sha2-nistp384 "):
             return load_ssh_public_key(raw)
+    except FileNotFoundError:
+        pass  # the error of the private key
     except (OSError, ValueError) as e:
         raise RecipeError(f"{path} is not a public key as ssh-keygen -t ecdsa -b 384 writes it: {e}", "key") from None
     return private_key(path).public_key()

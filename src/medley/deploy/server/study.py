@@ -42,7 +42,7 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         events = Events(folder, listen=False)
         events.add("app", pid=os.getpid(), run=str(context.run_id))
         try:
-            results = studied(grid, context, folder, lambda line: events.add("log", level="info", message=line[:2000]))
+            results = studied(grid, context, folder, events.add)
         except Exception as e:
             text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
             events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, LASTING))
@@ -50,12 +50,16 @@ def study_server_app(recipe: str | Path, done: Callable[[list[Any]], object] = l
         events.add("end", outcome="finished", message="")
         done(results)
 
-    def studied(grid: Grid, context: Context, folder: Path, say: Callable[[str], None]) -> list[Any]:
+    def studied(grid: Grid, context: Context, folder: Path, note: Callable[..., object]) -> list[Any]:
+        say: Callable[[str], object] = lambda line: note("log", level="info", message=line[:2000])
         r = settled(recipe, context.run_config)
         analyses = r.analyses()
         terms = Terms.of(r, analyses[0])
         messenger = Messenger(grid, float(context.run_config.get("timeout", 600)))
-        accounts = messenger.gather(clients_of(r, context), {"run": json.dumps(terms.plain()).encode()})
+        messenger.events = note
+        letter = {"run": json.dumps(terms.plain()).encode()}
+        accounts = messenger.gather(clients_of(r, context), letter, tell=say)
+        say(f"{len(accounts)} clients are connected; {len(analyses)} analyses begin")
         names = dict[int, str]()
         for i, account in accounts.items():
             names[i] = checked(f"{name_of(i)}'s account", _agreed(i, account, terms, False), "name", Line)
