@@ -67,5 +67,19 @@ def test_a_fit_reads_each_sites_rows_once_and_lays_out_its_formula_once(monkeypa
     monkeypatch.setattr(formulaic, "model_matrix", counted_layout)
     module._columns.cache_clear()
     frames = sites(patients())
-    Study(frames, rules=Rules(rows=1, events=1, parameters=1.0)).glm("died ~ age + C(sex)", family="binomial")
-    assert counts == {"rows": len(frames), "layout": 1}
+    rules = Rules(rows=1, events=1, parameters=1.0)
+    Study(frames, rules=rules).glm("died ~ age + C(sex)", family="binomial")
+    assert counts == {"rows": len(frames), "layout": 0}  # a plain sum needs no formulaic
+    Study(frames, rules=rules).glm("died ~ age * C(sex)", family="binomial")
+    assert counts == {"rows": 2 * len(frames), "layout": 1}
+
+
+@pytest.mark.parametrize("right", ["age", "C(sex)", "sex + age + C(site)", "C(site) + C(sex)", "`fu.days` + age"])
+def test_a_plain_sum_has_the_columns_that_formulaic_gives_it(right: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = {c: ("a", "b", "c") for c in ("sex", "site") if f"C({c})" in right}
+    mine = module.parsed.__wrapped__("died ~ " + right)
+    columns = module._columns.__wrapped__(mine, tuple(levels.items()))
+    monkeypatch.setattr(module, "_sum", lambda right: [])
+    theirs = module.parsed.__wrapped__("died ~ " + right)
+    assert mine == theirs
+    assert columns == module._columns.__wrapped__(theirs, tuple(levels.items()))

@@ -138,14 +138,12 @@ class Analysis(Algorithm[Report]):
         """A site's categories, and its numbers of rows."""
         site, (columns, categorical) = site_of(me), self.reads
         used, missing = self.used(site)
-        frame = site.frame[used]
         tables = []
         for name in categorical:
-            values = np.unique(texts(frame, name, site.name).astype(str))
-            if len(values) > 1:
-                categories = texts(site.frame, name, site.name)
-                for v in values:
-                    site.cell((categories == v) & used, name)
+            categories = texts(site.frame, name, site.name)
+            values = sorted({str(v) for v in {*categories[used].tolist()}})
+            for v in values if len(values) > 1 else ():
+                site.cell((categories == v) & used, name)
             tables.append(sketched(values, f"{site.name}: C({name})"))
         text = [float(is_text(site.frame, c, site.name)) for c in columns]
         rows = np.zeros((request.sites, 3))

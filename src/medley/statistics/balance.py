@@ -131,8 +131,8 @@ class Balance(Weighted):
             scored = self.scores(site, self.used(site)[0], levels, Fit.read(tensor(question["fit"])))
             used = self._used(site, scored)
             f = parsed(self.compared)
-            names, X = design(f, site.frame[used], levels, site.name)
-            others = {"the weights": scored.w[scored.rows]} | within(f, site.frame[used], levels, site.name, names, X)
+            names, X = design(f, site.at(used), levels, site.name)
+            others = {"the weights": scored.w[scored.rows]} | within(f, site.at(used), levels, site.name, names, X)
             site.check_size(X.shape[1], len(X), len(X))
             treated = scored.treated[scored.rows]
             site.admit_fit(used, X, names, f.columns, treated, beside=others, outcome_column=f.response)

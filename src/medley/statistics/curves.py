@@ -119,7 +119,7 @@ class KaplanMeier(Weighted):
         event = dead & (time <= self.until * (1 + 1e-9))
         out = list[float]()
         at = np.flatnonzero(used)
-        categories = texts(site.frame[used], self.by, site.name) if self.by else np.full(len(time), "")
+        categories = texts(site.at(used), self.by, site.name) if self.by else np.full(len(time), "")
         for group in question:
             mine = categories == group
             rows = np.isin(np.arange(site.n), at[mine])

@@ -411,7 +411,7 @@ def curve_may(site: Site, c: str, rows: np.ndarray, grid: str, what: str = "") -
                         f"quantiles, or a Cox model's cuts; of these a site gives one for a column, of one set of rows"
                     )
                 return False
-        register.add(key, [rows])
+        register.add([key], [rows])
     return True
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import importlib
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from ..contract import RecipeError
@@ -18,7 +20,18 @@ class InNotebooks(Explained):
     ``pooling`` has all of that: ``.figures`` and ``.left``; see `medley.statistics.pooling`.
     """
 
-    pooling: Any = None
+    _pooled: Callable[[], Any] | None = None
+    _disclosed: Callable[[], Any] | None = None
+
+    @cached_property
+    def pooling(self) -> Any:
+        """How the figures may be pooled, and what left the sites; None if no study made the result."""
+        return self._pooled() if self._pooled else None
+
+    @cached_property
+    def disclosure(self) -> Any:
+        """The bits that had left when the study made the result, as `Study.disclosure` has them."""
+        return self._disclosed() if self._disclosed else None
 
     def __str__(self) -> str:
         me: Any = self

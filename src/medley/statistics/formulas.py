@@ -125,15 +125,12 @@ def shown(text: str, names: Mapping[str, str]) -> str:
 @cache
 def parsed(formula: str) -> Parsed:
     """Read a formula such as "died ~ age + C(sex)". Raises RecipeError, naming the part, for anything else."""
-    formulaic = needed("formulaic")
     text, names = readable(formula)
     left, tilde, right = (part.strip() for part in text.partition("~"))
     if not tilde or not left or not right:
         raise RecipeError(f"formula {formula!r}: write the outcome, ~, and what explains it: 'died ~ age + C(sex)'")
     try:
-        terms = [*formulaic.Formula(right)]
-        if not all(hasattr(term, "factors") for term in terms):
-            raise SyntaxError("it has one right side, without | and a second ~")
+        terms = _terms(right)
     except Exception as e:  # the parser raises many kinds; its first line has the reason, the others a picture
         reason = shown(str(e).splitlines()[0] if str(e) else type(e).__name__, names)
         remedy = "a sign stands between two names, 'died ~ age + sex'; " * ("Operator" in reason) + BACKTICKS
@@ -145,18 +142,17 @@ def parsed(formula: str) -> Parsed:
     categorical = dict[str, None]()
     splines = list[Spline]()
     for term in terms:
-        for factor in term.factors:
-            kind = str(factor.eval_method.value)
+        for factor, kind in term:
             if kind == "literal":
                 continue
-            spline = spline_of(factor.expr)
+            spline = spline_of(factor)
             if spline is not None:
-                if len(term.factors) > 1:
+                if len(term) > 1:
                     raise RecipeError(f"formula {formula!r}: a spline stands alone, and not in a product of columns")
                 splines.append(spline._replace(column=names.get(spline.column, spline.column)))
                 numeric[spline.column] = None
                 continue
-            used, category = ((factor.expr,), False) if kind == "lookup" else _factor(factor.expr, formula, names)
+            used, category = ((factor,), False) if kind == "lookup" else _factor(factor, formula, names)
             (categorical if category else numeric).update(dict.fromkeys(used))
     reserved = RESERVED & {left, *numeric, *categorical} | {"Intercept"} & {*names.values()}
     if reserved:
@@ -172,6 +168,23 @@ def parsed(formula: str) -> Parsed:
         raise RecipeError(f"formula {formula!r}: {name} occurs both as a number and in C(); write only one of them")
     k = len(numeric)
     return Parsed(response, right, tuple(columns[:k]), tuple(columns[k:]), names, tuple(splines))
+
+
+def _sum(right: str) -> list[str]:
+    """The terms of a right side that only adds columns and C(column), each once; else none: formulaic reads others."""
+    parts = [part.strip() for part in right.split("+")]
+    is_plain = all(re.fullmatch(r"[A-Za-z_]\w*|C\([A-Za-z_]\w*\)", p, re.ASCII) and p not in WORDS for p in parts)
+    return parts if is_plain and len({*parts}) == len(parts) else []
+
+
+def _terms(right: str) -> list[list[tuple[str, str]]]:
+    """The factors of each term, with their kinds: "lookup" for a column, "python" or "literal"."""
+    if parts := _sum(right):  # formulaic takes longer to import than a fit does
+        return [[(part, "lookup" if part.isidentifier() else "python")] for part in parts]
+    terms = [*needed("formulaic").Formula(right)]
+    if not all(hasattr(term, "factors") for term in terms):
+        raise SyntaxError("it has one right side, without | and a second ~")
+    return [[(factor.expr, str(factor.eval_method.value)) for factor in term.factors] for term in terms]
 
 
 def _factor(text: str, formula: str, names: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
@@ -249,9 +262,16 @@ def designed(parsed: Parsed, levels: Mapping[str, Sequence[str]]) -> tuple[Colum
 @lru_cache(64)
 def _columns(parsed: Parsed, levels: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[Column, ...]:
     """As formulaic lays them out for rows in which every category occurs."""
-    pandas = needed("pandas")
     plain = {name: ours for ours, name in parsed.names.items()}
     categories = {plain.get(c, c): v for c, v in levels}
+    if parts := _sum(parsed.right):
+        out = [Column("Intercept", 1.0, ())]
+        for part in parts:
+            of = part.removeprefix("C(").removesuffix(")")
+            columns = [("", None)] if of == part else [(f"[T.{v}]", v) for v in categories[of][1:]]
+            out += [Column(parsed.shown(part) + name, 1.0, ((of, v),)) for name, v in columns]
+        return tuple(out)
+    pandas = needed("pandas")
     length = max([1, *map(len, categories.values())])
     rows: dict[str, Any] = {plain.get(c, c): np.ones(length) for c in parsed.numeric}
     for c, v in categories.items():
@@ -271,7 +291,7 @@ def _columns(parsed: Parsed, levels: tuple[tuple[str, tuple[str, ...]], ...]) ->
             raise
         written = parsed.shown(parsed.right)
         raise RecipeError(f"formula {written!r}: no site has the base that it names in contr.treatment") from None
-    out = []
+    out = list[Column]()
     for term in spec.structure:
         products = [(s.scale, factors) for s in term.scoped_terms for factors in _products(s.factors, categories)]
         if COLUMN.fullmatch(term.columns[0] if term.columns else ""):

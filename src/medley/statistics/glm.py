@@ -320,7 +320,8 @@ class GLM(Weighted):
         eta = link.link(mu)
         weight = r.w
         left = 0 * r.y
-        for _ in range(OWN):  # if all sites are alike, their own fits are near the fit of all rows
+        # If all sites are alike, their own fits are near the fit of all rows.
+        for _ in range(OWN if r.outcome is None else 0):
             with np.errstate(all="ignore"):
                 V = family.variance(mu, request.alpha)
                 slope = link.slope(mu)
@@ -346,7 +347,7 @@ class GLM(Weighted):
             total = r.outcome.total
             events = r.outcome.events(X, event) if self._counts else events
         site.effective(weight, X)
-        zero_one = np.isin(X, (0, 1)).all(0)
+        zero_one = ((X == 0) | (X == 1)).all(0)
         sums = [X.sum(0) * zero_one, (Z**2).sum(0), 1.0 * ~zero_one, events * zero_one, right, Z.T @ weight]
         up = Begun(tensor(sums), tensor(upper(Z.T @ (weight[:, None] * Z))), tensor([r.w.sum(), total]))
         outcome, weight = request.units.tolist()
@@ -425,7 +426,8 @@ class GLM(Weighted):
         observed = nothing
         if not self.canonical:
             observed = H(expected - w * left * bend)
-        dev: Any = lambda m: (w @ family.deviance(y, m, a), *family.sums(y, m, w, a))
+        told = r.outcome is None or not self.canonical or bad.any()  # else they follow from rounded sums
+        dev: Any = lambda m: (w @ family.deviance(y, m, a), *family.sums(y, m, w, a)) if told else (0.0, 0.0, 0.0)
         flat = np.full(len(y), request.mean)
         (fit, *likely), null = dev(mu), dev(flat)
         over = w @ family.pearson(y, flat) if family.scaled else w @ (left**2 - mu) * free
@@ -484,7 +486,7 @@ class GLM(Weighted):
         used, _ = self.used(site)
         scored = self.scores(site, used, levels, Fit.read(request.treatment)) if self.weighting else None
         used = used if scored is None else within_used(used, scored.rows)
-        names, X = design(f, site.frame[used], levels, site.name)
+        names, X = design(f, site.at(used), levels, site.name)
         y = site.column(used, f.response, 0.0)
         if not self.kind.takes(y).all():  # do not print the value: it belongs to a patient
             reason = f"the outcomes of family={self.kind.name!r} are {self.kind.outcomes}"
@@ -503,7 +505,7 @@ class GLM(Weighted):
         offset = site.column(used, self.offset, 0.0)
         others = {k: v for k, v in zip(self.extra, (offset, exposure, w), strict=True) if k}
         others |= {"the weights": w} if scored is not None else {}
-        others |= within(f, site.frame[used], levels, site.name, names, X)
+        others |= within(f, site.at(used), levels, site.name, names, X)
         if not self.kind.homoscedastic or self.uses != "identity":  # else weights are equal
             site.combinations(X)
         site.admit_fit(used, X, names, keys, event, robust, others)

@@ -79,7 +79,7 @@ class Groups:
             self._refuse_known(sums[s])
             self._refuse_few(sums[s])
         self._refuse_alone()
-        self.site.register.add("rows by group", [self.used])
+        self.site.register.add(["rows by group"], [self.used])
 
     def _codes(self, groups: np.ndarray) -> np.ndarray:
         """The codes of the fit's groups [g]."""

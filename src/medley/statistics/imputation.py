@@ -276,7 +276,7 @@ def refuse_near(site: Site, model: Model, cells: np.ndarray) -> None:
             "and a difference of their sums would be about these; take fewer imputations and iterations, or leave out "
             f"the rows that lack it, a study's complete=[{model.column!r}]"
         )
-    site.register.add(key, [drawn])
+    site.register.add([key], [drawn])
 
 
 def models_of(study: Any, columns: Sequence[str], sites: Any) -> list[Model]:

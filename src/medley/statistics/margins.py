@@ -141,7 +141,7 @@ class Margins(GLM):
         at = self._averaged(site, used, levels, r, len(values))
         b = request.b.numpy()
         f = parsed(self.text)
-        frame = site.frame[used]
+        frame = site.at(used)
         if self.is_slope:
             X, change = r.X, self._changes(site, frame, levels)
             rows = [self._sums(site, X[at], r.offset[at], request, change[at])]

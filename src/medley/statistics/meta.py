@@ -139,7 +139,7 @@ class Meta(Analysis):
         rows = np.zeros((request.sites, 2))
         try:
             used, _ = model.used(site)
-            present = {c: {*texts(site.frame[used], c, site.name)} for c in levels}
+            present = {c: {*texts(site.at(used), c, site.name)} for c in levels}
             mine = {c: in_sequence([v for v in levels[c] if v in present[c]]) for c in levels}
             if self._rebased(site, used, levels, mine):
                 rows[me.id] = 0, 3
@@ -161,7 +161,7 @@ class Meta(Analysis):
             own_names = design_names(self.formula, mine)
         except RecipeError:  # of the base that contr.treatment names
             return True
-        names, X = design(parsed(self.formula), site.frame[used], levels, site.name)
+        names, X = design(parsed(self.formula), site.at(used), levels, site.name)
         return any(x.any() and name not in own_names for name, x in zip(names, X.T, strict=True))
 
 

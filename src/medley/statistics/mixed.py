@@ -278,7 +278,7 @@ class Mixed(Analysis):
         if site.own and any(r.group == SITE for r in self.terms.random):
             raise RecipeError(f"{site.name} has a column 'site', and (1 | site) is of the study's sites: rename yours")
         used, _ = self.used(site)
-        frame, columns = site.frame[used], dict[str, np.ndarray]()
+        frame, columns = site.at(used), dict[str, np.ndarray]()
         beside = dict[str, np.ndarray]()
         for text in (self.terms.fixed, *(r.formula for r in self.terms.random)):
             f = parsed(text)

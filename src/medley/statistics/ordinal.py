@@ -334,7 +334,7 @@ class Ordinal(Analysis):
             why = f"{site.name} has a column 'site', but sites='fixed' makes one of that name: rename yours"
             raise RecipeError(why, "sites")
         used, _ = self.used(site)
-        frame = site.frame[used]
+        frame = site.at(used)
         names, X = design(f, frame, terms, site.name)
         levels = terms[f.response]
         values = texts(frame, f.response, site.name)

@@ -21,7 +21,7 @@ import copy
 import json
 import secrets
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -123,10 +123,12 @@ class Register:
                 self._safe[key] = least, len(self.sets[key]), len(self._patient)
         return True
 
-    def add(self, key: str, rows: Sequence[np.ndarray]) -> None:
-        """Record that sums of ``key`` over these rows [n] leave."""
+    def add(self, keys: Iterable[str], rows: Sequence[np.ndarray]) -> None:
+        """Record that sums of these keys over these rows [n] leave."""
         with self.reading():
-            self._record(key, self._sets(rows))
+            sets = self._sets(rows)
+            for key in keys:
+                self._record(key, sets)
 
     def _sets(self, rows: Sequence[np.ndarray]) -> dict[bytes, np.ndarray]:
         """The register's rows of the sets that are not empty, from rows [n] of the frame, each set once."""

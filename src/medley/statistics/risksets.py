@@ -142,7 +142,7 @@ def by_cluster(v: np.ndarray, used: np.ndarray, of: np.ndarray | None) -> tuple[
 
 def codes(site: Site, used: np.ndarray, columns: Sequence[str]) -> np.ndarray:
     """Codes 0, 1, … of the combinations of these columns' values [n]."""
-    values = [np.unique(texts(site.frame[used], c, site.name).astype(str), return_inverse=True)[1] for c in columns]
+    values = [np.unique(texts(site.at(used), c, site.name).astype(str), return_inverse=True)[1] for c in columns]
     return np.unique(np.column_stack([v.ravel() for v in values]), axis=0, return_inverse=True)[1].ravel()
 
 

@@ -100,7 +100,7 @@ class Outcome:
         counts = np.zeros(X.shape[1])
         bits = dict[str, float]()
         for j, x in enumerate(X.T):
-            if np.isin(x, (0, 1)).all():
+            if ((x == 0) | (x == 1)).all():
                 counts[j] = x @ event
                 bits["events " + self.site.digest(self.used, x)] = float(np.log2(1 + 3 * np.sqrt(x.sum())))
         self.site.spend(self.column, bits, float(self.used.sum()) if self.integers else np.inf)
@@ -108,15 +108,16 @@ class Outcome:
 
     def start(self, family: Any, link: Any, r: Any, canonical: bool, alpha: float) -> tuple[np.ndarray, np.ndarray]:
         """Weights [n] and right side [p] of the site's own weighted regression, from its rounded sums alone."""
+        Xy = self.Xy
         if canonical and family.canonical == "identity":
-            return r.w, self.Xy
+            return r.w, Xy
         mean = self.total / float(r.w.sum())
         if not family.inside(np.array([mean])).all():
             mean = (self.total + 0.5) / float(r.w.sum() + 1.0)
         mu = np.full(len(r.y), mean)
         eta = link.link(mu)
         weight = r.w
-        right = 0 * self.Xy
+        right = 0 * Xy
         for _ in range(8 if canonical else 1):
             with np.errstate(all="ignore"):
                 V = family.variance(mu, alpha)
@@ -125,7 +126,7 @@ class Outcome:
             if not np.isfinite(new).all() or new.sum() ** 2 < 0.1 * len(mu) * (new @ new):
                 break
             weight = new
-            right = r.X.T @ (weight * (eta - r.offset)) + (slope / V)[0] * (self.Xy - r.X.T @ (r.w * mu))
+            right = r.X.T @ (weight * (eta - r.offset)) + (slope / V)[0] * (Xy - r.X.T @ (r.w * mu))
             b = np.linalg.lstsq(r.X.T @ (weight[:, None] * r.X), right, rcond=None)[0]
             with np.errstate(all="ignore"):
                 eta = r.X @ b + r.offset

@@ -96,8 +96,10 @@ class Site:
         every_row = np.ones(self.n, bool)
         picked, parts, selecting = chosen(self.frame, where, self.name) if where else (every_row, [every_row], [])
         # Rows that are alike in each comparison: so a refusal does not depend on what one known row has in another.
-        _, kinds = np.unique(np.array(parts), axis=1, return_inverse=True)
-        cells = [kinds.ravel() == k for k in np.unique(kinds)]
+        cells = parts
+        if where:
+            _, kinds = np.unique(np.array(parts), axis=1, return_inverse=True)
+            cells = [kinds.ravel() == k for k in np.unique(kinds)]
         admitted = picked if picked.any() else np.arange(self.n) == 0  # none is refused as one is
         what = f"where={where!r}" if where else "its rows"
         self.admit("", [every_row, *cells, admitted], what)
@@ -108,10 +110,14 @@ class Site:
         used.setflags(write=False)
         return used, int(picked.sum() - used.sum())
 
+    def at(self, used: np.ndarray) -> Any:
+        """The frame of these rows: no copy if they are all rows."""
+        return self.frame if used.all() else self.frame[used]
+
     def column(self, used: np.ndarray, name: str, default: float) -> np.ndarray:
         """A column of numbers on these rows; ``default`` if it has no name."""
         remedy = "recode it there as numbers, an event as 0 and 1"  # these columns cannot be categories
-        return numbers(self.frame[used], name, self.name, remedy) if name else np.full(int(used.sum()), default)
+        return numbers(self.at(used), name, self.name, remedy) if name else np.full(int(used.sum()), default)
 
     def least(self, count: int, what: str, kind: str = "rows") -> None:
         """Raise Withheld if a figure is of ``count`` rows, fewer than the site's least number for this kind of
@@ -226,12 +232,14 @@ class Site:
         columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
         cells = list[np.ndarray]()
         two = list[tuple[str, np.ndarray]]()
-        many = {name: x for name, x in columns.items() if len(np.unique(x)) > 2}
+        distinct_values = {name: np.unique(x) for name, x in columns.items()}
+        many = {name: x for name, x in columns.items() if len(distinct_values[name]) > 2}
         functions = _functions([*many], keys, [*(beside or {})])
         earlier = {*functions.values(), *(key for key in self.register.sets if key.startswith("function of "))}
         for name, x in columns.items():
-            self.dominated(x, name)
-            values = np.unique(x)
+            values = distinct_values[name]
+            if len(values) > 2:
+                self.dominated(x, name)
             # Sums of x and of x² tell how many rows have each of three values; of x² beside x, each of five.
             few = 2 < len(values) <= 2 * len(many) + 1 and sum(_follows(x, other) for other in many.values())
             if name in functions:  # functions of earlier fits are known, too
@@ -247,8 +255,7 @@ class Site:
             distinct: dict[frozenset[bytes], str] = {frozenset(self.register.sets.get(key, {})): key for key in keys}
         for key in distinct.values():
             self.admit(key, [used, *cells, *pairs], f"the categories of {_short(names)}")
-        for key in (*keys, *functions.values()):
-            self.register.add(key, [used, *cells, *pairs])
+        self.register.add((*keys, *functions.values()), [used, *cells, *pairs])
         if event is None:
             return
         happened = list[np.ndarray]()
@@ -291,7 +298,7 @@ class Site:
         """Raise Withheld if a few rows have nearly all of a column's spread."""
         squares = np.sort((x - np.median(x)) ** 2)[::-1]
         for few, share in ((1, DOMINANT), (self.rules.rows - 1, FEW_DOMINANT)):
-            if self.rules.rows > 1 and len(np.unique(x)) > 2 and squares[:few].sum() > share * squares.sum():
+            if self.rules.rows > 1 and squares[:few].sum() > share * squares.sum() and len(np.unique(x)) > 2:
                 raise Withheld(
                     f"{self.name} withholds: {'one row has' if few == 1 else f'{few} rows have'} more than {share:.3g} "
                     f"of the spread of {name}; take its logarithm, or leave out such rows"
@@ -330,10 +337,11 @@ class Site:
         least: int = getattr(self.rules, kind)
         if least <= 1 or not weights.any():
             return
-        shares = np.sort(weights[:, None] * X**2, axis=0)[::-1]  # of rows in a column, so in a category
-        few = np.cumsum(shares[: least - 1], axis=0)
-        totals = shares.sum(0)
-        dominated = (few[0] > DOMINANT * totals) | (few[-1] > FEW_DOMINANT * totals)
+        shares = weights * X.T**2  # of rows in a column, so in a category
+        k = min(least - 1, len(weights))
+        few = np.partition(shares, -k, axis=1)[:, -k:]
+        totals = shares.sum(1)
+        dominated = (few.max(1) > DOMINANT * totals) | (few.sum(1) > FEW_DOMINANT * totals)
         uneven = kind == "rows" and weights.sum() ** 2 < (least - 1e-9) * (weights @ weights)
         if uneven or dominated.any():
             raise Withheld(

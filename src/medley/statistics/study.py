@@ -9,6 +9,7 @@ import shutil
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal, cast
@@ -119,6 +120,11 @@ def check_ring(secure: SecureSum, sites: int) -> None:
         )
 
 
+def _as_frame(lines: list[tuple[str, str, float, int]]) -> Any:
+    """A study's disclosure: a frame is made when somebody looks at it."""
+    return needed("pandas").DataFrame(lines, columns=["site", "column", "bits", "rows"]).set_index(["site", "column"])
+
+
 @dataclass(eq=False)
 class Study(Settings, Explained):
     """A study over sites. Each site's rows stay there: only sums over rows leave.
@@ -217,23 +223,25 @@ class Study(Settings, Explained):
         mine = [e for e in self.ledger if e.round == round]
         cost = Cost(len({e.exchange for e in mine}), sum(e.down for e in mine), sum(e.up for e in mine))
         result = RESULTS[type(analysis)](analysis, self.names, report.result, cost)
-        result.disclosure = self.disclosure()
+        result._disclosed = partial(_as_frame, self._bits())
         coarse = len(self.sites) < len(ids) or any(site.rules.rounded for site in self.sites.values())
-        result.pooling = pooling(analysis, result, coarse, self.secure, self.names, mine)
+        result._pooled = partial(pooling, analysis, result, coarse, self.secure, self.names, mine)
         return result
 
     def disclosure(self) -> Any:
         """A frame with the bits that have left so far, by site and column, and the site's number of rows: a column of
         zeros and ones cannot have more bits than that. Of sites on other machines their own registers have it.
         """
+        return _as_frame(self._bits())
+
+    def _bits(self) -> list[tuple[str, str, float, int]]:
+        """The lines of `disclosure`."""
         lines = list[tuple[str, str, float, int]]()
         for site in self.sites.values():
             with site.register.reading():
                 columns = {key.rpartition(" bits ")[0] for key in site.register.notes if " bits " in key}
             lines += [(site.name, c, round(site.register.spent(c), 1), site.n) for c in sorted(columns)]
-        return (
-            needed("pandas").DataFrame(lines, columns=["site", "column", "bits", "rows"]).set_index(["site", "column"])
-        )
+        return lines
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:

@@ -433,12 +433,12 @@ class Cox(Weighted):
         scored = self.scores(site, used, levels, Fit.read(request.treatment)) if self.weighting else None
         used = self._used(site, scored)
         w = None if scored is None else scored.w[scored.rows]
-        names, X = design(f, site.frame[used], levels, site.name)
+        names, X = design(f, site.at(used), levels, site.name)
         time = site.column(used, f.response, 0.0)
         event = site.column(used, self.event, 0.0)
         check_times(site, f.response, time, self.event, event)
         site.check_size(X.shape[1], len(X), request.rows)
-        others = within(f, site.frame[used], levels, site.name, names, X)
+        others = within(f, site.at(used), levels, site.name, names, X)
         others |= {} if w is None else {"the weights": w}
         site.admit_fit(used, X, names, columns, event > 0, beside=others, outcome_column=self.event)
         kept = [name != "Intercept" for name in names]

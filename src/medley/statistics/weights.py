@@ -223,7 +223,7 @@ class Weighted(Analysis):
         weights = self.weighting
         assert weights is not None
         f = parsed(weights.propensity_formula)
-        frame = site.frame[used]
+        frame = site.at(used)
         _, Z = design(f, frame, levels, site.name)
         a = site.column(used, f.response, 0.0)
         if not np.isin(a, (0, 1)).all():
