@@ -29,6 +29,32 @@ class Listed(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the words before the command."""
+        _leave_unread(self, ctx)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments name."""
+        name, command, rest = super().resolve_command(ctx, args)
+        _leave_unread(command, ctx)
+        return name, command, rest
+
+
+class Unread:
+    """Leaves a value of the command line as it is."""
+
+    def coerce(self, value: Any, **_: Any) -> Any:
+        """The value."""
+        return value
+
+
+def _leave_unread(command: Any, ctx: Any) -> None:
+    """While a shell completes a line, leave its values texts: importing what checks them takes longer than all else."""
+    for parameter in command.get_params(ctx) if command is not None and ctx.resilient_parsing else ():
+        if hasattr(parameter, "_runtime_param"):  # newer versions of typer have one
+            parameter._runtime_param = Unread()
+
 
 class Commands(Listed):
     """A group of commands that turns errors into one readable message and an exit code."""
