@@ -11,6 +11,7 @@ of 50. Images are drawn, since the cost is the same, and dropout is left out, si
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -62,6 +63,7 @@ class Job:
     batch: int = 20
     lr: float = 0.05
     epochs: int = 1
+    dtype: str = os.environ.get("JOB_DTYPE", "float32")
 
     @classmethod
     def of(cls, model: str, active: int) -> Job:
@@ -83,11 +85,11 @@ class Job:
         return np.random.default_rng(7).normal(0, 1, (CLASSES, int(np.prod(self.row)))).astype(np.float32)
 
     def data(self, client: int) -> tuple[np.ndarray, np.ndarray]:
-        """A client's rows, float32 [samples, *row], and labels, int64."""
+        """A client's rows, float32 or what `JOB_DTYPE` says [samples, *row], and labels, int64."""
         g = np.random.default_rng([11, client])
         y = g.choice(CLASSES, self.samples, p=g.dirichlet(np.full(CLASSES, 0.5))).astype(np.int64)
         noise = g.standard_normal((self.samples, self.prototypes.shape[1]), dtype=np.float32)
-        return (0.15 * self.prototypes[y] + noise).reshape(-1, *self.row), y
+        return (0.15 * self.prototypes[y] + noise).reshape(-1, *self.row).astype(self.dtype), y
 
     def cohort(self, round: int) -> list[int]:
         """The clients that take part in this round (1, 2, ...), ascending."""
@@ -101,7 +103,7 @@ class Job:
         g = np.random.default_rng(3)
         fan = lambda s: np.sqrt(np.prod(s[1:]))
         return [
-            np.zeros(s, np.float32) if len(s) == 1 else (g.normal(0, 1, s) / fan(s)).astype(np.float32)
+            (np.zeros(s) if len(s) == 1 else g.normal(0, 1, s) / fan(s)).astype(np.float32).astype(self.dtype)
             for s in SHAPES[self.model]
         ]
 

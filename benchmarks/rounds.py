@@ -58,7 +58,7 @@ class ByMedley:
 
     def __init__(self, job: Job, engine: str, **options: Any) -> None:
         self.job = job
-        self.options = {"engine": engine, **options}
+        self.options = {"engine": engine, "dtype": job.dtype, **options}
         self.cohorts = Cohorts(job)
         self.fed = md.Federation(
             md.problems.Network(module(job.model)),

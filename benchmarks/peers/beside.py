@@ -4,6 +4,10 @@
 
 ``--with NAME=PYTHON`` runs NAME_peer.py by an environment's own interpreter. Ratios are formed within a repeat; medians
 with the least and the most of them.
+
+Before anything is timed, each peer does the job once in float64, and the script ends if checksums differ from Medley's.
+In float32, in which they are timed, rounding can grow: once it has turned a ReLU, or chosen another maximum of a pool,
+a checksum may be another one, though the work is the same.
 """
 
 from __future__ import annotations
@@ -19,17 +23,26 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+SAME = 1e-5
+"""How far apart checksums of equal work may be, as a share."""
 
 
-def answered(python: str, script: str, orders: str) -> dict[str, Any]:
+def answered(python: str, script: str, orders: str, **how: str) -> dict[str, Any]:
     """A peer's report of one run."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent), "PYTHONWARNINGS": "ignore"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent), "PYTHONWARNINGS": "ignore", **how}
     done = subprocess.run([python, str(HERE / script), orders], capture_output=True, text=True, env=env)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         raise SystemExit(f"{python} {script} failed:\n{done.stderr[-2000:]}")
     result: dict[str, Any] = json.loads(lines[-1])
     return result
+
+
+def refuse_unequal(job: str, checksums: dict[str, float]) -> None:
+    """Exit, naming the peer, unless all checksums are Medley's to five digits."""
+    for who, checksum in checksums.items():
+        if not abs(checksum / checksums["medley"] - 1) < SAME:
+            raise SystemExit(f"{job}: {who} ends at {checksum:.7g} and Medley at {checksums['medley']:.7g}: other work")
 
 
 def main() -> None:
@@ -50,6 +63,8 @@ def main() -> None:
             orders = f"{folder}/orders.npz"
             size = ["--model", model, "--active", active, "--rounds", str(args.rounds), orders]
             subprocess.run([sys.executable, str(HERE / "orders.py"), *size], check=True)
+            exact = {who: answered(py, f"{who}_peer.py", orders, JOB_DTYPE="float64") for who, py in pythons.items()}
+            refuse_unequal(name, {who: result["checksum"] for who, result in exact.items()})
             turns = [
                 {who: answered(py, f"{who}_peer.py", orders) for who, py in pythons.items()}
                 for _ in range(args.repeats)

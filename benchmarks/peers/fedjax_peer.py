@@ -8,6 +8,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import fedjax
 import jax
+
+jax.config.update("jax_enable_x64", os.environ.get("JOB_DTYPE") == "float64")
 import jax.numpy as jnp
 from fedjax.core import for_each_client
 from job import POOLS

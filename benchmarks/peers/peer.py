@@ -53,7 +53,7 @@ def torch_model(job: Job) -> Any:
     import torch
     from networks import module
 
-    model = module(job.model)
+    model = module(job.model).to(getattr(torch, job.dtype))
     with torch.no_grad():
         for p, v in zip(model.parameters(), job.start(), strict=True):
             p.copy_(torch.from_numpy(v))
