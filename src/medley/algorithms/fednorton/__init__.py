@@ -119,8 +119,8 @@ HALF = 0.5
 or more."""
 
 
-BLOCK = 1 << 16
-"""The numbers of a vector that the server computes with at a time, 256 KiB in float32."""
+BLOCK = 1 << 17
+"""The numbers of a vector that the server computes with at a time, 512 KiB in float32."""
 
 TOGETHER = 4
 """The replies that the server computes with at a time: more take memory, fewer more passes over its own vectors."""
@@ -188,13 +188,14 @@ class Visit(NamedTuple):
     """A client's visit at the node: x [d], n_i, or a part of it, the reply's D_i [d] and T_i."""
 
     x: Vec
-    net: Vec | Callable[[slice], Vec]
+    net: Vec | Callable[[slice, Vec], Vec]
     delta: Vec
     T: float
 
-    def flow(self, at: slice) -> Vec:
-        """n_i in these coordinates."""
-        return self.net[at] if isinstance(self.net, Tensor) else self.net(at)
+    def flow(self, at: slice, out: Vec) -> Vec:
+        """J_i⁺ = n_i − D_i/T_i in these coordinates, in ``out``."""
+        n = out.copy_(self.net[at]) if isinstance(self.net, Tensor) else self.net(at, out)
+        return n.addcdiv_(self.delta[at], n.new_tensor(self.T), value=-1)
 
 
 def steadiness(changed: Tensor, size: Tensor) -> Tensor:
@@ -267,15 +268,15 @@ class FedNorton(Algorithm[Server, Memory]):
         rho_net, rho_node = s.late.lasting(clients.p, s.rho)
         first = S * rho_net * (s.late.part - 1) if set(clients.ids) - s.J.keys() else S
 
-        def part(i: int, at: slice) -> Vec:
-            """A part of n_i."""
-            return (s.J[i][at] - S[at]).mul_(rho_net) if i in s.J else first[at]
+        def part(i: int, at: slice, out: Vec) -> Vec:
+            """A part of n_i, in ``out``."""
+            return torch.sub(s.J[i][at], S[at], out=out).mul_(rho_net) if i in s.J else out.copy_(first[at])
 
         def flow(i: int) -> Vec:
             """n_i."""
             n = torch.empty_like(S)
             for at in blocks(S):
-                n[at] = part(i, at)
+                part(i, at, n[at])
             return n
 
         replies = clients.ask(self.simulate, Model(s.x), Each(clients.ids, lambda i: Net(flow(i))), late="deliver")
@@ -327,13 +328,12 @@ class FedNorton(Algorithm[Server, Memory]):
             weight = {i: p[i] / share * ((1 - fresh) * v.T**0.5 + common[i]) for i, v in some.items()}
             back = {i: (s.late.weight(i, p[i]) if is_late else p[i] / share) * common[i] for i in some}
             flows = {i: torch.empty_like(S) for i in some}
-            squares = dict[int, Tensor]()
+            squares = {i: list[Tensor]() for i in some}  # |J_i⁺ − J_i|² and |J_i⁺|², by block
             for at in cuts:
                 of_after = after[at]
                 of_u = u[at]
                 for i, v in some.items():
-                    flow = torch.div(v.delta[at], v.T, out=flows[i][at])
-                    torch.sub(v.flow(at), flow, out=flow)
+                    flow = v.flow(at, out=flows[i][at])
                     J_i = J[i][at] if i in J else None
                     error = change = flow if J_i is None else flow - J_i
                     if is_late:
@@ -343,11 +343,11 @@ class FedNorton(Algorithm[Server, Memory]):
                     of_u.add_(error, alpha=weight[i])
                     if J_i is not None and fresh:
                         of_u.add_(J_i, alpha=back[i])
-                    both = torch.stack([(error @ error) * (i in J or not is_late), flow @ flow])
-                    squares[i] = squares[i] + both if i in squares else both
-            for i in some:
+                    squares[i] += [error @ error, flow @ flow]
+            for i, products in squares.items():
                 of_S += weight[i] - back[i]
-                powers += p[i] * squares[i]
+                changed, size = torch.stack(products).view(-1, 2).sum(0)
+                powers += p[i] * torch.stack([changed * (i in J or not is_late), size])
             J |= flows
         s.J = J
         s.S = sums
