@@ -1,12 +1,13 @@
 """What should become faster, each beside its limit: an older checkout and this one in turns, and a table of the page.
 
-    python benchmarks/targets.py --before CHECKOUT [--only NAME ...] [--repeats 7] [--reference CHECKOUT]
+    python benchmarks/targets.py --before COMMIT [--only NAME ...] [--repeats 7] [--reference COMMIT]
     python benchmarks/targets.py --table      # writes the table of docs/benchmarks.md from benchmarks/targets.json
 
-CHECKOUT is a folder with an environment of its own in .venv; this one's is used for ``after``. Every figure is from a
-process of its own on one thread, in user and system CPU seconds, but for `processes`, whose gain is of wall seconds. A
-repeat is one figure of each checkout, in turns. Each finished target is written at once. ``--reference`` is the
-checkout whose figure is the limit of the targets that have none of their own: linear8's, of 22 November.
+The source of each commit is checked out into a folder for the time of the measurement; the environment is this one's.
+Every figure is from a process of its own on one thread, in user and system CPU seconds, but for `processes`, whose gain
+is of wall seconds. A repeat is one figure of each, in turns. Each finished target is written at once, into the table of
+the page, too, and is not measured again for the same commits. ``--reference`` is the commit whose figure is the limit
+of the targets that have none of their own: linear8's, of 22 November.
 ``MEDLEY_DATA`` names the folder of real data, which `plan` needs.
 """
 
@@ -25,7 +26,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+
+from history import commit
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -220,31 +224,36 @@ def evaluation() -> float:
     return statistics.median(ratios)
 
 
-def linear8(active: int) -> float:
-    """CPU milliseconds of a round of linear8 by the engine `fused`."""
+def fused(model: str, active: int) -> float:
+    """CPU milliseconds of a round of a job by the engine `fused`."""
     import torch
     from job import Job
     from rounds import ByMedley
 
     torch.set_num_threads(1)
-    way = ByMedley(Job.of("linear8", active), "fused")
+    way = ByMedley(Job.of(model, active), "fused")
     way(2)
-    return 1e3 * statistics.median(c for c, _ in way(60 if active < 1000 else 8)[0])
+    return 1e3 * statistics.median(c for c, _ in way(60 if model == "linear8" and active < 1000 else 8)[0])
 
 
 @case("a round of `linear8`, 10 clients", "CPU ms", None)
 def linear8_10() -> float:
-    return linear8(10)
+    return fused("linear8", 10)
 
 
 @case("a round of `linear8`, 100 clients", "CPU ms", None)
 def linear8_100() -> float:
-    return linear8(100)
+    return fused("linear8", 100)
 
 
 @case("a round of `linear8`, 1,000 clients", "CPU ms", None)
 def linear8_1000() -> float:
-    return linear8(1000)
+    return fused("linear8", 1000)
+
+
+@case("a round of `mlp`, 10 clients", "CPU ms", None)
+def mlp_10() -> float:
+    return fused("mlp", 10)
 
 
 class Everyone:
@@ -260,8 +269,8 @@ class Everyone:
         return np.arange(len(sizes))
 
 
-def wide(d: int, clients: int) -> Any:
-    """One row a client, one step a round, and a network of d parameters or a few more."""
+def wide(d: int, clients: int, steps: int = 1) -> Any:
+    """One row a client, so many steps a round, and a network of d parameters or a few more."""
     import torch
 
     import medley as md
@@ -270,7 +279,7 @@ def wide(d: int, clients: int) -> Any:
     net = torch.nn.Sequential(torch.nn.Linear(990, width), torch.nn.Linear(width, 10))
     X = torch.randn(clients, 990)
     rows = [(X[i : i + 1], torch.tensor([i % 10])) for i in range(clients)]
-    pace = md.scenarios.Pace(lr=0.01, steps=1, batch=1)
+    pace = md.scenarios.Pace(lr=0.01, steps=steps, batch=1)
     problem = md.problems.Network(net, start="module")
     return md.Federation(problem, clients=rows, classes=10, pace=pace, participation=Everyone())
 
@@ -294,6 +303,17 @@ def norton_round() -> float:
     torch.set_num_threads(1)
     fed = wide(11_000_000, 10)
     return seconds_of_a_round(md.FedNorton(), fed) / seconds_of_a_round(md.FedAvg(), fed)
+
+
+@case("the same with ten steps", "times", 1.05)
+def norton_ten() -> float:
+    import torch
+
+    import medley as md
+
+    torch.set_num_threads(1)
+    fed = wide(11_000_000, 10, steps=10)
+    return seconds_of_a_round(md.FedNorton(), fed, 2) / seconds_of_a_round(md.FedAvg(), fed, 2)
 
 
 def vectors(method: Any, clients: int, d: int = 1_000_000) -> float:
@@ -388,13 +408,32 @@ def processes() -> float:
     return wall(ByMedley(job, "auto")) / wall(ByMedley(job, "auto", transport=md.transports.Processes(2)))
 
 
-def child(python: Path, name: str) -> float:
-    """One figure, in a process of this checkout's environment."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([python, __file__, "--child", name], capture_output=True, text=True, env=env, timeout=900)
+def child(source: Path, name: str) -> float:
+    """One figure of this source, in a process of its own."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # a package that is installed has bytecode
+    command = [sys.executable, __file__, "--child", name]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900)
     if done.returncode:
-        raise SystemExit(f"{python} --child {name} failed:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"{source}: --child {name} failed:\n{done.stderr[-2000:]}")
     return float(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def sources(commits: dict[str, str]) -> Iterator[dict[str, Path]]:
+    """The source of each commit, compiled, in a worktree until the end of the block; this checkout's as "after"."""
+    git = ["git", "-C", str(ROOT), "worktree"]
+    with TemporaryDirectory() as folder:
+        try:
+            for who, commit in commits.items():
+                subprocess.run([*git, "add", "-q", "--detach", f"{folder}/{who}", commit], check=True)
+            out = {who: Path(folder, who, "src") for who in commits} | {"after": ROOT / "src"}
+            for source in out.values():
+                subprocess.run([sys.executable, "-m", "compileall", "-q", source], check=True)
+            yield out
+        finally:
+            for who in commits:
+                subprocess.run([*git, "remove", "--force", f"{folder}/{who}"], check=False)
 
 
 def measured(name: str, checkouts: dict[str, Path], repeats: int) -> dict[str, Any]:
@@ -447,8 +486,8 @@ def saved() -> dict[str, Any]:
 def main() -> None:
     """Measure, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--reference", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--before", metavar="COMMIT")
+    parser.add_argument("--reference", metavar="COMMIT")
     parser.add_argument("--only", nargs="+", choices=TARGETS, default=list(TARGETS), metavar="NAME")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--table", action="store_true", help="write docs/benchmarks.md and measure nothing")
@@ -457,20 +496,28 @@ def main() -> None:
     if args.child:
         print(CASES[args.child]())
         return
-    if args.table:
-        PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), table(saved())), encoding="utf-8")
-        return
-    if args.before is None:
-        raise SystemExit("--before: give a checkout to compare with, or --table")
-    python = lambda checkout: checkout / ".venv" / "bin" / "python"
-    checkouts = {"before": python(args.before), "after": python(ROOT)}
-    for name in args.only:
-        ways = checkouts
-        if TARGETS[name].limit is None and args.reference is not None:
-            ways = checkouts | {"reference": python(args.reference)}
-        row = measured(name, ways, args.repeats)
-        FILE.write_text(json.dumps(saved() | {name: row}, indent=1) + "\n", encoding="utf-8")
-        print(name, json.dumps(row), flush=True)
+    if args.before is None and not args.table:
+        raise SystemExit("--before: give a commit to compare with, or --table")
+    commits = {} if args.table else {"before": args.before} | ({"reference": args.reference} if args.reference else {})
+    with sources(commits) as checkouts:
+        for name in [] if args.table else args.only:
+            ways = {
+                who: source for who, source in checkouts.items() if who != "reference" or TARGETS[name].limit is None
+            }
+            of = [*commits.values(), commit()]
+            before = saved().get(name, {})
+            if before.get("of") == of and before["repeats"] >= args.repeats:
+                continue
+            row = measured(name, ways, args.repeats) | {"of": of}
+            FILE.write_text(json.dumps(saved() | {name: row}, indent=1) + "\n", encoding="utf-8")
+            print(name, json.dumps(row), flush=True)
+            write_table()
+    write_table()
+
+
+def write_table() -> None:
+    """Write the figures so far into the page."""
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), table(saved())), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,14 @@ def test_help_comes_without_torch(command: str) -> None:
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
 
+def test_a_completion_comes_without_what_checks_values() -> None:
+    words = {"_MEDLEY_COMPLETE": "complete_bash", "COMP_WORDS": "medley deploy run --", "COMP_CWORD": "3"}
+    script = f"import os, sys; os.environ.update({words}); sys.argv = ['medley']\nfrom medley.cli import app\n"
+    script += "try: app()\nexcept SystemExit as e: assert not {'pydantic', 'torch', 'numpy'} & {*sys.modules}, e.code"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert {"--timeout", "--help"} <= {*done.stdout.split()}
+
+
 @pytest.mark.parametrize(
     ("end", "code", "said"),
     quick(1, [("app(['list'])", 130, "stopped by Ctrl-C\n"), ("from medley import run", -signal.SIGINT, None)]),
