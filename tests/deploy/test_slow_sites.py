@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,15 @@ import torch
 import medley as md
 from medley.deploy.server.messenger import Messenger
 from medley.report.timeline import timeline
-from medley.storage import run_view
+from medley.storage import events, run_view
 
 pytest.importorskip("flwr")
 
 from flwr.app import Message
 
 from support.bench import Bench, FlowerInProcess
+from support.deployed import Deployment, started, until
+from support.killed import rounds, table
 
 SLOW = 4
 LATE = 2
@@ -104,6 +109,43 @@ def test_a_late_reply_that_is_lost_is_told_and_its_client_is_asked_again(
     said = [r.getMessage() for r in caplog.records if "late reply" in r.getMessage()]
     assert said == ["round 3: the late reply of client 4 to round 1 is lost"]
     assert [e.round for e in end.ledger if e.client == SLOW and e.down] == [1, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("deployed")
+@pytest.mark.skipif(not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="needs openssl and ssh-keygen")
+def test_on_nodes_each_reply_enters_the_exchange_in_which_it_arrived_and_only_once(tmp_path: Path) -> None:
+    """A node stands still until two rounds have ended without it; what must hold at any load."""
+    with Deployment.running(tmp_path / "server") as server:
+        server.app(table("FedNorton", 8))
+        folder = server.folder / "run"
+        clock = ["--set", "reply_policy.clock=wall", "--set", "reply_policy.deadline=4"]
+        command = ["medley", "deploy", "run", ".", "--superlink=medley", f"--save={folder}", "--timeout=300", *clock]
+        with server.nodes() as nodes, started(command, server.folder, server.env, "run") as (p, log):
+            until(lambda: rounds(folder) >= 1, p, log)
+            os.kill(nodes[2][0].pid, signal.SIGSTOP)
+            done = rounds(folder)
+            until(lambda: rounds(folder) >= done + 2, p, log)
+            os.kill(nodes[2][0].pid, signal.SIGCONT)
+            assert p.wait(600) == 0, f"{log.read_text()}\n{server.logs()}"
+    end = md.Result.load(folder)
+    assert end.summary["round"] == 8
+    asked = [[e.round for e in end.ledger if e.client == i and e.down] for i in range(3)]
+    entered = [[e.round for e in end.ledger if e.client == i and e.up] for i in range(3)]
+    found = events.read(folder)
+    exchanges = [e for e in found if e["event"] == "exchange"]
+    visits = [e["visits"] for e in found if e["event"] == "visits" and e["kind"] != "evaluate"]
+    assert len(visits) == len(exchanges) == 8
+    for i in range(3):
+        came = [e["round"] for e, v in zip(exchanges, visits, strict=True) if v.get(str(i), (0, None))[1]]
+        assert entered[i] == came
+        # Each request has one reply at most, and no client is asked while it is at work on an earlier request.
+        for t in range(1, 9):
+            open_ = sum(r <= t for r in asked[i]) - sum(r <= t for r in entered[i])
+            assert open_ in (0, 1)
+            assert (i in exchanges[t - 1]["late"]) == (t in asked[i] and open_ == 1)
+    assert len(asked[2]) < 8
 
 
 def test_the_wall_clock_is_refused_where_no_node_is() -> None:
