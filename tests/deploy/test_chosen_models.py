@@ -147,6 +147,23 @@ def test_gradients_do_not_leave_by_default_and_models_are_counted(tmp_path: Path
     assert site.ask(np.full(FEATURES + 1, 2.9))  # the last model, again
 
 
+def test_a_rounded_figure_says_by_how_much_it_may_be_off(tmp_path: Path) -> None:
+    sides = {}
+    for name, rules in (("exact", "[rules]\nexact = true\n"), ("rounded", "")):
+        (folder := tmp_path / name).mkdir()
+        sides[name] = Site(folder, rules)
+    g = np.random.default_rng(1)
+    within, off = [], []
+    for _ in range(20):
+        x = g.normal(size=FEATURES + 1)
+        exact, rounded = (sides[name].ask(x)["tests"][0] for name in ("exact", "rounded"))
+        assert "accuracy_within" not in exact
+        within.append(abs(rounded["accuracy"] - exact["accuracy"]) / rounded["accuracy_within"])
+        off.append(abs(rounded["test_loss"] - exact["test_loss"]) / rounded["test_loss_error"])
+    assert 0 < max(within) <= 1
+    assert 0 < max(off) < 2  # the error of the loss includes the step
+
+
 def test_a_model_has_one_figure_and_its_mean_over_secrets_is_right() -> None:
     """Else a server would ask for one model often, and take the mean."""
     g = np.random.default_rng(0)

@@ -18,6 +18,8 @@ pytest.importorskip("flwr")
 from flwr.app import Context, RecordDict
 
 from medley.flower import client_app, server_app
+from medley.report.table import rounded
+from medley.storage.result import shown as result_figures
 from support.bench import Bench
 
 RECIPE = """
@@ -64,6 +66,20 @@ def test_a_run_of_no_rounds_measures_a_given_model_at_every_client(tmp_path: Pat
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-10)
 
 
+def test_figures_that_nodes_round_say_so(tmp_path: Path) -> None:
+    (path := tmp_path / "rounded.toml").write_text(RECIPE.replace("exact = true", "").replace("scores = true", ""))
+    result = deploy(path, tmp_path / "rounded")
+    (tmp_path / "exact.toml").write_text(RECIPE)
+    exact = deploy(tmp_path / "exact.toml", tmp_path / "exact")
+    for row, right in zip(result.history, exact.history, strict=True):
+        assert 0.05 < row["accuracy_within"] < 0.5
+        assert abs(row["accuracy"] - right["accuracy"]) <= row["accuracy_within"]
+        assert "accuracy_within" not in right
+    assert "rounded: ±" in result_figures(result.history[-1], "accuracy")
+    assert "Nodes rounded their figures" in rounded([exact, result])
+    assert rounded([exact]) == ""
+
+
 def test_the_command_prints_the_figures_of_each_node_and_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,4 +99,5 @@ def test_the_command_prints_the_figures_of_each_node_and_of_all(
     assert f"{100 * trained.summary['accuracy']:.1f}" in rows[-1]
     assert sum(cell.startswith("[") for cell in rows[0]) == 2  # of test loss and accuracy
     assert "0: " in got.stdout
+    assert ("nodes rounded their figures" in got.stdout) == ("accuracy_within" in trained.summary)
     assert "no such folder" in call("evaluate", tmp_path / "nowhere", project).stderr

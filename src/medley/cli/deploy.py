@@ -132,14 +132,19 @@ def deploy_evaluate(
     last = [row for row in result.clients if row["round"] == 0]
     reports = [e["clients"] for e in events.read(folder) if e.get("event") == "data"]
     support: Mapping[str, Any] = reports[-1] if reports else {}
-    rows = [(names.get(int(r["client"]), f"{r['client']:g}"), r, _classes(support, int(r["client"]))) for r in last]
+    labels = result.labels
+    rows = [
+        (names.get(int(r["client"]), f"{r['client']:g}"), r, _classes(support, int(r["client"]), labels)) for r in last
+    ]
     show(_figures(rows, result.history[-1]))
+    if any("accuracy_within" in r for r in last):
+        show("nodes rounded their figures; the intervals include what that can change")
 
 
-def _classes(support: Mapping[str, Any], client: int) -> str:
-    """A client's training rows of each class, as "0: 12, 1: 30"."""
+def _classes(support: Mapping[str, Any], client: int, labels: Sequence[Any]) -> str:
+    """A client's training rows of each class, as "ill: 12, well: 30"."""
     counts = chain.from_iterable(task.get("support", ()) for task in support.get(str(client), ()))
-    pairs = [f"{k}: {n}" for k, n in counts]
+    pairs = [f"{labels[k] if k in range(len(labels)) else k}: {n}" for k, n in counts]
     return ", ".join(pairs[:10]) + (f" and {len(pairs) - 10} more" if len(pairs) > 10 else "")
 
 
@@ -163,7 +168,10 @@ def _figures(rows: Sequence[tuple[str, Row, str]], total: Row) -> Any:
         if name in ("rows", "test_rows"):
             return count(value)
         if name == "accuracy" and row.get("test_rows"):
-            return "{:.1f} % [{:.1f}, {:.1f}]".format(*(100 * v for v in (value, *wilson(value, row["test_rows"]))))
+            within = row.get("accuracy_within", 0.0)
+            low, high = wilson(value, row["test_rows"])
+            shown = (value, max(0.0, low - within), min(1.0, high + within))
+            return "{:.1f} % [{:.1f}, {:.1f}]".format(*(100 * v for v in shown))
         bins = f" ± {row[f'{name}_within']:.1g}" if f"{name}_within" in row else ""
         ends = "" if error is None else f" [{value - Z * error:.3g}, {value + Z * error:.3g}]"
         return f"{value:.4g}{bins}{ends}"

@@ -269,7 +269,14 @@ def caption(results: Sequence[Result], heads: Sequence[str] | None = None) -> st
     """The caption of a table: a target that no run reached, the meaning of ± and of brackets, the numbers of seeds and
     test rows, how precisely these determine an accuracy, and conditions that differ between the runs. ``heads`` are the
     columns shown, default all."""
-    parts = _unreached(results), _spread(results), _brackets(results, heads), _spent(results), known_to(results)
+    parts = (
+        _unreached(results),
+        _spread(results),
+        _brackets(results, heads),
+        _spent(results),
+        rounded(results),
+        known_to(results),
+    )
     return " ".join(filter(None, (*parts, differing(results))))
 
 
@@ -318,6 +325,17 @@ def _spread(results: Sequence[Result]) -> str:
     return (
         f"Figures are means over {few} finished seeds at {of}; ± is the half-width of a 95 % t-interval. "
         f"Differences are taken seed by seed.{same}"
+    )
+
+
+def rounded(results: Sequence[Result]) -> str:
+    """A sentence on accuracies that nodes rounded before they sent them; empty if none did."""
+    most = max((r.history[-1].get("accuracy_within", 0.0) for r in results if r.history), default=0.0)
+    if not most:
+        return ""
+    return (
+        f"Nodes rounded their figures, because their owners' rules are not exact: an accuracy may be off by "
+        f"{100 * most:.2g} pp, and losses and other figures are rounded as well."
     )
 
 

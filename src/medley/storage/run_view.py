@@ -311,7 +311,7 @@ def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
             silent = ", ".join(f"{e[k]} {k}" for k in ("lost", "late", "refused") if e.get(k))
             count = f"{e['asked'] - e['lost'] - e['late']} of {e['asked']} answers"
             answers = f"round {e['round']}: {count} in {e['took']:,.2f} s"
-            figures = ", ".join(shown(e["figures"], k) for k in e.get("figures", {}))
+            figures = ", ".join(shown(e["figures"], k) for k in e.get("figures", {}) if not k.endswith("_within"))
             return f"{at} {', '.join(part for part in (answers, silent, figures) if part)}"
         case "start":
             verb = f"continues after round {e['round']} of" if e.get("round") else "begins its rounds, 1 to"

@@ -56,9 +56,15 @@ class Coarse:
         """Round a figure of this many rows, if each row can change it by ``size`` / rows; at least by its own size."""
         if not math.isfinite(value):
             return value
-        step = 2.0 ** math.ceil(math.log2(max(size, abs(value), 1e-12) * STEP / max(rows, 1)))
+        step = self.step(value, rows, size)
         key = blake2b(name.encode() + self.model, key=self.secret, digest_size=8).digest()
         return step * math.floor(value / step + int.from_bytes(key, "big") / 2.0**64)
+
+    def step(self, value: float, rows: int, size: float = 0.0) -> float:
+        """The step of `figure`, by which a rounded figure may be off; inf if the figure is not finite."""
+        if not math.isfinite(value + size):
+            return math.inf
+        return 2.0 ** math.ceil(math.log2(max(size, abs(value), 1e-12) * STEP / max(rows, 1)))
 
     def clipped(self, by_row: Tensor) -> Tensor:
         """The values [n], with the ``least`` − 1 largest and smallest replaced by the next one; NaN is the largest."""
@@ -70,6 +76,11 @@ class Coarse:
     def mean(self, name: str, by_row: Tensor) -> float:
         """The mean of `clipped` values, coarse; inf if too many rows have no finite value."""
         values = self.clipped(by_row)
+        return self.figure(name, float(values.mean()), len(values), self.size(values))
+
+    @staticmethod
+    def size(values: Tensor) -> float:
+        """By how much, over n, one of these n values can move their mean."""
         low = float(values.min())
         high = float(values.max())
-        return self.figure(name, float(values.mean()), len(values), max(high - low, abs(low), abs(high)))
+        return max(high - low, abs(low), abs(high))

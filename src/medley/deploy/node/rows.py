@@ -37,6 +37,7 @@ from ...federation.rows import Layout, bound, counting, gathered, held_out, read
 from ...federation.scenario import Scenario
 from ...federation.tasks import TaskPlan
 from ...federation.whole_data import recoded
+from ...numerics.intervals import Z
 from ...partitions.dealing import Parts
 from ...problems.network import SharedNetwork
 from ...recipe import Recipe
@@ -356,7 +357,11 @@ class NodeRows:
     def _coarse(
         problem: Problem, x: Vec, test: Held, coarse: Coarse, name: str, exact: Mapping[str, float]
     ) -> dict[str, Any]:
-        """Coarse figures of test rows: means of rows from the rows, others by the number of rows that decide them."""
+        """Coarse figures of test rows: means of rows from the rows, others by the number of rows that decide them.
+
+        ``<name>_within`` is the most that rounding and the replaced rows can change an accuracy, and rounding a metric;
+        the error of the test loss includes its step.
+        """
         each = zip(*((problem.losses(z, y), problem.hits(z, y)) for z, y in outputs(problem, x, *test)), strict=True)
         parts = zip(("test_loss", "accuracy"), each, strict=True)
         by_row = {key: torch.cat([p for p in part if p is not None]) for key, part in parts if part[0] is not None}
@@ -365,10 +370,19 @@ class NodeRows:
         counted = y.ndim == 1 and not y.is_floating_point()
         rows = int(torch.unique(y, return_counts=True)[1].min()) if counted else len(y)
         for key, value in exact.items():
-            if key == "test_loss_error" and "test_loss" in by_row:
-                value = float(coarse.clipped(by_row["test_loss"]).std()) / math.sqrt(len(y))
             about = f"{name} {key}"
-            out[key] = coarse.mean(about, by_row[key]) if key in by_row else coarse.figure(about, value, rows, 1.0)
+            if key == "test_loss_error" and "test_loss" in by_row:
+                losses = coarse.clipped(by_row["test_loss"])
+                step = coarse.step(float(losses.mean()), len(y), coarse.size(losses))
+                out[key] = coarse.figure(about, float(losses.std()) / math.sqrt(len(y)), rows, 1.0) + step / Z
+            elif key in by_row:
+                out[key] = coarse.mean(about, by_row[key])
+            else:
+                out[key] = coarse.figure(about, value, rows, 1.0)
+            if key == "accuracy":
+                out[f"{key}_within"] = coarse.step(1.0, len(y)) + (coarse.least - 1) / len(y)
+            elif not key.startswith("test_loss"):
+                out[f"{key}_within"] = coarse.step(value, rows, 1.0)
         return out | ({"accuracy": min(out["accuracy"], 1.0)} if "accuracy" in out else {})
 
     def _exact(self, s: int, x: Vec) -> float:

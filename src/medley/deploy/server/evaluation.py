@@ -42,8 +42,13 @@ from ..protocol.checked_json import (
 
 log = logging.getLogger("medley")
 
-FIGURES = {"test_loss": Figure, "test_loss_error": Amount, "accuracy": Annotated[float, in_range(0.0, 1.0)]}
-"""Figures of test rows other than metrics."""
+FIGURES = {
+    "test_loss": Figure,
+    "test_loss_error": Amount,
+    "accuracy": Annotated[float, in_range(0.0, 1.0)],
+    "accuracy_within": Amount,
+}
+"""Figures of test rows other than metrics; of an accuracy that a node rounds also by how much it may be off."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class Figures:
 
 def _figures(who: str, entry: Mapping[str, Any], metrics: Mapping[str, int]) -> dict[str, float]:
     """The figures of a task's test rows by name."""
-    hints = {**dict.fromkeys(metrics, Figure), **FIGURES}
+    hints = {**dict.fromkeys(metrics, Figure), **dict.fromkeys((f"{m}_within" for m in metrics), Amount), **FIGURES}
     figures = {name: value for name, value in entry.items() if name != "sums"}
     if not figures.keys() <= hints.keys():
         raise wrong(who, {"tests": entry}, "tests", f"figures of {sorted(hints)}")
@@ -379,9 +384,16 @@ class RemoteEvaluator:
             sizes_and_figures += [(int(rows[i, s]), figures) for s, figures in zip(tasks, a.tests, strict=True)]
             sums += a.sums
         for name in ("test_loss", "accuracy", *self.metrics):
-            present = [(n, figures[name]) for n, figures in sizes_and_figures if name in figures]
+            present = [
+                (n, figures[name], figures.get(f"{name}_within", 0.0))
+                for n, figures in sizes_and_figures
+                if name in figures
+            ]
             if present:
-                out[name] = sum(n * value for n, value in present) / sum(n for n, _ in present)
+                count = sum(n for n, *_ in present)
+                out[name] = sum(n * value for n, value, _ in present) / count
+                within = sum(n * step for n, _, step in present) / count
+                out |= {f"{name}_within": within} if within else {}
         parts = [
             (n, f["test_loss"], f["test_loss_error"])
             for n, f in sizes_and_figures
@@ -401,6 +413,7 @@ class RemoteEvaluator:
             assert isinstance(f, Summed)
             pair = [*zip((name, f"{name}_error"), f.figure(total), strict=True)]
             pair += [(f"{name}_within", f.within(total))] if isinstance(f, AUROC) else []
+            out.pop(f"{name}_within", None)
             out |= {k: v for k, v in pair if math.isfinite(v)}
         return out
 
