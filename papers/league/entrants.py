@@ -20,6 +20,9 @@ from medley.distributions import is_number
 LRS = (-2, -1, 0, 1)
 """The common grid of clients' lr, in half decades of the federation's own."""
 
+GRID = (-4, -3, -2, -1, 0, 1, 2)
+"""Clients' lr of a full grid, in half decades: a hundredth to ten times the federation's own."""
+
 BUDGET = 8
 """Tuning runs of a method on a federation, unless the best point then lies at an edge of what was tried."""
 
@@ -157,6 +160,12 @@ def search(entrant: Entrant, judge: Callable[[Point], tuple[float, ...]], budget
         if not left or len(scores) >= budget + BEYOND:
             return best
         scores[left[0]] = judge(left[0])
+
+
+def grid(entrant: Entrant, judge: Callable[[Point], tuple[float, ...]]) -> Point:
+    """The best point of all lr of `GRID` with all values of the knob's ladder, however many runs it takes."""
+    points = [(float(k), j) for k in GRID for j in range(len(entrant.ladder))]
+    return max(points, key=judge)
 
 
 def outside(entrant: Entrant, best: Point, tried: Sequence[Point]) -> list[Point]:

@@ -29,7 +29,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from entrants import ENTRANTS, Entrant, Point, at_edge, search
+from entrants import ENTRANTS, Entrant, Point, at_edge, grid, search
 from federations import FEDERATIONS, Entry
 from results import HERE, Cell, Line, file_of, locked, read, used
 
@@ -131,8 +131,8 @@ def merit(entry: Entry, line: Line) -> tuple[float, ...]:
     return (0.0, line["score"] if entry.metric == "accuracy" else -line["score"])
 
 
-def fill(name: str, entrant: Entrant, cell: Cell, digest: str) -> None:
-    """Make the runs that a cell lacks: tuning, then the fresh seeds at the chosen point."""
+def fill(name: str, entrant: Entrant, cell: Cell, digest: str, whole: bool = False) -> None:
+    """Make the runs that a cell lacks: tuning, by a search or a ``whole`` grid, then the fresh seeds at the chosen point."""
     entry = FEDERATIONS[name]
 
     def line(point: Point, seed: int, on: str) -> Line:
@@ -145,7 +145,8 @@ def fill(name: str, entrant: Entrant, cell: Cell, digest: str) -> None:
             cell.add(run)
         return run
 
-    best = search(entrant, lambda point: merit(entry, line(point, TUNING_SEED, "validation")))
+    chosen = grid if whole else search
+    best = chosen(entrant, lambda point: merit(entry, line(point, TUNING_SEED, "validation")))
     for seed in SEEDS:
         line(best, seed, "test")
 
@@ -154,7 +155,7 @@ ORPHAN = False
 """Whether the loss of the parent process ends this one."""
 
 
-def work(cells: Sequence[tuple[str, str, Entrant]], out: Path, orphan: bool) -> None:
+def work(cells: Sequence[tuple[str, str, Entrant]], out: Path, whole: bool, orphan: bool) -> None:
     """Fill all cells that no other process has."""
     global ORPHAN
     ORPHAN = orphan
@@ -175,7 +176,7 @@ def work(cells: Sequence[tuple[str, str, Entrant]], out: Path, orphan: bool) -> 
                 continue
             began = time.process_time()
             before = len(cell.lines)
-            fill(name, entrant, cell, digest)
+            fill(name, entrant, cell, digest, whole)
             finals = [x.get("score") for x in cell.lines if x["kind"] == "final"]
             lines = [s for s in finals if s is not None]
             tried = [tuple(x["point"]) for x in cell.lines if x["kind"] == "tuning"]
@@ -215,6 +216,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--label", default="", help="the name of a candidate in files and page; default: the method's")
     parser.add_argument("--jobs", type=int, default=1, help="processes; default 1")
     parser.add_argument("--nice", type=int, default=19, help="added to the priority, 19 the lowest (default)")
+    parser.add_argument("--grid", action="store_true", help="tune on every lr and knob of a grid; wants --out")
     parser.add_argument("--out", type=Path, default=HERE, help=f"default {HERE}")
     return parser.parse_args()
 
@@ -230,6 +232,9 @@ def value_of(text: str) -> Any:
 def main() -> int:
     args = parsed()
     os.nice(args.nice)
+    if args.grid and args.out == HERE:
+        print("Error: --grid: give --out: a folder of its own, since the table's runs are of a search", file=sys.stderr)
+        return 2
     try:
         settings = {k: value_of(v) for k, _, v in (pair.partition("=") for pair in args.set)}
         entrants = entrants_of(args.group, args.methods, args.label, settings)
@@ -244,19 +249,19 @@ def main() -> int:
     cells = [(name, label, entrant) for name in selected for label, entrant in entrants.items()]
     try:
         with used(args.out):
-            return filled(cells, args.out, args.jobs)
+            return filled(cells, args.out, args.grid, args.jobs)
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return 130
 
 
-def filled(cells: Sequence[tuple[str, str, Entrant]], out: Path, jobs: int) -> int:
+def filled(cells: Sequence[tuple[str, str, Entrant]], out: Path, whole: bool, jobs: int) -> int:
     """Fill all cells in so many processes. Returns the exit code."""
     if jobs == 1:
-        work(cells, out, orphan=False)
+        work(cells, out, whole, orphan=False)
         return 0
     processes = [
-        multiprocessing.get_context("fork").Process(target=work, args=(cells, out, True), daemon=True)
+        multiprocessing.get_context("fork").Process(target=work, args=(cells, out, whole, True), daemon=True)
         for _ in range(jobs)
     ]
     for process in processes:

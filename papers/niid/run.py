@@ -18,6 +18,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,25 @@ def hundred(partition: md.partitions.Partition, published: tuple[str, str, str, 
     return Cell("cifar10", partition, published, 0.1, 500, 5, 32, 3, small_images)
 
 
+class Narrow(nn.Linear):
+    """A layer of NIID-Bench's network for tables: weights from N(0, .1²), biases .1."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, 0.0, 0.1)
+        nn.init.constant_(self.bias, 0.1)
+
+
+def tabular() -> nn.Module:
+    """123, 32, 16, 8 and 2 units, NIID-Bench's for a9a; 4,650 parameters."""
+    layers = [layer for k, n in pairwise((123, 32, 16, 8, 2)) for layer in (Narrow(k, n), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def adult(partition: md.partitions.Partition) -> Cell:
+    """A row of a9a, whose published figures are in the paper alone."""
+    return Cell("a9a", partition, ("", "", "", ""), network=tabular)
+
+
 def dense() -> nn.Module:
     """784, 64 and 10 units; 50,890 parameters."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -80,10 +100,14 @@ CELLS = {
     "fashion-dir": Cell("fashion_mnist", dirichlet(10, 0.5), ("88.1 ± .3", "88.4 ± .3", "88.2 ± .4", "88.2 ± .1")),
     "fashion-3": Cell("fashion_mnist", labels(10, 3), ("82.4 ± 1.5", "80.3 ± 5.0", "83.0 ± .5", "82.0 ± 1.3")),
     "cifar-100-clients": hundred(dirichlet(100, 0.5), ("59.4", "10.0", "58.8", "60.0")),
+    "adult-1": adult(labels(10, 1)),
+    "adult-dir": adult(dirichlet(10, 0.5)),
+    "adult-quantity": adult(md.partitions.Quantity(10, 0.5, minimum=10)),
+    "adult-iid": adult(md.partitions.IID(10)),
     "fashion-2-mlp": Cell("fashion_mnist", labels(10, 2), ("", "", "", ""), network=dense),
 }
-"""Two labels or one a client, Dirichlet(0.5), three labels a client, 100 clients of Dirichlet(0.5), and the first with
-another network, which has no published figures."""
+"""Two labels or one a client, Dirichlet(0.5), three labels a client, 100 clients of Dirichlet(0.5); four of a9a, by
+labels, sizes or at random; and the first with another network, which has no published figures."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +133,7 @@ def drawn_model(d: int) -> torch.Tensor:
     return nn.utils.parameters_to_vector(fitting.parameters()).detach() / 10
 
 
-METHODS: dict[str, Algorithm[Any, Any]] = {
+METHODS: dict[str, Algorithm[Any, Any] | md.Tuned] = {
     "FedAvg": md.FedAvg(),
     "SCAFFOLD": md.SCAFFOLD(),
     "FedProx": md.FedProx(mu=0.01),
@@ -117,6 +141,11 @@ METHODS: dict[str, Algorithm[Any, Any]] = {
     "FedNorton": md.FedNorton(),
     "SCAFFOLD from weights": FromWeights(),
     "FedProx mu 10": md.FedProx(mu=10.0),
+}
+METHODS |= {
+    f"{name} lr {lr}": md.Tuned(METHODS[name], lr / 0.01)
+    for name in ("FedAvg", "SCAFFOLD", "FedProx", "FedNova", "FedNorton")
+    for lr in (0.001, 0.003, 0.03, 0.1)
 }
 """The first four have published figures. SCAFFOLD from weights differs from SCAFFOLD where a part of the clients takes
 part. FedProx mu 10 is the replication's strongest, mu = 1: its pull goes through the momentum, ours is added after it.
@@ -222,7 +251,8 @@ def runs(work: list[Work], jobs: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", help=f"of {', '.join(CELLS)}")
-    parser.add_argument("--methods", default=";".join(METHODS), help="separated by ;")
+    usual = ";".join(m for m in METHODS if " lr " not in m)
+    parser.add_argument("--methods", default=usual, help="separated by ;")
     parser.add_argument("--seeds", default="0", help="separated by commas")
     parser.add_argument("--rounds", type=int, help="the round to go on to; default the cell's own, 50 or 500")
     parser.add_argument("--jobs", type=int, default=1)

@@ -195,6 +195,22 @@ def test_the_search_extends_an_edge_and_keeps_the_budget(league: dict[str, Any])
     assert entrants.at_edge(entrant, (4, 2), asked[:8]) == ["lr", "mu"]
 
 
+def test_a_full_grid_tries_every_rate_with_every_value(league: dict[str, Any]) -> None:
+    entrants = league["entrants"]
+    asked: list[Any] = []
+    best = entrants.grid(entrants.ENTRANTS["SCAFFOLD"], lambda p: asked.append(p) or (-abs(p[0] + 3) - abs(p[1] - 3),))
+    assert best == (-3, 3)
+    assert len(set(asked)) == len(asked) == len(entrants.GRID) * 4
+
+
+def test_a_full_grid_wants_a_folder_of_its_own(
+    league: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small(league, monkeypatch)
+    assert command(league, monkeypatch, "--methods", "FedAvg", "--grid") == 2
+    assert "give --out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "to", "value"), [("FedProx", 9, 27.0), ("FedProx", -2, 1e-3 / 9), ("FedAvgM", 6, 0.9875)]
 )

@@ -32,6 +32,10 @@ def test_the_network_has_the_published_size(niid: Any) -> None:
     assert sum(p.numel() for p in niid.network().parameters()) == 44_426
     assert sum(p.numel() for p in niid.network(32, 3).parameters()) == 62_006
     assert sum(p.numel() for p in niid.CELLS["fashion-2-mlp"].network().parameters()) == 50_890
+    drawn = niid.CELLS["adult-dir"].network()
+    assert sum(p.numel() for p in drawn.parameters()) == 4_650
+    assert 0.09 < float(drawn[0].weight.detach().std()) < 0.11
+    assert (drawn[0].bias == 0.1).all()
 
 
 @pytest.mark.slow
