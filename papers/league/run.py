@@ -132,7 +132,7 @@ def merit(entry: Entry, line: Line) -> tuple[float, ...]:
 
 
 def fill(name: str, entrant: Entrant, cell: Cell, digest: str, whole: bool = False) -> None:
-    """Make the runs that a cell lacks: tuning, by a search or a ``whole`` grid, then the fresh seeds at the chosen point."""
+    """Make the runs that a cell lacks: tuning by a search or a ``whole`` grid, then fresh seeds at the best point."""
     entry = FEDERATIONS[name]
 
     def line(point: Point, seed: int, on: str) -> Line:
