@@ -59,14 +59,14 @@ def merit(name: str, line: Line) -> float:
     return line["score"] if entry.metric == "accuracy" and entry.target is None else -line["score"]
 
 
-def gathered(folder: Path, group: str, only: Sequence[str] = (), also: Path | None = None) -> Group:
+def gathered(folder: Path, group: str, only: Sequence[str] = (), also: Sequence[Path] = ()) -> Group:
     """The runs of a group, or of its federations in ``only``. Federations on which no method is done are left out.
 
-    Methods of the folder ``also`` join those of ``folder``.
+    Methods of the folders ``also`` join those of ``folder``.
     """
     lines = {name: runs for name, runs in all_lines(folder, group).items() if not only or name in only}
-    if also is not None:
-        for name, runs in all_lines(also, group).items():
+    for further in also:
+        for name, runs in all_lines(further, group).items():
             if name in lines:
                 lines[name] = lines[name] | runs
     finals: dict[str, dict[str, list[float]]] = {}
@@ -268,7 +268,9 @@ def main() -> int:
     parser.add_argument("group", choices=sorted({e.group for e in FEDERATIONS.values()}))
     parser.add_argument("--method", default="FedNorton", help="the method of the duels; default FedNorton")
     parser.add_argument("--results", type=Path, default=HERE, help=f"default {HERE}")
-    parser.add_argument("--also", type=Path, help="a further folder of results, of candidates or controls")
+    parser.add_argument(
+        "--also", type=Path, nargs="*", default=(), help="further folders of results, of candidates or controls"
+    )
     parser.add_argument("--out", type=Path, help="an .html file; default: GROUP.html in the folder of results")
     parser.add_argument("--federations", default="", help="default: all of the group")
     args = parser.parse_args()
