@@ -220,7 +220,9 @@ def sections(group: Group, method: str) -> list[tuple[str, str, Rows]]:
     rows = [["federation", "method", "settings", "seeds"]]
     for f, by_method in finals.items():
         for m, runs in by_method.items():
-            chosen = ", ".join(f"{k} {v:.3g}" for k, v in runs[0]["settings"].items())
+            chosen = ", ".join(
+                f"{k} {v if isinstance(v, list | str) else format(v, '.3g')}" for k, v in runs[0]["settings"].items()
+            )
             rows.append([f, m, chosen, "; ".join(described(f, x) for x in sorted(runs, key=lambda x: x["seed"]))])
     out.append(("Every seed", "Settings as tuned; lr is a factor on the federation's own.", rows))
     return out
