@@ -85,7 +85,7 @@ def _waited_for() -> Iterator[None]:
 def deployment(project: Path, *kills: int) -> tuple[Local, list[str]]:
     commands.init(project)
     said: list[str] = []
-    local = Local(project, said.append, "medley")
+    local = Local(project, said.append, "ours")
     local.kills, local.started = [*kills], []
     return local, said
 
@@ -235,7 +235,6 @@ def test_flowers_refusal_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
         [], 1, '{"success": false, "error-message": "The key \'x\' is unknown\\nat"}', ""
     )
     monkeypatch.setattr(Local, "_flwr", lambda *_: refused)
-    local.superlink = "ours"
     with pytest.raises(MedleyError, match=r"^flwr run did not start the app: The key 'x' is unknown at$"):
         local.run(tmp_path / "run", {})
 
@@ -256,7 +255,7 @@ def listening(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[socket.socke
     port = link.getsockname()[1]
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "medley"\n[superlink.medley]\naddress = "127.0.0.1:{port}"\n'
+        f'[superlink]\ndefault = "ours"\n[superlink.ours]\naddress = "127.0.0.1:{port}"\n'
     )
     monkeypatch.setenv("FLWR_HOME", str(home))
     return link, port
@@ -307,7 +306,6 @@ def test_a_superlink_that_dies_in_a_run_is_named_within_ten_seconds(
 def test_settings_with_quotes_reach_flower_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = pytest.importorskip("flwr.common.config")
     local, said = deployment(tmp_path / "project")[0], list[str]()
-    local.superlink = "ours"
     done = subprocess.CompletedProcess([], 0, '{"run-id": "7"}', "")
     monkeypatch.setattr(Local, "_flwr", lambda _, *words: said.append(words[-1]) or done)
     values = {"set": """'pace.optimizer="adam"' 'data.name=it\\'s \\' x.y=ä€😀""", "open": 2, "save": "/tmp/a b\\"}
