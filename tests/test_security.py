@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -33,3 +34,15 @@ def test_the_commands_find_as_many_cases() -> None:
     for paths, cases in rows:
         found = sum(n for path, n in there.items() if path.startswith(tuple(paths)))
         assert found >= cases, (paths, found)
+
+
+NAMED = re.compile(r"^\| (.+) \| `tests/statistics/(\w+)\.py` \|$", re.MULTILINE)
+
+
+def test_the_attacks_on_studies_are_those_of_the_tests() -> None:
+    pytest.importorskip("formulaic")
+    named = NAMED.findall((ROOT / "docs" / "security.md").read_text())
+    assert len(named) >= 20
+    for module in {module for _, module in named}:
+        tried = runpy.run_path(str(ROOT / "tests" / "statistics" / f"{module}.py"))["ATTACKS"]
+        assert [attack for attack, of in named if of == module] == [*tried]

@@ -278,6 +278,13 @@ def test_three_rows_are_withheld_and_named() -> None:
     assert Study(made, rules=Rules(rows=1, events=1, parameters=1.0)).glm("died ~ age", "binomial").nobs == 753
 
 
+def test_an_outcome_that_its_columns_give_is_said() -> None:
+    frame = patients()
+    frame["twice"] = 2 * frame["age"]
+    with pytest.raises(md.Stalled, match="the columns give the outcome without error"):
+        Study(sites(frame), rules=Rules(rows=1, exact=True)).glm("twice ~ age")
+
+
 def test_separation_is_named() -> None:
     frame = patients()
     frame.loc[frame["ward"] == "c", "died"] = 1

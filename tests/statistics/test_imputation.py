@@ -237,6 +237,15 @@ half = lambda v: v.y.where(v.y > 5)
 coded = lambda v: v.x.where(v.x.isna(), 1 + v.smokes)
 alone = lambda v: np.where(v.x.isna(), "c", np.where(v.y > 5, "a", "b"))
 
+
+def separated() -> dict[str, Any]:
+    """All who are old are ill, as far as is known."""
+    return {
+        site: f.assign(old=f.index % 2, ill=((f.index % 2 == 1) | (f.y > f.y.median())).astype(float).mask(f.x.isna()))
+        for site, f in lacking(20).items()
+    }
+
+
 REFUSED: list[tuple[Any, Any, str]] = [
     (lambda: Study({"Bern": None}).impute(["x"]), md.RecipeError, "the rows are on other machines"),
     (lambda: asked_of(rules=Rules()), md.RecipeError, "Bern rounds its sums, and 20 imputations of them"),
@@ -251,6 +260,17 @@ REFUSED: list[tuple[Any, Any, str]] = [
         lambda: asked_of(["smokes ~ x"], changed("x", half, "smokes")),
         md.RecipeError,
         "rows of Bern lack x; name",
+    ),
+    (
+        lambda: asked_of(data=changed("x", lambda v: v.x * 0 + 3)),
+        md.RecipeError,
+        "x has one value, 3, wherever it is",
+    ),
+    (lambda: asked_of(data=changed("x", lambda v: v.x * np.nan)), md.RecipeError, "x has no value at any site"),
+    (
+        lambda: asked_of(["C(ill)", "y", "old"], separated()),
+        md.Stalled,
+        r"the model of ill, .*separation by old.*give ill a model without it",
     ),
     (lambda: asked_of(data=lacking(60)), md.BadData, "Bern has no value of x, and other sites' models"),
     (lambda: asked_of(["C(x)", "y"]), md.RecipeError, "x has 7 categories, and Medley imputes two"),

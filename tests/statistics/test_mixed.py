@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import medley as md
-from medley.statistics import Rules, Study
+from medley.statistics import Rules, Study, Withheld
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("formulaic")
@@ -173,13 +173,51 @@ def test_effects_that_cannot_be_told_apart() -> None:
     data = {k: f.assign(row=np.arange(len(f)), one=1.0) for k, f in frames().items()}
     with pytest.raises(md.MedleyError, match="1 random effects of each of 135 values of row cannot be told"):
         Study(data, rules=OPEN).mixed("y ~ t + (1 | row)")
-    with pytest.raises(md.MedleyError, match="1 random effects of each of 1 sites"):
+    with pytest.raises(md.MedleyError, match=r"1 random effects of each of 1 sites .* at least two sites"):
         Study({"a": data["site 0"]}, rules=OPEN).mixed("y ~ t + (1 | site)")
     with pytest.raises(md.MedleyError, match="the columns of random effects, Intercept, one"):
         Study(data, rules=OPEN).mixed("y ~ t + (one | p)")
     with pytest.raises(md.MedleyError, match="nothing is left of the outcome's variance"):
         Study({k: f.assign(y=2 * f["t"]) for k, f in data.items()}, rules=OPEN).mixed("y ~ t + (1 | p)")
+    with pytest.raises(md.MedleyError, match="rows of a group differ in nothing that the fixed effects do not give"):
+        Study({k: f.assign(y=1.0 * f.groupby("p").ngroup() % 7) for k, f in data.items()}, rules=OPEN).mixed(
+            "y ~ t + (1 | p)"
+        )
     with pytest.raises(md.RecipeError, match="secure sums hide them"):
         Study(data, rules=OPEN, secure=md.SecureSum(bits=64, bound=1e12)).mixed("y ~ t + (1 | p)")
     with pytest.raises(md.RecipeError, match="rename yours"):
         Study({k: f.assign(site="x") for k, f in data.items()}, rules=OPEN).mixed("y ~ t + (1 | site)")
+
+
+def visits(patients: int, few: int, seed: int) -> Any:
+    """Patients with 5 visits, of whom the last few lack one."""
+    g = np.random.default_rng(seed)
+    p, t = np.repeat(np.arange(patients), 5), np.tile(np.arange(5.0), patients)
+    out = pd.DataFrame(
+        {"p": [f"p{i:02}" for i in p], "t": t, "y": g.normal(0, 3, patients)[p] + t + g.normal(size=len(p))}
+    )
+    return out[(p < patients - few) | (t != 2)]
+
+
+@pytest.mark.rounded
+def test_patients_with_visits_like_too_few_others_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    rows = {"Bern": visits(40, 2, 1), "Chur": visits(30, 12, 2), "Zug": visits(30, 0, 3)}
+    rules, formula = Rules(exact=True), "y ~ t + (1 | p)"
+    with pytest.raises(Withheld, match=r"Bern withholds: fewer than 5 of p have as many rows .*, alike=5"):
+        Study(rows, rules).mixed(formula)
+    fit = Study(rows, rules).mixed(formula, alike=5)
+    # Two patients are too few for a difference, so three of the others are with them: the first by name.
+    assert fit.left_out.to_numpy().tolist() == [[2 * 4 + 3 * 5, 5], [0, 0], [0, 0]]
+    assert "left out, as too few others have such rows: 23 rows of 5 p at Bern" in fit.summary()
+    assert "23 rows of 5 p at Bern" in caplog.text
+    kept = rows["Bern"][~rows["Bern"]["p"].isin(["p00", "p01", "p02", "p38", "p39"])]
+    same = Study(rows | {"Bern": kept}, rules).mixed(formula)
+    assert fit.params.equals(same.params)
+    assert fit.bse.equals(same.bse)
+    assert same.left_out.to_numpy().sum() == 0
+    shuffled = {name: f.sample(frac=1.0, random_state=0) for name, f in rows.items()}
+    np.testing.assert_allclose(Study(shuffled, rules).mixed(formula, alike=5).params, fit.params, rtol=1e-12)
+    most = Study(rows, rules).mixed(formula, alike=15)
+    assert most.left_out["p"].tolist() == [5, 12, 0]
+    with pytest.raises(Withheld, match=r"Chur withholds: .*fewer than 5"):
+        Study(rows, rules).mixed(formula, alike=19)

@@ -5,13 +5,15 @@ import itertools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import medley as md
-from medley.statistics import Rules, Study
+from medley.statistics import Rules, Study, Withheld
 from medley.statistics.omop import Cohort, Event, Value
 
 DAY = datetime.timedelta(1)
@@ -241,3 +243,27 @@ def test_whoever_has_no_id_or_no_year_of_birth_is_left_out():
     with closing(of_three("2019-06-01", "2020-01-01", (1, 2, None))) as connection:
         connection.execute("UPDATE person SET year_of_birth = NULL WHERE person_id = 1")
         assert ONE.rows(connection)["person"].tolist() == [2]
+
+
+ATTACKS: dict[str, tuple[str, tuple[Cohort, ...]]] = {
+    "a cohort with and without a few of its persons": ("days ~ age", (COHORT, replace(COHORT, oldest=87))),
+    "a cohort with a condition that few of its persons have": ("days ~ ill", (replace(COHORT, window=60),)),
+    "a cohort in which few persons die": ("event ~ age", (replace(COHORT, until=35),)),
+}
+"""What is asked of cohorts, one after the other: each works without rules, and is withheld with them."""
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_by_cohorts_is_withheld(attack: str, hospital: sqlite3.Connection, tmp_path: Path):
+    formula, cohorts = ATTACKS[attack]
+
+    def tries(rules: Rules) -> list[Any]:
+        family = "binomial" if formula.startswith("event") else "gaussian"
+        of = [Study({"Bern": c.rows(hospital)}, rules, registers=tmp_path / str(rules.rows)) for c in cohorts]
+        return [study.glm(formula, family) for study in of]
+
+    fits = tries(Rules(rows=1, events=1, parameters=1.0, id="person"))
+    if len(fits) > 1:
+        assert 0 < abs(fits[0].nobs - fits[1].nobs) < 5
+    with pytest.raises((Withheld, md.BadData), match=r"Bern withholds|fewer than 5 rows are gone"):
+        tries(Rules(exact=True, id="person"))

@@ -6,11 +6,14 @@ each category within it, has at least as many groups as a figure has rows, and t
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from .cells import factorized
 from .rounding import Outcome
 from .rules import Withheld, light
 from .site import Site
@@ -27,6 +30,27 @@ class Grouped(NamedTuple):
     stratum: np.ndarray
     order: np.ndarray
     outcome: Outcome | None
+
+
+def rare(site: Site, used: np.ndarray, group: str, columns: Sequence[str], alike: int) -> np.ndarray:
+    """The rows [n] among these of groups of which fewer than ``alike``, or than a figure needs, have as many rows with
+    the same values of these columns.
+
+    If such groups are too few for a figure of their own, the first of the most frequent kind, by name, are among them.
+    """
+    codes, names = factorized(site.frame[group])
+    mine, frame = codes[used], site.frame[used]
+    table = np.column_stack([np.ones(len(mine), int), *(factorized(frame[c])[0] for c in columns)])
+    order = np.lexsort((*table.T, mine))
+    there, starts = np.unique(mine[order], return_index=True)
+    numbers = dict[bytes, int]()
+    kind = np.array([numbers.setdefault(k.tobytes(), len(numbers)) for k in np.split(table[order], starts[1:])])
+    many = np.bincount(kind)[kind]
+    out = many < max(alike, site.rules.rows)
+    if out.any() and (lacks := site.rules.rows - int(out.sum())) > 0:
+        frequent = np.flatnonzero(many == many.max())
+        out[sorted(frequent, key=lambda g: str(names[there[g]]))[:lacks]] = True
+    return used & np.isin(codes, there[out])
 
 
 @dataclass(frozen=True)
@@ -55,7 +79,8 @@ class Groups:
         if min(int(s.sum()) for s in strata) < least:
             self._withhold(
                 f"fewer than {least} of {self.column} have as many rows as each other, with the same values of the "
-                "random effects' columns; leave out random slopes, give visits their planned times, or narrow where="
+                "random effects' columns; leave out random slopes, give visits their planned times, narrow where=, or "
+                f"leave such ones out, alike={least}"
             )
         cells = list[np.ndarray]()
         for name, x in zip(names, r.D.T, strict=True):
@@ -128,7 +153,8 @@ class Groups:
         if known > share * len(sums):
             self._withhold(
                 f"sums of {self.column} with the same rows are more than its share of {share:.3g} of how many "
-                "these are; leave out columns or random slopes"
+                "these are; leave out columns or random slopes, or those with rows like too few others, "
+                f"alike={math.ceil(known / share)}"
             )
 
     def _refuse_few(self, sums: np.ndarray) -> None:

@@ -12,7 +12,8 @@ the coefficients b, their covariance V, and z, u and χ² from random streams, a
 The server draws coefficients once for all sites; a site draws its cells from a stream by its name, so that neither the
 order of sites nor another site changes them. A chain begins with values drawn from those that the site has.
 
-**Departures**: mice adds weighted rows to separated categories, and here such a model stops with `Stalled`. If a single
+**Departures**: mice adds weighted rows to every logistic model (White, Daniel & Royston, 2010), and here a model whose
+columns separate the two categories stops with `Stalled`, which names them. If a single
 column is incomplete, its model depends on no draw, so it is fitted once and visited once.
 
 **What would leave**: whoever knows a site's draws could solve the sums of many imputations for single rows, so streams
@@ -31,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..contract import BadData, RecipeError
+from ..contract import BadData, RecipeError, Stalled
 from ..contract.arguments import method_with
 from ..rows.coding import text
 from ..runtime.streams import rng
@@ -233,7 +234,13 @@ class Chain:
         for i, site in study.sites.items():
             site.frame = site.frame.assign(**{model.column: model.coded(self.study.sites[i])})
             site.register = site.register if first else site.register.beside()
-        fit = study.run(model.glm)
+        try:
+            fit = study.run(model.glm)
+        except Stalled as e:
+            raise Stalled(
+                f"impute(), the model of {model.column}, {model.glm.formula!r}: {e}; or give {model.column} a model "
+                f"without it, such as '{model.column} ~ ...' in its place"
+            ) from e
         self.sent += sum(e.up for e in study.ledger)
         return fit
 
@@ -330,6 +337,9 @@ def levels_of(study: Any, column: str, category: bool) -> tuple[str, ...]:
             raise RecipeError(f"impute(): {column} says who a row is of, which no model knows; leave it out", "columns")
         _, values = cells_of(site, column)
         found |= {*map(text, np.unique(values[~gone(site, column)]))}
+    if len(found) < 2:
+        only = f"has one value, {min(found)}, wherever it is" if found else "has no value at any site"
+        raise RecipeError(f"impute(): {column} {only}, and a model tells nothing of it; leave it out", "columns")
     if not category and not found <= {"0", "1"}:
         if len(found) < 3:
             raise RecipeError(

@@ -4,7 +4,7 @@
 likelihood; Luo et al., Nature Communications 13, 2022 (DLMM), for its sums by site.
 
 **One round sends** (floats per site, e columns of the model with the outcome, q effects of a group, h strata): the
-categories, as `GLM`; e(e + 1)/2 to begin, again for each change of basis; then e(e + 1)/2, and for each stratum
+categories, as `GLM`; e(e + 1)/2 + 2 to begin, again for each change of basis; then as many, and for each stratum
 1 + q² + e(e + 1)/2 · q(q + 1)/2. A stratum is all groups of a site with the same ZᵀZ: with as many rows, if
 intercepts alone are random. The server searches alone: no site answers at variances that a server chooses.
 
@@ -17,21 +17,21 @@ rounds its sums of the outcome, see `medley.statistics.rounding`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract import Client, Cohort, Message, RecipeError, on_client
+from ..contract import Client, Cohort, Message, RecipeError, at_least, on_client
 from .analysis import Analysis, Json, Report, lower, packed, site_of, tensor, unpacked, upper
 from .basis import Basis
 from .cells import factorized
 from .families import FAMILIES
 from .formulas import design, parsed, within
 from .glm import Rows, design_names, within_basis
-from .groups import Grouped, Groups
+from .groups import Grouped, Groups, rare
 from .profiled import SINGULAR, Factor, Likelihood
 from .random_terms import SITE, Terms, terms
 from .rounding import Outcome
@@ -53,13 +53,14 @@ class Request(Message):
 
 class Sums(Message):
     """Up: BᵀB's triangle; by stratum the number of groups, ZᵀZ, and sums of products of ZᵀB, a triangle for each pair
-    of effects.
+    of effects; the rows, and the groups, that ``alike`` leaves out.
     """
 
     gram: Float[Tensor, " g"]
     counts: Float[Tensor, " h"]
     M: Float[Tensor, "h q q"]
     C: Float[Tensor, "h m c"]
+    left_out: Float[Tensor, " 2"]
 
 
 class Layout(NamedTuple):
@@ -82,6 +83,9 @@ class Mixed(Analysis):
             group a column that names groups within sites
         reml: whether the likelihood is the restricted one. Default True
         where: a condition on the rows, "age >= 18"; empty for all
+        alike: if not 0, leave out the groups of a site of which fewer than this, or than its rules' rows, have as many
+            rows with the same values of the random effects' columns; at least as many groups as these rows are left
+            out, and the result counts them. Default 0: their site refuses
         family: "gaussian", the only one
     """
 
@@ -90,6 +94,7 @@ class Mixed(Analysis):
     formula: str
     reml: bool = True
     where: str = ""
+    alike: Annotated[int, at_least(0)] = 0
     family: str = "gaussian"
 
     refuses_secure: ClassVar[str] = (
@@ -124,6 +129,16 @@ class Mixed(Analysis):
         columns = dict.fromkeys(c for f in parts for c in f.columns) | dict.fromkeys(filter(None, [self.cluster]))
         return tuple(columns), tuple(dict.fromkeys(c for f in parts for c in f.categorical))
 
+    def used(self, site: Site) -> tuple[np.ndarray, int]:
+        """See `Analysis.used`; without the groups that are like too few others, if ``alike`` says so."""
+        used, missing = super().used(site)
+        if self.alike and self.cluster:
+            parts = [parsed(f) for f in self.terms.blocks(of_site=False)]
+            columns = [c for f in parts for c in f.columns if c != f.response]
+            used = used & ~rare(site, used, self.cluster, columns, self.alike)
+            site.least(int(used.sum()), f"rows of {self.cluster} that are like enough others")
+        return used, missing
+
     def layout(self, levels: dict[str, list[str]]) -> Layout:
         """The columns, from the categories alone."""
         fixed = design_names(self.terms.fixed, levels)
@@ -145,7 +160,10 @@ class Mixed(Analysis):
             raise Unfit(f"mixed: {p} fixed effects of {n} rows cannot be fitted")
         for block in layout.sites:
             if sites < 2 or len(block) * sites >= n:
-                raise Unfit(f"mixed: {len(block)} random effects of each of {sites} sites cannot be told from {n} rows")
+                raise Unfit(
+                    f"mixed: {len(block)} random effects of each of {sites} sites cannot be told from {n} rows; give "
+                    "sites several rows each, and the study at least two sites, or leave out their effects"
+                )
         T, d = Basis(names[:p]), len(names)
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "basis": tensor([]), "b": tensor(np.zeros(p))}
         none = tensor(np.zeros((0, 0)))
@@ -168,7 +186,8 @@ class Mixed(Analysis):
         factors = [Factor([len(b) for b in of], t) for of, t in zip(layout[2:], turns, strict=True)]
         model = _likelihood(ups, factors, S, (n, p, self.reml, squares))
         self._refuse_too_many(layout, int(model.counts.sum()), n)
-        s.result = self._found(model, layout, T.T, point["b"].numpy(), sites), rows
+        left = np.array([ups[i].left_out.numpy() for i in sorted(ups)])
+        s.result = self._found(model, layout, T.T, point["b"].numpy()) | {"left_out": left}, rows
 
     def _refuse_too_many(self, layout: Layout, groups: int, n: int) -> None:
         """Raise Unfit unless the groups are fewer than the rows, and their effects, too, as lme4 does."""
@@ -179,7 +198,7 @@ class Mixed(Analysis):
                     f"from the residuals of {n} rows; leave out random slopes, or name a column with several rows each"
                 )
 
-    def _found(self, model: Likelihood, layout: Layout, T: np.ndarray, b: np.ndarray, _: int) -> dict[str, Any]:
+    def _found(self, model: Likelihood, layout: Layout, T: np.ndarray, b: np.ndarray) -> dict[str, Any]:
         theta = model.fit()
         at = model.at(torch.from_numpy(theta))
         k, scale = len(model.groups.rows), float(at.scale)
@@ -204,8 +223,7 @@ class Mixed(Analysis):
     def gram(self, me: Client[Any], request: Request) -> Sums:
         """Products of each pair of columns, the outcome's among them."""
         r = self._rows(site_of(me), request)
-        nothing = tensor(np.zeros((0, 0, 0)))
-        return Sums(tensor(upper(self._products(r, request)[0])), tensor([]), nothing, nothing)
+        return _no_strata(self._products(r, request)[0])
 
     @on_client
     def strata(self, me: Client[Any], request: Request) -> Sums:
@@ -214,7 +232,7 @@ class Mixed(Analysis):
         r, q = self._rows(site, request), len(request.turn)
         gram, base, A = self._products(r, request)
         if not q:
-            return Sums(tensor(upper(gram)), tensor([]), tensor(np.zeros((0, 0, 0))), tensor(np.zeros((0, 0, 0))))
+            return _no_strata(gram)
         layout, turn = self.layout(unpacked(request.terms)), request.turn.numpy()
         Z = r.D[:, [k for b in layout.groups for k in b]]
         fitted = Z @ turn
@@ -229,7 +247,11 @@ class Mixed(Analysis):
         a, b = np.triu_indices(q)
         j, k = np.triu_indices(C.shape[-1])
         C = (C + C.transpose(0, 1, 2, 4, 3)) / 2
-        return Sums(tensor(upper(gram)), tensor(counts), tensor(M[first]), tensor(C[:, a, b][:, :, j, k]))
+        left = super().used(site)[0] & ~self.used(site)[0]
+        rows_groups = [left.sum(), site.frame[self.cluster][left].nunique()]
+        return Sums(
+            tensor(upper(gram)), tensor(counts), tensor(M[first]), tensor(C[:, a, b][:, :, j, k]), tensor(rows_groups)
+        )
 
     def _products(self, r: Grouped, request: Request) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """BᵀB; the columns whose sums leave, rounded or not; and B's columns as combinations of them."""
@@ -312,6 +334,12 @@ class Mixed(Analysis):
         r = Grouped(D[order], y[order], starts, stratum, order, outcome)
         Groups(site, self.cluster, codes, used, r).admit(Z[order], layout.names)
         return r
+
+
+def _no_strata(gram: np.ndarray) -> Sums:
+    """The sums of a site of which no groups are asked for."""
+    nothing = tensor(np.zeros((0, 0, 0)))
+    return Sums(tensor(upper(gram)), tensor([]), nothing, nothing, tensor(np.zeros(2)))
 
 
 def _turn(H: np.ndarray, back: np.ndarray, blocks: list[list[int]], n: int, names: list[str]) -> np.ndarray:

@@ -28,6 +28,7 @@ class MixedFit(Coefficients):
         mixed, sites, cost: the analysis, the sites' names, and its exchanges and bytes
         nobs: rows of all sites
         groups: how many groups there are, by column
+        left_out: the rows and groups of each site that ``alike`` leaves out, a frame; see `Mixed`
         covariances: the covariance of the random effects, a frame for each group
         sigma, scale: the residuals' standard deviation and variance
         llf, criterion: the log-likelihood, restricted if ``mixed.reml``, and −2 times it, REML's criterion
@@ -52,8 +53,16 @@ class MixedFit(Coefficients):
         self.k = found["parameters"]
         effects = found["effects"]
         self.site_effects = None if effects is None else frame(effects, [*sites], self.covariances[SITE].columns)
+        self.left_out = frame(found["left_out"].astype(int), [*sites], ["rows", mixed.cluster or "groups"])
         if self.singular:
             log.warning("mixed: %s", BOUNDARY)
+        if left := self._left():
+            log.warning("mixed: %s", left)
+
+    def _left(self) -> str:
+        """A sentence about groups that are left out, empty if there are none."""
+        lines = [f"{n} rows of {k} {self.mixed.cluster} at {site}" for site, n, k in self.left_out.itertuples() if n]
+        return f"left out, as too few others have such rows: {', '.join(lines)}" if lines else ""
 
     @property
     def aic(self) -> float:
@@ -97,4 +106,4 @@ class MixedFit(Coefficients):
             "Random effects:",
             random,
         ]
-        return "\n".join(lines + [BOUNDARY] * self.singular)
+        return "\n".join(filter(None, [*lines, BOUNDARY * self.singular, self._left()]))

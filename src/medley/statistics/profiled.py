@@ -33,6 +33,9 @@ ENOUGH = 1e-13
 SINGULAR = 1e-4
 """A relative standard deviation below this is at the boundary, as in lme4."""
 
+LARGEST = 1e6
+"""Above this relative standard deviation the residuals are in the last digits of the sums."""
+
 
 class Profile(NamedTuple):
     """The model at θ: −2 times the log-likelihood, or REML's criterion; β [p] with XᵀV⁻¹X, σ², and sums by site."""
@@ -135,6 +138,11 @@ class Likelihood:
         theta = self._descended(min(starts, key=self._value))
         if not float(self.at(torch.from_numpy(theta)).scale) * self.n > 1e-20 * self.total:
             raise Stalled("mixed: nothing is left of the outcome's variance, and the likelihood has no maximum")
+        if np.abs(theta).max() > LARGEST:
+            raise Stalled(
+                "mixed: rows of a group differ in nothing that the fixed effects do not give, and the likelihood has "
+                "no maximum; give one row for each group, and fit study.glm"
+            )
         return theta
 
     def _value(self, theta: np.ndarray) -> float:

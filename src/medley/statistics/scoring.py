@@ -233,11 +233,9 @@ class Descent:
             self._watch(k, step, x)
             before = decrement
             x, up, alpha = self._step(x, step, up, alpha, joint, decrement < 1e-3)
-        self._refuse_edge()
+        self._refuse_edge(up)
         what = type(self.glm).__name__.lower()
-        of = ""
-        if self.growing:
-            of = f"; {', '.join(self.growing)} still grows: leave it out, or merge categories"
+        of = f"; {', '.join(self.growing)} still grows: leave it out, or merge categories" if self.growing else ""
         raise Stalled(f"{what}: no fit after {k + 1} steps; Newton's decrement is {decrement:.2g}{of}")
 
     def _in_units(self, b: np.ndarray, alpha: float) -> Curve:
@@ -293,11 +291,13 @@ class Descent:
                 self.blocked = self.blocked + 1 if new.sums[BAD] > 0.5 else 0
             if new.sums[BAD] < 0.5 and loss(new) <= most:
                 return y, new, a
-        self._refuse_edge()
+        self._refuse_edge(up)
         raise Stalled("glm: no step makes the fit better; scale the columns, or give another link")
 
-    def _refuse_edge(self) -> None:
-        """Raise Stalled if means became impossible in the last steps."""
+    def _refuse_edge(self, up: Curve) -> None:
+        """Raise Stalled if means became impossible in the last steps, or nothing is left of a Gaussian outcome."""
+        if self.glm.kind.homoscedastic and up.sums[DEVIANCE] < 1e-12 * up.sums[NULL]:
+            raise Stalled("glm: the columns give the outcome without error, so that nothing is left to estimate")
         if self.blocked and self.glm.uses not in ("logit", ""):
             binomial = self.glm.kind.binary
             edge = "above 1" if binomial and self.glm.uses == "log" else "out of 0 to 1" if binomial else "below 0"
