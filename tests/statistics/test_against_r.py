@@ -70,3 +70,12 @@ def test_every_mixed_model_of_the_file_agrees_with_lme4() -> None:
     assert len(MIXED["far"]) == 40
     assert sum(site > 1 for _, site, _ in MIXED["rows, sites, singular"].values()) == 40
     assert max(v for line in MIXED["far"].values() for name, v in line.items() if name != "default") < 1e-8
+
+
+def test_pooled_figures_are_those_of_mice_within_their_monte_carlo_errors() -> None:
+    found = json.loads(SCRIPT.with_name("against_mice.json").read_text(encoding="utf-8"))
+    assert min(line["m"] for line in found.values()) >= 200
+    assert sum(len(line["names"]) for line in found.values()) == 12
+    z = [v for line in found.values() for of in ("coefficients", "errors") for v in line[f"z of {of}"]]
+    assert max(map(abs, z)) < 3
+    assert sum(v**2 for v in z) < 1.5 * len(z)
