@@ -39,7 +39,7 @@ class Job(NamedTuple):
 
 JOBS = [
     Job(
-        "births, holes knocked in",
+        "births, holes made",
         "holes(MASS::birthwt[c('age', 'lwt', 'smoke', 'ht', 'bwt')], 'smoke')",
         ("age", "lwt", "smoke", "ht", "bwt"),
         "bwt ~ age + lwt + smoke",
@@ -48,7 +48,7 @@ JOBS = [
         1,
     ),
     Job(
-        "colon, holes knocked in",
+        "colon, holes made",
         "with(subset(survival::colon, etype == 2),"
         " holes(data.frame(age, sex, nodes = log1p(nodes), obstruct, dead = status), c('sex', 'nodes')))",
         ("age", "sex", "nodes", "obstruct", "dead"),
