@@ -181,6 +181,15 @@ levels = ["c", "a", "b"]
 
 
 @pytest.mark.slow
+def test_a_mixed_model_is_on_nodes_as_here(tmp_path: Path) -> None:
+    text = '[[study]]\nkind = "mixed"\nformula = "age ~ C(sex) + C(ward) + (1 | site)"\n[rules]\nexact = true\n'
+    (there,) = deployed(tmp_path, text, count=3, names=("Bern", "Genf", "Chur"))
+    here = Study(frames(3), rules=Rules(exact=True)).mixed("age ~ C(sex) + C(ward) + (1 | site)")
+    assert [*there.params, *there.bse] == [*here.params, *here.bse]
+    assert (there.llf, there.scale) == (here.llf, here.scale)
+
+
+@pytest.mark.slow
 def test_an_ordinal_logit_is_on_nodes_as_here(tmp_path: Path) -> None:
     here = Study(frames()).ordinal("ward ~ age + C(sex)", levels=["c", "a", "b"])
     (fit,) = deployed(tmp_path, ORDINAL)
