@@ -25,7 +25,7 @@ from medley.datasets.ingest.queries import collected_queries
 from medley.datasets.readers import sql as reader
 from medley.deploy.node.app import ClientSide
 from medley.deploy.node.record import LEFT, Record
-from medley.statistics import Study, sql
+from medley.statistics import Rules, Study, sql
 
 QUERY = "SELECT age, bmi, ward, died FROM patients ORDER BY id"
 
@@ -97,6 +97,23 @@ def test_a_study_of_queries_is_that_of_frames_and_files_in_any_order(ward: Any, 
     shuffled, fourth = fitted(lambda name: sql(ward, f"{ask} ORDER BY bmi", (name,)))  # the register knows these rows
     np.testing.assert_allclose(shuffled, by_frame, rtol=1e-9)
     assert fourth == described
+
+
+def test_imputations_and_mixed_models_of_queries_are_those_of_frames_and_files():
+    def fitted(cut: Callable[[str], Any]) -> list[float]:
+        study = Study({name: cut(name) for name in ("north", "south")}, rules=Rules(exact=True))
+        imputed = study.impute(["age", "bmi", "died"], m=2, iterations=2, seed=1).glm("died ~ age + bmi", "binomial")
+        mixed = study.mixed("age ~ died + (1 | site)")
+        return [*imputed.params, *imputed.bse, *mixed.params, *mixed.bse, mixed.llf]
+
+    table = rows()
+    table.loc[table["id"] % 4 == 1, "bmi"] = np.nan
+    pieces = {name: table[table["ward"] == name] for name in ("north", "south")}
+    by_frame = fitted(pieces.__getitem__)
+    assert fitted(lambda name: pd.read_csv(io.StringIO(pieces[name].to_csv(index=False)))) == by_frame
+    with closing(sqlite3.connect(":memory:")) as connection:
+        table.to_sql("patients", connection, index=False)
+        assert fitted(lambda name: sql(connection, "SELECT * FROM patients WHERE ward = ?", (name,))) == by_frame
 
 
 @pytest.mark.parametrize(
