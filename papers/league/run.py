@@ -131,8 +131,8 @@ def merit(entry: Entry, line: Line) -> tuple[float, ...]:
     return (0.0, line["score"] if entry.metric == "accuracy" else -line["score"])
 
 
-def fill(name: str, entrant: Entrant, cell: Cell, digest: str, whole: bool = False) -> None:
-    """Make the runs that a cell lacks: tuning by a search or a ``whole`` grid, then fresh seeds at the best point."""
+def fill(name: str, entrant: Entrant, cell: Cell, digest: str, full_grid: bool = False) -> None:
+    """Make the runs that a cell lacks: tuning by a search or a ``full_grid``, then fresh seeds at the best point."""
     entry = FEDERATIONS[name]
 
     def line(point: Point, seed: int, on: str) -> Line:
@@ -145,7 +145,7 @@ def fill(name: str, entrant: Entrant, cell: Cell, digest: str, whole: bool = Fal
             cell.add(run)
         return run
 
-    chosen = grid if whole else search
+    chosen = grid if full_grid else search
     best = chosen(entrant, lambda point: merit(entry, line(point, TUNING_SEED, "validation")))
     for seed in SEEDS:
         line(best, seed, "test")
@@ -155,7 +155,7 @@ ORPHAN = False
 """Whether the loss of the parent process ends this one."""
 
 
-def work(cells: Sequence[tuple[str, str, Entrant]], out: Path, whole: bool, orphan: bool) -> None:
+def work(cells: Sequence[tuple[str, str, Entrant]], out: Path, full_grid: bool, orphan: bool) -> None:
     """Fill all cells that no other process has."""
     global ORPHAN
     ORPHAN = orphan
@@ -176,7 +176,7 @@ def work(cells: Sequence[tuple[str, str, Entrant]], out: Path, whole: bool, orph
                 continue
             began = time.process_time()
             before = len(cell.lines)
-            fill(name, entrant, cell, digest, whole)
+            fill(name, entrant, cell, digest, full_grid)
             finals = [x.get("score") for x in cell.lines if x["kind"] == "final"]
             lines = [s for s in finals if s is not None]
             tried = [tuple(x["point"]) for x in cell.lines if x["kind"] == "tuning"]
@@ -255,13 +255,13 @@ def main() -> int:
         return 130
 
 
-def filled(cells: Sequence[tuple[str, str, Entrant]], out: Path, whole: bool, jobs: int) -> int:
+def filled(cells: Sequence[tuple[str, str, Entrant]], out: Path, full_grid: bool, jobs: int) -> int:
     """Fill all cells in so many processes. Returns the exit code."""
     if jobs == 1:
-        work(cells, out, whole, orphan=False)
+        work(cells, out, full_grid, orphan=False)
         return 0
     processes = [
-        multiprocessing.get_context("fork").Process(target=work, args=(cells, out, whole, True), daemon=True)
+        multiprocessing.get_context("fork").Process(target=work, args=(cells, out, full_grid, True), daemon=True)
         for _ in range(jobs)
     ]
     for process in processes:

@@ -137,7 +137,7 @@ def deploy_evaluate(
         (names.get(int(r["client"]), f"{r['client']:g}"), r, _classes(support, int(r["client"]), labels)) for r in last
     ]
     show(_figures(rows, result.history[-1]))
-    if any("accuracy_within" in r for r in last):
+    if any("test_loss_within" in r for r in last):
         show("nodes rounded their figures; the intervals include what that can change")
 
 
@@ -172,7 +172,7 @@ def _figures(rows: Sequence[tuple[str, Row, str]], total: Row) -> Any:
             low, high = wilson(value, row["test_rows"])
             shown = (value, max(0.0, low - within), min(1.0, high + within))
             return "{:.1f} % [{:.1f}, {:.1f}]".format(*(100 * v for v in shown))
-        bins = f" ± {row[f'{name}_within']:.1g}" if f"{name}_within" in row else ""
+        bins = f" ± {row[f'{name}_within']:.1g}" if name != "test_loss" and f"{name}_within" in row else ""
         ends = "" if error is None else f" [{value - Z * error:.3g}, {value + Z * error:.3g}]"
         return f"{value:.4g}{bins}{ends}"
 

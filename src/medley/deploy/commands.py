@@ -214,7 +214,7 @@ class Deployment:
         """
         save = save.resolve()
         with suppress(FileNotFoundError):
-            _toml_in(self.project / "app" / "recipe.toml")
+            _check_toml(self.project / "app" / "recipe.toml")
         if resume and not (save / events.FILE).exists():
             raise RecipeError(f"there is no run in {save}: nothing to resume", "resume")
         if not resume and holds_run(save):
@@ -445,7 +445,7 @@ def _toml(value: Any) -> str:
     return '"' + r"\u0022".join(json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"')) + '"'
 
 
-def _toml_in(path: Path) -> None:
+def _check_toml(path: Path) -> None:
     """Raise RecipeError for a file that is not TOML, before an app is sent to the nodes with it."""
     try:
         tomllib.loads(path.read_text(encoding="utf-8"))

@@ -329,14 +329,13 @@ def _spread(results: Sequence[Result]) -> str:
 
 
 def rounded(results: Sequence[Result]) -> str:
-    """A sentence on accuracies that nodes rounded before they sent them; empty if none did."""
-    most = max((r.history[-1].get("accuracy_within", 0.0) for r in results if r.history), default=0.0)
-    if not most:
-        return ""
-    return (
-        f"Nodes rounded their figures, because their owners' rules are not exact: an accuracy may be off by "
-        f"{100 * most:.2g} pp, and losses and other figures are rounded as well."
-    )
+    """A sentence on figures that nodes rounded before they sent them; empty if none did."""
+    rows = [r.history[-1] for r in results if r.history]
+    most = {k: max(row.get(f"{k}_within", 0.0) for row in rows) for k in ("accuracy", "test_loss") if rows}
+    parts = [f"an accuracy may be off by {100 * most['accuracy']:.2g} pp"] if most.get("accuracy") else []
+    parts += [f"a test loss by {most['test_loss']:.2g}"] if most.get("test_loss") else []
+    why = "Nodes rounded their figures, because their owners' rules are not exact"
+    return f"{why}: {', '.join(parts)}; other figures are rounded as well." if parts else ""
 
 
 def known_to(results: Sequence[Result]) -> str:

@@ -426,8 +426,8 @@ class GLM(Weighted):
         observed = nothing
         if not self.canonical:
             observed = H(expected - w * left * bend)
-        told = r.outcome is None or not self.canonical or bad.any()  # else they follow from rounded sums
-        dev: Any = lambda m: (w @ family.deviance(y, m, a), *family.sums(y, m, w, a)) if told else (0.0, 0.0, 0.0)
+        sent = r.outcome is None or not self.canonical or bad.any()  # else they follow from rounded sums
+        dev: Any = lambda m: (w @ family.deviance(y, m, a), *family.sums(y, m, w, a)) if sent else (0.0, 0.0, 0.0)
         flat = np.full(len(y), request.mean)
         (fit, *likely), null = dev(mu), dev(flat)
         over = w @ family.pearson(y, flat) if family.scaled else w @ (left**2 - mu) * free

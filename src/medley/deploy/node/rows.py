@@ -359,8 +359,8 @@ class NodeRows:
     ) -> dict[str, Any]:
         """Coarse figures of test rows: means of rows from the rows, others by the number of rows that decide them.
 
-        ``<name>_within`` is the most that rounding and the replaced rows can change an accuracy, and rounding a metric;
-        the error of the test loss includes its step.
+        ``<name>_within`` is the most that rounding can change a figure, and of an accuracy also the replaced rows; the
+        error of the test loss includes it.
         """
         each = zip(*((problem.losses(z, y), problem.hits(z, y)) for z, y in outputs(problem, x, *test)), strict=True)
         parts = zip(("test_loss", "accuracy"), each, strict=True)
@@ -372,18 +372,19 @@ class NodeRows:
         for key, value in exact.items():
             about = f"{name} {key}"
             if key == "test_loss_error" and "test_loss" in by_row:
-                losses = coarse.clipped(by_row["test_loss"])
-                step = coarse.step(float(losses.mean()), len(y), coarse.size(losses))
-                out[key] = coarse.figure(about, float(losses.std()) / math.sqrt(len(y)), rows, 1.0) + step / Z
+                spread = float(coarse.clipped(by_row["test_loss"]).std())
+                out[key] = coarse.figure(about, spread / math.sqrt(len(y)), rows, 1.0) + out["test_loss_within"] / Z
             elif key in by_row:
+                values = coarse.clipped(by_row[key])
                 out[key] = coarse.mean(about, by_row[key])
+                out[f"{key}_within"] = coarse.step(float(values.mean()), len(y), coarse.size(values))
             else:
                 out[key] = coarse.figure(about, value, rows, 1.0)
-            if key == "accuracy":
-                out[f"{key}_within"] = coarse.step(1.0, len(y)) + (coarse.least - 1) / len(y)
-            elif not key.startswith("test_loss"):
                 out[f"{key}_within"] = coarse.step(value, rows, 1.0)
-        return out | ({"accuracy": min(out["accuracy"], 1.0)} if "accuracy" in out else {})
+        if "accuracy" in out:
+            out["accuracy"] = min(out["accuracy"], 1.0)
+            out["accuracy_within"] = coarse.step(1.0, len(y)) + (coarse.least - 1) / len(y)
+        return out
 
     def _exact(self, s: int, x: Vec) -> float:
         return float(self._objective(s).loss(x))

@@ -45,10 +45,11 @@ log = logging.getLogger("medley")
 FIGURES = {
     "test_loss": Figure,
     "test_loss_error": Amount,
+    "test_loss_within": Amount,
     "accuracy": Annotated[float, in_range(0.0, 1.0)],
     "accuracy_within": Amount,
 }
-"""Figures of test rows other than metrics; of an accuracy that a node rounds also by how much it may be off."""
+"""Figures of test rows other than metrics; of one that a node rounds also by how much it may be off."""
 
 
 @dataclass(frozen=True)
