@@ -13,7 +13,7 @@ import pytest
 
 import medley as md
 from medley.deploy.protocol import flwr_api
-from medley.deploy.protocol.checked_json import opened, sealed
+from medley.deploy.protocol.checked_json import opened, sealed, sealed_error
 from medley.deploy.protocol.flwr_api import Reply
 from medley.deploy.server import messenger
 from medley.deploy.server.messenger import Messenger
@@ -100,6 +100,37 @@ def test_an_empty_answer_is_an_answer_that_nobody_can_read() -> None:
     assert answers == {0: (b"", 6), 1: (b"=x", 6 + 7)}
     with pytest.raises(md.WireError, match="client 0 sent neither an answer nor one of Medley's errors"):
         opened(answers[0][0], "client 0")
+
+
+def test_all_clients_with_a_fault_are_named_in_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client 2 is right, and client 3 has not answered when the time is over: nobody waits for it."""
+    texts = {0: "client 'north': its recipe's file has changed", 1: "client 1 has the method A", 4: "client 4 has gone"}
+    texts |= {k: f"client {k}: its recipe's file has changed" for k in (5, 6)}
+    answers = {100 + k: sealed_error(md.RecipeError(text, "recipe")) for k, text in texts.items()}
+    answers[102] = sealed(b'{"client": 2}')
+
+    class Seven:
+        get_node_ids = staticmethod(lambda: range(100, 107))
+
+    monkeypatch.setattr(messenger, "SOON", 0.3)
+    monkeypatch.setattr(flwr_api, "records", lambda letter: letter)
+    monkeypatch.setattr(flwr_api, "size", lambda content: 1)
+    monkeypatch.setattr(flwr_api, "push", lambda grid, kind, content, ttl: {str(n): n for n in content})
+    first = True
+
+    def pull(grid: object, waiting: Iterable[str], *_: object) -> list[Reply]:
+        nonlocal first
+        here, first = {"100", "102"} if first else {str(n) for n in answers}, False
+        return [Reply(m, answers[int(m)], 1, 0, "") for m in waiting if m in here]
+
+    monkeypatch.setattr(flwr_api, "pull", pull)
+    with pytest.raises(md.RecipeError) as caught:
+        Messenger(Seven()).gather(7)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "node 100: client 'north': its recipe's file has changed; the same holds for client 5, client 6; "
+        "node 101: client 1 has the method A; node 104: client 4 has gone"
+    )
+    assert caught.value.key == "recipe"
 
 
 @contextlib.contextmanager

@@ -247,6 +247,23 @@ def test_what_would_fail_later_is_refused_before_an_app_starts(tmp_path: Path) -
     (tmp_path / "project" / "app" / "recipe.toml").write_text("methods = [{ kind = 'FedProx'")
     with pytest.raises(RecipeError, match=r"app/recipe\.toml is not TOML: Unclosed inline table"):
         local.run(tmp_path / "other", {})
+    (tmp_path / "project" / "app" / "recipe.toml").write_text("methods = [{ kind = 'FedProx', proximal = 1 }]")
+    for config, text in (({}, r"app/recipe\.toml: .*'proximal'"), ({"set": "run.round=3"}, "'round'.*'rounds'")):
+        with pytest.raises(RecipeError, match=text):
+            local.run(tmp_path / "other", config)
+    assert not local.started
+
+
+def test_a_run_that_failed_before_its_rounds_ends_the_command_at_once(tmp_path: Path) -> None:
+    """Its server app lives on for seconds: Flower takes its leave."""
+    local, _ = deployment(tmp_path / "project")
+    told = events.Events(private(tmp_path / "run"), listen=False)
+    told.add("app", pid=os.getpid())
+    told.add("end", outcome="failed", message="client 1: its recipe's file has changed", final=True)
+    begun = time.monotonic()
+    status, final = local._follow(tmp_path / "run", "7", 0.0)
+    assert (status.outcome, final) == ("failed", True)
+    assert time.monotonic() - begun < commands.SAVED / 4
 
 
 def listening(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[socket.socket, int]:

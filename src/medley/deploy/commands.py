@@ -18,7 +18,7 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from importlib import metadata, resources
 from pathlib import Path
@@ -35,6 +35,7 @@ from ..storage.result import Status
 from ..storage.run_folder import holds_run
 from .protocol import flwr_texts
 from .protocol.agreement import own_version
+from .protocol.settings import settled
 
 LOOK = 0.5
 """Seconds between two looks at the run's folder."""
@@ -213,8 +214,6 @@ class Deployment:
             restarts: how often the run restarts by itself after a failure
         """
         save = save.resolve()
-        with suppress(FileNotFoundError):
-            _check_toml(self.project / "app" / "recipe.toml")
         if resume and not (save / events.FILE).exists():
             raise RecipeError(f"there is no run in {save}: nothing to resume", "resume")
         if not resume and holds_run(save):
@@ -225,6 +224,7 @@ class Deployment:
                     config = {**_settings_before(save), **config}
             except RecipeError as e:
                 raise RecipeError(f"{e}. The run goes on without its command: follow it by medley status {save}") from e
+        _check(self.project / "app" / "recipe.toml", config)
         with _ended_by_signals():
             return self._run(save, config, resume, readmit, restarts)
 
@@ -351,7 +351,8 @@ class Deployment:
                 if e.get("event") == "app":
                     pid = e.get("pid")
                 if e.get("event") == "end":
-                    _saved(save, pid, began)
+                    if e["outcome"] != "failed" or any(known.get("event") == "start" for known in fresh):
+                        _saved(save, pid, began)  # before its rounds a run that fails saves nothing
                     return self._explained(e, number), bool(e.get("final"))
             shown = len(fresh)
             if gone:
@@ -445,12 +446,19 @@ def _toml(value: Any) -> str:
     return '"' + r"\u0022".join(json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"')) + '"'
 
 
-def _check_toml(path: Path) -> None:
-    """Raise RecipeError for a file that is not TOML, before an app is sent to the nodes with it."""
-    try:
-        tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise RecipeError(f"{path} is not TOML: {e}") from None
+def _check(path: Path, config: Mapping[str, Any]) -> None:
+    """Raise what the server's app would raise for its recipe with the run's settings, before it is sent.
+
+    Nothing is checked if the app has no such file, or for a method that only its code names.
+    """
+    if path.exists():
+        text = path.read_text(encoding="utf-8-sig")
+        r = settled(replace(loads(text, f"{path.parent.name}/{path.name}"), folder=path.parent), config)
+        r.options()
+        if "study" in r.tables:
+            r.analyses()
+        elif "methods" in r.tables:
+            r.only().methods()
 
 
 def _ended_by_signals() -> AbstractContextManager[None]:

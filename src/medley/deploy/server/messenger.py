@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,9 @@ RECEIVED = 10.0
 
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; doubled each time, up to 10."""
+
+FAULT = re.compile(r"""^node \d+: (client (?:\d+|'[^']*'|"[^"]*"))(.*)""")
+"""A client's error, by the client and what is wrong there."""
 
 CLOSED = (
     "{0} has left, but this run needs the same clients from the first round to the last: restart its node and "
@@ -171,7 +175,8 @@ class Messenger:
         number = members if isinstance(members, int) else len(ids) if members is not None else clients
         while len(accounts) + len(refused) < number or not accounts.keys() >= set(ids):
             fresh = self._fresh() - refused.keys()
-            for node, answer in self._answers(fresh):
+            waiting = dict[int, Sent]()
+            for node, answer in self._answers(fresh, kept=waiting):
                 try:
                     account = self._account(node, answer, clients, recorded)
                     i = account["client"]
@@ -186,7 +191,7 @@ class Messenger:
                     self._put_aside(node, e)
                 except MedleyError as e:
                     if not tolerant:
-                        raise
+                        raise self._likewise(e, waiting) from None
                     refused[node] = str(e)
                     log.warning("a node is refused: %s", e)
             missing = [i for i in ids or range(clients) if i not in accounts]
@@ -203,6 +208,17 @@ class Messenger:
         self._keep()
         return dict(sorted(accounts.items()))
 
+    def _likewise(self, e: MedleyError, waiting: dict[int, Sent]) -> MedleyError:
+        """A client's error with those of the others whose answers come within `SOON`."""
+        texts = [str(e)]
+        for node, answer in self._answers((), SOON, waiting):
+            try:
+                opened(answer, f"node {node}")
+            except MedleyError as other:
+                texts.append(str(other))
+        e.args = (_together(texts), *e.args[1:])
+        return e
+
     def _too_late(self, accounts: Mapping[int, object], number: int, missing: Sequence[int]) -> MedleyError:
         """The error for clients that have not connected in time."""
         return MedleyError(
@@ -216,9 +232,11 @@ class Messenger:
         present = {*self.grid.get_node_ids()}
         return present - {*self.nodes.values()} - self._aside
 
-    def _answers(self, nodes: Collection[int], within: float = math.inf) -> Iterator[tuple[int, bytes]]:
-        """Ask nodes who they are; returns their answers."""
-        for node, answer, _ in self._send("query", dict.fromkeys(sorted(nodes), self._letter), within):
+    def _answers(
+        self, nodes: Collection[int], within: float = math.inf, kept: dict[int, Sent] | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Ask nodes who they are; returns their answers. ``kept`` is that of `_send`."""
+        for node, answer, _ in self._send("query", dict.fromkeys(sorted(nodes), self._letter), within, kept):
             if answer is not None:
                 yield node, answer
 
@@ -562,6 +580,16 @@ def _called(node: int, account: Mapping[str, Any]) -> str:
     """A node in words: by its name, if it has one, and by Flower's number."""
     name = account.get("name")
     return f"node {node}" + (f" ({name!r:.100})" if name else "")
+
+
+def _together(texts: Iterable[str]) -> str:
+    """Nodes' errors on one line; what is wrong at several clients is told once."""
+    faults = dict[str, list[str]]()
+    for text in texts:
+        found = FAULT.match(text)
+        who, what = found.groups() if found else (text, text)
+        faults[what] = [*faults[what], who] if what in faults else [text]
+    return "; ".join(f"{t}; the same holds for {', '.join(same)}" if same else t for t, *same in faults.values())
 
 
 def _doubled(client: int, *nodes: str) -> MedleyError:
