@@ -31,13 +31,16 @@ class Grid:
         return [100, 101]
 
 
-@pytest.mark.parametrize(("usual", "named"), [([], True), ([50.0] * 3, False), ([0.1, 50.0, 50.0], True)])
+@pytest.mark.parametrize(
+    ("kind", "usual", "named"),
+    [("train", [], True), ("train", [50.0] * 3, False), ("train", [0.1, 50.0, 50.0], True), ("evaluate", [], True)],
+)
 def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
-    usual: list[float], named: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str, usual: list[float], named: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that a node held up says nothing of the next."""
     begun, told, answer = time.monotonic(), list[dict[str, Any]](), sealed(b"x")
-    warned = lambda: "waiting" in caplog.text if named else bool(told)
+    warned = lambda: "so far" in caplog.text if named else bool(told)
 
     def pull(grid: Any, waiting: Any, until: float, nodes: Any) -> list[Reply]:
         return [Reply(m, answer, 1, 0, "") for m in waiting if m == "m0" or warned()]
@@ -49,16 +52,17 @@ def test_an_exchange_that_takes_long_names_the_clients_it_waits_for(
     monkeypatch.setattr(messenger, "NAMED", 0.1)
     monkeypatch.setattr(messenger, "LONG", 0.4)
     p = Messenger(Grid(), timeout=60)  # type: ignore[arg-type]
-    p.nodes, p._durations["train"] = {0: 100, 1: 101}, deque(usual, 3)
+    p.nodes, p._durations[kind] = {0: 100, 1: 101}, deque(usual, 3)
     p.events = lambda event, **values: event == "awaited" and told.append(values)
     with caplog.at_level(logging.WARNING, "medley"):
-        assert sorted(p.send("train", {0: {}, 1: {}})) == [0, 1]
+        assert sorted(p.send(kind, {0: {}, 1: {}})) == [0, 1]
     said = [r.getMessage() for r in caplog.records]
-    assert said == (["waiting for clients [1], for 0 s so far and 60 s at most"] if named else [])
+    who = "an evaluation waits" if kind == "evaluate" else "waiting"
+    assert said == ([f"{who} for clients [1], for 0 s so far and 60 s at most"] if named else [])
     assert told[0]["clients"] == [1]
     assert told[-1] == {"clients": [], "since": told[0]["since"]}
     assert ("waited" in told[-2]) == named
-    assert (0.4 if named else 0.1) <= p._durations["train"][-1] <= time.monotonic() - begun
+    assert (0.4 if named else 0.1) <= p._durations[kind][-1] <= time.monotonic() - begun
 
 
 def test_answers_that_are_announced_and_never_come_end_with_the_timeout_and_are_named(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,7 +41,13 @@ def predict(
 
     for name in filter(None, allow_code.split(",")):
         load_object(name.strip(), Path(), "--allow-code")
-    result = Result.load(run)
+    log = logging.getLogger("medley")
+    level = log.level
+    log.setLevel(logging.ERROR)  # what it warns of, a result without a model, is the error of its first use
+    try:
+        result = Result.load(run)
+    finally:
+        log.setLevel(level)
     table = _inputs(result, rows, delimiter)
     whose = int(client) if client is not None and client.isdigit() and client not in result.client_names else client
     stream = io.StringIO()

@@ -320,7 +320,8 @@ def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
             return f"{at} {e.get('outcome')}{': ' + e['message'] if e.get('message') else ''}"
         case "awaited":
             whom = named(e["clients"], names or {})
-            return f"{at} waits for {whom}, for {e['waited']} s so far and {e['most']} s at most"
+            verb = "an evaluation waits" if e.get("kind") == "evaluate" else "waits"
+            return f"{at} {verb} for {whom}, for {e['waited']} s so far and {e['most']} s at most"
         case "refused":
             return f"{at} refused: {'; '.join(map(str, e.get('clients', {}).values()))}"
     return f"{at} {e.get('level', e.get('event'))}: {e.get('message', '')}"

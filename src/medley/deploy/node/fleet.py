@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...contract.errors import MedleyError, RecipeError, WireError
+from ...contract.errors import MedleyError, RecipeError, WireError, reason
 from ...transports.failures import ATTEMPTS
 from ..protocol import flwr_api as flwr
 from ..protocol import flwr_texts
@@ -161,7 +161,8 @@ class FleetNode:
         try:
             self._client = connect(superlink, False, ca.read_bytes(), interceptors=signers)
         except (OSError, ValueError) as e:
-            raise RecipeError(f"{ca} holds no certificates: {e}", "ca") from None
+            why = reason(e) if isinstance(e, OSError) else e
+            raise RecipeError(f"--ca {ca} holds no certificates: {why}; give the server's ca.crt", "ca") from None
         self._client._client.event_hooks["response"] = [_bounded]
         self._node: Any = None
 

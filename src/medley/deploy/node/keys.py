@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...contract.errors import RecipeError
+from ...contract.errors import RecipeError, reason
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973
 """The order n of the group of P-384 (FIPS 186-4, D.1.2.4)."""
@@ -21,7 +21,8 @@ def private_key(path: Path) -> Any:
         if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP384R1):
             raise ValueError("it is not ECDSA on P-384")
     except OSError as e:
-        raise RecipeError(f"the private key cannot be read: {e}; give the file that ssh-keygen wrote", "key") from None
+        why = f"the private key {path} cannot be read: {reason(e)}"
+        raise RecipeError(f"{why}; give the file that ssh-keygen wrote", "key") from None
     except Exception as e:  # cryptography raises errors of many classes
         hint = f"; give {path.with_suffix('')}" if path.suffix == ".pub" else ""
         raise RecipeError(

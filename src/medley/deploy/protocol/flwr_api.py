@@ -247,7 +247,8 @@ def trimmed() -> None:
 
 def so_much(size: int, pieces: int) -> str:
     """How many bytes of a message of so many pieces have moved, in words."""
-    return f"{size / 1e6:.0f} of about {max(size, pieces * PIECE) / 1e6:.0f} MB"
+    much = "about" if pieces > 1 else "at most"  # one piece may be smaller
+    return f"{size / 1e6:.0f} of {much} {max(size, pieces * PIECE) / 1e6:.0f} MB"
 
 
 def in_turn(

@@ -396,10 +396,10 @@ class Messenger:
         return out, {self.nodes[i]: i for i in letters if i in self.nodes and i not in self.leaving}
 
     @contextmanager
-    def _naming(self, usual: float, under_way: Mapping[int, Sent], most: float) -> Iterator[None]:
+    def _naming(self, kind: str, usual: float, under_way: Mapping[int, Sent], most: float) -> Iterator[None]:
         """`_name` in a thread, because a poll waits for the content of announced answers."""
         done = Event()
-        thread = Thread(target=self._name, args=(usual, under_way, most, done), daemon=True)
+        thread = Thread(target=self._name, args=(kind, usual, under_way, most, done), daemon=True)
         thread.start()
         try:
             yield
@@ -407,13 +407,7 @@ class Messenger:
             done.set()
             thread.join()
 
-    def _name(
-        self,
-        usual: float,
-        under_way: Mapping[int, Sent],
-        most: float,
-        done: Event,
-    ) -> None:
+    def _name(self, kind: str, usual: float, under_way: Mapping[int, Sent], most: float, done: Event) -> None:
         """Record in the run's events for whom an exchange waits, and how much has arrived, and warn when it takes long;
         until it is ``done``. It takes at most ``most`` seconds.
         """
@@ -425,13 +419,14 @@ class Messenger:
         while not done.wait(min(NAMED, patience - waited)):
             present = {*under_way}
             waited = time.monotonic() - begun
-            more = dict[str, int]()
+            more = dict[str, int | str]()
             ids = sorted(i for i, node in self.nodes.items() if node in present)
             if waited >= patience:
                 patience = math.inf
-                more = {"waited": round(waited), "most": round(most)}
+                more = {"waited": round(waited), "most": round(most), "kind": kind}
                 who = named(ids, self.names)
-                log.warning("waiting for %s, for %.0f s so far and %.0f s at most", who, waited, most)
+                who = f"an evaluation waits for {who}" if kind == "evaluate" else f"waiting for {who}"
+                log.warning("%s, for %.0f s so far and %.0f s at most", who, waited, most)
             if ids != logged or more:
                 logged = ids
                 self.events("awaited", clients=ids, since=since, **more)
@@ -495,7 +490,8 @@ class Messenger:
         is_large = any(s.is_large for s in under_way.values())
         if is_large:
             self._arrivals.watch(self.grid)
-        naming = nullcontext() if kind == "query" else self._naming(usual, under_way, until - begun)
+        most = min(self.timeout, within)
+        naming = nullcontext() if kind == "query" else self._naming(kind, usual, under_way, most)
         with self._puller(is_large, kept is not None) as pull, naming:
             later = BACK
             soon = begun + BACK
