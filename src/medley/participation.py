@@ -58,11 +58,11 @@ def draw_cohort(rule: Participation, round: int, sizes: Sizes, seed: int) -> Ids
             "[0, 7]; np.flatnonzero(mask) makes them from a mask",
             "participation",
         )
-    ids, times = np.unique(cohort.astype(np.int64), return_counts=True)
-    unknown = [*ids[(ids < 0) | (ids >= n)].tolist()]
+    ids = np.sort(cohort.astype(np.int64))
+    unknown = ids[(ids < 0) | (ids >= n)].tolist()
     if unknown:
         raise RecipeError(f"{where} names client {unknown[0]}, but ids go from 0 to {n - 1}", "participation")
-    twice = ids[times > 1].tolist()
+    twice = ids[1:][ids[1:] == ids[:-1]].tolist()
     if twice:
         raise RecipeError(f"{where} names client {twice[0]} more than once; name each client once", "participation")
     return ids

@@ -40,6 +40,9 @@ class Shares(Mapping[int, float]):
             raise KeyError(i)
         return self.array.item(i)  # type: ignore[no-any-return]
 
+    def __contains__(self, i: object) -> bool:
+        return i in range(self.count)
+
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.count))
 

@@ -28,10 +28,17 @@ def key(seed: int, *name: Name) -> int:
 
 
 def _digest(seed: int, name: Sequence[Name], size: int) -> bytes:
-    text = "/".join([f"i{part}" if type(part) is int else _escaped(part) for part in name])
+    state = _keyed(seed, size).copy()
+    state.update("/".join([f"i{part}" if type(part) is int else _escaped(part) for part in name]).encode())
+    return state.digest()
+
+
+@lru_cache(typed=True)
+def _keyed(seed: int, size: int) -> blake2b:
+    """The hash of nothing yet under this key; a copy of it takes a third of the time of a new one."""
     raw = str(seed).encode()
     raw = raw if len(raw) <= blake2b.MAX_KEY_SIZE else blake2b(raw).digest()
-    return blake2b(text.encode(), digest_size=size, key=raw).digest()
+    return blake2b(digest_size=size, key=raw)
 
 
 @lru_cache(typed=True)

@@ -33,7 +33,7 @@ from ..runtime.forwarded import forwarded
 from ..storage.events import ExchangeEvent
 from ..wire.clip import Clip
 from ..wire.codec import Codec, Plain, downlink, request_by
-from ..wire.connection import Connection, SecureSums
+from ..wire.connection import Connection, gives_sums
 from ..wire.exchange import Exchange, in_blocks
 from .bookkeeping import Bookkeeping
 from .replies import LiveReplies
@@ -97,7 +97,7 @@ class LiveCohort:
     @property
     def least(self) -> int:
         """The fewest clients that an exchange may ask: 1, or as many as hide each other in a secure sum."""
-        return self.connection.least if isinstance(self.connection, SecureSums) else 1
+        return self.connection.least if gives_sums(self.connection) else 1
 
     def rng(self, purpose: str) -> torch.Generator:
         """A fresh random stream of the server, named (seed, round, purpose)."""
@@ -118,7 +118,7 @@ class LiveCohort:
         self.settle()
         ids = self.ids if ids is None else chosen(method, ids)
         name, types = checked(method, common, each, ids)
-        strangers = sorted(set(ids) - self.p.keys())
+        strangers = [i for i in ids if i not in self.p]
         if strangers:
             raise MedleyError(f"ask({name}): clients {strangers} are not members of round {self.round}")
         self._unread = name
@@ -167,7 +167,7 @@ class LiveCohort:
         delivery = Delivery(exchange, down, self.connection, books, self.device)
         began = time.perf_counter()
 
-        if isinstance(self.connection, SecureSums):
+        if gives_sums(self.connection):
             outcome = wait_for_sum(delivery, self.reply_policy, len(clients_asked))
         elif self.reply_policy.endless:
             outcome = wait_for_all(delivery)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,7 +21,7 @@ from ..storage.history import Row
 from ..storage.weights import Start, Weights, weights_of
 from ..wire.codec import Codec, Plain
 from ..wire.connection import Transport
-from .reply_policy import ReplyPolicy
+from .reply_policy import EVERY_REPLY, ReplyPolicy
 
 HeldOut = Literal["test", "validation"]
 """The rows on which Medley measures test figures."""
@@ -266,7 +267,7 @@ class RunOptions(Checked):
         """Torch's name of the device."""
         return str(self.device)
 
-    @property
+    @cached_property
     def encoding(self) -> Codec:
         """The encoding of messages."""
         return self.codec or Plain()
@@ -274,7 +275,7 @@ class RunOptions(Checked):
     @property
     def policy(self) -> ReplyPolicy:
         """The replies that an exchange waits for."""
-        return self.reply_policy or ReplyPolicy()
+        return self.reply_policy or EVERY_REPLY
 
     @property
     def folder(self) -> Path | None:

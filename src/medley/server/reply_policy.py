@@ -73,7 +73,7 @@ class ReplyPolicy(Settings):
     @property
     def endless(self) -> bool:
         """True if the server waits for every reply, and a fault ends the run."""
-        return self == ReplyPolicy()
+        return self == EVERY_REPLY
 
     @property
     def gives(self) -> frozenset[Need]:
@@ -104,3 +104,7 @@ class ReplyPolicy(Settings):
 def _above_0(value: Any) -> bool:
     number = real(value)
     return value is None or (number is not None and 0 < number < math.inf)
+
+
+EVERY_REPLY = ReplyPolicy()
+"""The server waits for every reply, and a fault ends the run."""

@@ -7,7 +7,7 @@ Your own transport implements `Transport.open(host)` and returns a `Connection`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from ..contract import Algorithm, Packed, Problem
 from .codec import Codec
@@ -148,6 +148,11 @@ class SecureSums(Connection, Protocol):
     @property
     def least(self) -> int:
         """The fewest clients in a sum."""
+
+
+def gives_sums(connection: Connection) -> TypeGuard[SecureSums]:
+    """Whether a connection gives only sums of replies. Asked in each exchange, and `isinstance` takes 100 µs here."""
+    return getattr(connection, "sums_only", False)
 
 
 @runtime_checkable
