@@ -135,6 +135,49 @@ def test_a_recipes_next_version_while_nodes_run(two: Deployment) -> None:
     assert md.Result.load(there.folder / "v2").x.tolist() == one.x.tolist()
 
 
+COLUMNS = """
+import pandas as pd
+import medley as md
+
+def data(context):
+    k = context.node_config["partition-id"]
+    rows = pd.DataFrame({"age": [40 + k, 55, 61, 70] * 6, "bmi": [22, 31 + k, 27, 24] * 6, "crp": [1, 9, 3, k] * 6})
+    rows = rows.assign(died=["no", "yes", "yes", "no"] * 6, back=["home", "ward"] * 12)
+    return md.datasets.frame(rows[INPUTS], target=INPUTS[-1])
+"""
+
+
+def test_a_next_version_with_other_columns_and_another_target(two: Deployment) -> None:
+    """Client 1's owner has the new recipe and the old data function; one step later both fit, and the run goes."""
+    there = two
+    features, labels = ["age", "bmi", "crp"], ["home", "ward"]
+    r = recipe.Recipe(
+        {
+            "problem": {"kind": "Softmax"},
+            "clients": {"features": features, "labels": labels},
+            "pace": {"lr": 1e-4, "steps": 1},
+            "run": {"rounds": 1},
+            "methods": [{"kind": "FedAvg"}],
+        }
+    )
+    there.app(r)
+
+    def site(k: int, *columns: str) -> contextlib.AbstractContextManager[object]:
+        (there.folder / f"site{k}.toml").write_text(r.dumps())
+        (there.folder / f"site{k}.py").write_text(COLUMNS.replace("INPUTS", repr([*columns])))
+        return there.node(k, f"--recipe=site{k}.toml", f"--data=site{k}.py")
+
+    with site(0, *features, "back"):
+        with site(1, "age", "bmi", "died"), started(run_command("half"), there.folder, there.env, "half") as (p, log):
+            assert p.wait(300) == 2, log.read_text()
+        assert "client 1" in log.read_text()
+        assert "client 0" not in log.read_text()
+        with site(1, *features, "back"), started(run_command("whole"), there.folder, there.env, "whole") as (p, log):
+            assert p.wait(300) == 0, log.read_text() + there.logs()
+    settings = md.Result.load(there.folder / "whole").settings
+    assert (settings["features"], settings["labels"]) == (features, labels)
+
+
 def test_another_version_is_named_and_the_run_not_started_again(there: Deployment, tmp_path: Path) -> None:
     there.app(table(8))
     (tmp_path / "sitecustomize.py").write_text(OTHER_MEDLEY)

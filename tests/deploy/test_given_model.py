@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -47,6 +48,38 @@ def deploy(path: Path, save: Path, settings: str = "") -> md.Result:
     grid = Bench([client_app(path)] * 3, config, memory=str(path.parent / "memory"))
     server_app(path)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
     return md.Result.load(save)
+
+
+def test_a_model_of_other_columns_or_labels_begins_no_run(tmp_path: Path) -> None:
+    """Also where the model has as many numbers: it would start as if one column were the other."""
+    rows = pd.DataFrame({k: torch.randn(8).numpy() for k in ("age", "bmi", "crp")})
+    rows = rows.assign(died=["no", "yes"] * 4, back=["home", "ward"] * 4)
+
+    def trained(columns: list[str], of: str, save: str, settings: str) -> None:
+        path = tmp_path / f"{save}.toml"
+        path.write_text(f"""
+            [problem]
+            kind = "Softmax"
+            [clients]
+            labels = {sorted({*rows[of]})}
+            [run]
+            rounds = 1
+            [[methods]]
+            kind = "FedAvg"
+        """)
+        data = lambda _: md.datasets.frame(rows[[*columns, of]], target=of)
+        config = {"clients": 2, "save": str(tmp_path / save), "set": settings}
+        grid = Bench([client_app(path, data)] * 2, config, memory=str(tmp_path / save / "memory"))
+        server_app(path)(grid=grid, context=Context(7, 0, {}, RecordDict(), config))
+
+    trained(["age", "bmi"], "died", "first", "")
+    for inputs, target, text in (
+        (["age", "crp"], "died", "of the features age, crp, the result lacks crp and adds bmi; leave init out"),
+        (["age", "bmi", "crp"], "died", "of the features age, bmi, crp, the result lacks crp; leave init out"),
+        (["age", "bmi"], "back", "labels 'home', 'ward', but the result has 'no', 'yes'.* leave init out"),
+    ):
+        with pytest.raises(md.RecipeError, match=text):
+            trained(inputs, target, "other", f"run.init={tmp_path / 'first'}")
 
 
 def test_a_run_of_no_rounds_measures_a_given_model_at_every_client(tmp_path: Path) -> None:

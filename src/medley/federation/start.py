@@ -21,6 +21,7 @@ from ..storage.predictions import WITHHELD
 from ..storage.result import Result
 from ..storage.weights import Weights
 from .labels import refuse_renumbered
+from .protocols import Population
 
 log = logging.getLogger("medley")
 
@@ -58,7 +59,7 @@ def start(problem: Problem, x0: Vec, init: Weights | None) -> Vec:
     return _finite(problem.flat.clone())
 
 
-def check_names(init: Any, fed: object) -> None:
+def check_names(init: Any, fed: Population) -> None:
     """Raise RecipeError if ``init`` is a result, or its folder, whose features, labels or scaling differ from
     ``fed``'s.
 
@@ -66,25 +67,37 @@ def check_names(init: Any, fed: object) -> None:
     """
     if isinstance(init, str | Path) and Path(init).is_dir():
         init = Result.load(init, model=False)
-    data = getattr(fed, "data", None)
-    if not isinstance(data, Dataset):
-        return
-    if isinstance(init, Mapping | str | Path) or (isinstance(init, Result) and not init.settings.get("labels")):
+    rows = getattr(fed, "data", None)
+    data = rows if isinstance(rows, Dataset) else None
+    unnamed = isinstance(init, Mapping | str | Path) or (isinstance(init, Result) and not init.settings.get("labels"))
+    if data is not None and unnamed:
         refuse_renumbered(data, "run(init=...)")
     if not isinstance(init, Result):
         return
-    if init.features and data.features and init.features != data.features:
-        difference = differ(init.features, data.features) or f"has them in the order {', '.join(init.features)}"
-        raise RecipeError(f"run(init=...): of the features {', '.join(data.features)}, the result {difference}", "init")
-    theirs = init.settings.get("labels")
-    if theirs and data.labels and [*theirs] != [*data.labels]:
-        result_labels, data_labels = (", ".join(map(repr, names)) for names in (theirs, data.labels))
+    said = fed.settings() if data is None else {}  # what clients on other machines say of their rows
+    features, labels = (said.get(k, ()) if data is None else getattr(data, k) for k in ("features", "labels"))
+    if init.features and features and [*init.features] != [*features]:
+        difference = differ(init.features, features) or f"has them in the order {', '.join(init.features)}"
         raise RecipeError(
-            f"run(init=...): the data has the labels {data_labels}, but the result has {result_labels}; pass "
-            "Dataset(X, y, labels=...) in the result's order, or init=result.x to match classes by number",
+            f"run(init=...): of the features {', '.join(features)}, the result {difference}; leave init out to begin "
+            "with a new model",
             "init",
         )
-    scaled = init.settings.get("scaling")
+    theirs = init.settings.get("labels")
+    if theirs and labels and [*theirs] != [*labels]:
+        result_labels, data_labels = (", ".join(map(repr, names)) for names in (theirs, labels))
+        raise RecipeError(
+            f"run(init=...): the data has the labels {data_labels}, but the result has {result_labels}; pass "
+            "Dataset(X, y, labels=...) in the result's order, init=result.x to match classes by number, or leave init "
+            "out to begin with a new model",
+            "init",
+        )
+    if data is not None:
+        _check_scaling(init.settings.get("scaling"), data)
+
+
+def _check_scaling(scaled: Any, data: Dataset) -> None:
+    """Raise RecipeError if a result's rows were standardised otherwise than these, and warn if only one of the two."""
     if scaled is not None and scaled != WITHHELD and data.scaling is not None:
         if not data.scaling.same(Scaling.from_plain(scaled)):
             raise RecipeError(

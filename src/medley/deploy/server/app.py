@@ -114,7 +114,7 @@ def _run(
         text = str(e) if isinstance(e, MedleyError) else f"{type(e).__name__}: {e}"
         if (read_events(folder, 8192) or [{}])[-1].get("event") != "end":  # it failed outside the rounds
             events.add("end", outcome="failed", message=text[:2000], final=isinstance(e, LASTING))
-        print(f"failed: {text.splitlines()[0] if text else e!r}", flush=True)
+        print(f"failed: {(text or repr(e)).splitlines()[0]}", flush=True)
         raise
     print(f"{result.status}\nsaved in {folder}", flush=True)
 
