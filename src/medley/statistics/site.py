@@ -44,7 +44,9 @@ FEW_DOMINANT = 0.995
 
 @dataclass
 class Site:
-    """One site's rows, as its client reads them: instead of an objective. ``kept`` belongs to the last analysis."""
+    """One site's rows, as its client reads them: instead of an objective. ``kept`` belongs to the last analysis,
+    ``imputed`` has the numbers of rows that lacked a column before it was imputed.
+    """
 
     name: str
     frame: Any
@@ -55,6 +57,7 @@ class Site:
     d: int = 1
     work: float = 0.0
     own: bool = False
+    imputed: Mapping[str, int] = field(default_factory=dict)
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
     picked: tuple[Any, tuple[np.ndarray, int]] | None = field(default=None, repr=False)
 
@@ -134,10 +137,14 @@ class Site:
         """Record that sums of ``key`` over these rows leave; raise Withheld if they reveal too few rows."""
         least: int = getattr(self.rules, kind)
         if not self.register.admit(key, sets, least):
+            why, remedy = "", "ask for the same rows as before (a study's complete=[...] leaves out rows with gaps)"
+            if self.imputed:
+                why = f" ({', '.join(f'{c} is imputed in {n}' for c, n in self.imputed.items())}: few, by category)"
+                few = min(self.imputed, key=lambda c: self.imputed[c])
+                remedy = f"impute fewer columns, leave out rows that lack one, a study's complete=[{few!r}]"
             raise Withheld(
                 f"{self.name} withholds: {what}, together with what has left before, would reveal something "
-                f"about fewer than {least} {kind}; merge categories, ask for the same rows as before (a study's "
-                f"complete=[...], with the columns of all, leaves out rows with gaps), or study.without({self.name!r})"
+                f"about fewer than {least} {kind}{why}; merge categories, {remedy}, or study.without({self.name!r})"
             )
 
     def may(self, key: str, rows: np.ndarray, kind: str = "rows") -> bool:
@@ -231,6 +238,7 @@ class Site:
         self._refuse_single_row(X)
         columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
         cells = list[np.ndarray]()
+        split = list[str]()
         two = list[tuple[str, np.ndarray]]()
         distinct_values = {name: np.unique(x) for name, x in columns.items()}
         many = {name: x for name, x in columns.items() if len(distinct_values[name]) > 2}
@@ -249,21 +257,23 @@ class Site:
                 for cell in mine:
                     self.cell(cell, name)
                 cells += mine[1:]  # the others' rest
+                split += [name] if name in names else []
                 two += [(name, mine[1])] if len(values) == 2 else []
         pairs = [a & b for (i, a), (j, b) in itertools.combinations(two, 2) if i != j]
         with self.register.reading():
             distinct: dict[frozenset[bytes], str] = {frozenset(self.register.sets.get(key, {})): key for key in keys}
         for key in distinct.values():
-            self.admit(key, [used, *cells, *pairs], f"the categories of {_short(names)}")
+            self.admit(key, [used, *cells, *pairs], f"the categories of {_short(split)}" if split else "its rows")
         self.register.add((*keys, *functions.values()), [used, *cells, *pairs])
         if event is None:
             return
+        by = f" by {_short(split)}" if split else ""
         happened = list[np.ndarray]()
         for outcome, kind in ((event, "with"), (~event, "without")):
             rows = [s & within_used(used, outcome) for s in [used, *cells, *(pairs if squares else ())]]
-            self.admit(f"{keys[0]} {kind}", rows, f"rows {kind} the event by {_short(names)}", "events")
+            self.admit(f"{keys[0]} {kind}", rows, f"rows {kind} the event{by}", "events")
             happened += rows
-        self.admit_events(outcome_column or keys[0], happened, f"rows by event and {_short(names)}")
+        self.admit_events(outcome_column or keys[0], happened, f"rows by event{by.replace(' by', ' and')}")
 
     def admit_events(self, column: str, sets: Sequence[np.ndarray], what: str) -> None:
         """The same for rows with or without an event, as figures of the column that has it: a table of the column
