@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from networks import module
@@ -32,6 +33,7 @@ from torch import nn
 
 import medley as md
 from medley.testing.faults import Rewired
+from medley.transports.arena import Arena
 from medley.wire.connection import Connection, Host, Transport
 from medley.wire.exchange import Exchange
 from medley.wire.fold import Fold
@@ -105,6 +107,35 @@ def forking(fed: md.Federation) -> float:
 
     md.run(md.FedAvg(), fed, 0, transport=Timed(), progress=False)
     return durations[0]
+
+
+def shared(fed: md.Federation, rounds: int) -> str:
+    """What passes through the memory that processes share in a round, and the milliseconds of copying it once."""
+    sizes: list[int] = []
+    write, read = Arena.write, Arena.read
+
+    def written(self: Arena, value: Any) -> dict[str, Any]:
+        layout = write(self, value)
+        sizes.append(layout["size"])
+        return layout
+
+    def taken(self: Arena, layout: Any, classes: Any) -> Any:
+        sizes.append(layout["size"])
+        return read(self, layout, classes)
+
+    Arena.write, Arena.read = written, taken  # type: ignore[method-assign]
+    try:
+        seconds(fed, md.transports.Processes(2), rounds)
+    finally:
+        Arena.write, Arena.read = write, read  # type: ignore[method-assign]
+    block = torch.zeros(max(sizes), dtype=torch.uint8)
+    into = block.clone()
+    began = time.perf_counter()
+    for size in sizes:
+        into[:size].copy_(block[:size])
+    copying = time.perf_counter() - began
+    every = rounds + 1
+    return f"{sum(sizes) / every / 1e6:.2f} MB a round in shared memory, {1e3 * copying / every:.2f} ms to copy it once"
 
 
 def at_once(fed: md.Federation, rounds: int) -> float:
@@ -207,7 +238,7 @@ def main() -> None:
     fork = 1e3 * statistics.median(forking(fed) for _ in range(args.repeats))
     print(
         f"{args.model}, {args.clients} clients, {args.rounds} rounds, {args.repeats} repeats; wall seconds, 2 workers; "
-        f"fork {fork:.0f} ms; load {os.getloadavg()[0]:.0f}"
+        f"fork {fork:.0f} ms; load {os.getloadavg()[0]:.0f}; {shared(fed, 2)}"
     )
     for name, walls in durations.items():
         ratio = statistics.median(a / b for a, b in zip(durations["local"], walls, strict=True))
