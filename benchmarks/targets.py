@@ -5,9 +5,10 @@
 
 The source of each commit is checked out into a folder for the time of the measurement; the environment is this one's.
 Every figure is from a process of its own on one thread, in user and system CPU seconds, but for `processes`, whose gain
-is of wall seconds. A repeat is one figure of each, in turns. Each finished target is written at once, into the table of
-the page, too, and is not measured again for the same commits. ``--reference`` is the commit whose figure is the limit
-of the targets that have none of their own: linear8's, of 22 November.
+is of wall seconds. A repeat is one figure of each, in turns. Rounds of small models take less time than the machine
+takes to change its pace: they are ten times as many turns of a few rounds, in processes that stay. Each finished target
+is written at once, into the table of the page, too, and is not measured again for the same commits. ``--reference`` is
+the commit whose figure is the limit of the targets that have none of their own: linear8's, of 22 November.
 ``MEDLEY_DATA`` names the folder of real data, which `plan` needs.
 """
 
@@ -25,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -45,25 +47,32 @@ CASES: dict[str, Callable[[], float]] = {}
 
 
 class Target(NamedTuple):
-    """What is measured, in words and a unit; the limit, None where the reference's figure is it; True if more is
-    better.
+    """What is measured, in words and a unit.
+
+    Attributes:
+        limit: None where the reference's figure is it
+        more: whether more is better
+        stays: whether one process gives all figures of a source
     """
 
     text: str
     unit: str
     limit: float | None
     more: bool = False
+    stays: bool = False
 
 
 TARGETS: dict[str, Target] = {}
 
 
-def case(text: str, unit: str, limit: float | None, more: bool = False) -> Callable[[Callable[[], float]], Any]:
+def case(
+    text: str, unit: str, limit: float | None, more: bool = False, stays: bool = False
+) -> Callable[[Callable[[], float]], Any]:
     """Enter the function as the target of its name."""
 
     def enter(f: Callable[[], float]) -> Callable[[], float]:
         name = f.__name__.rstrip("_").replace("_", "-")
-        TARGETS[name] = Target(text, unit, limit, more)
+        TARGETS[name] = Target(text, unit, limit, more, stays)
         CASES[name] = f
         return f
 
@@ -224,34 +233,41 @@ def evaluation() -> float:
     return statistics.median(ratios)
 
 
-def fused(model: str, active: int) -> float:
-    """CPU milliseconds of a round of a job by the engine `fused`."""
+@cache
+def rounds_of(model: str, active: int) -> Any:
+    """The rounds of a job by the engine `fused`; the first are done."""
     import torch
     from job import Job
     from rounds import ByMedley
 
     torch.set_num_threads(1)
     way = ByMedley(Job.of(model, active), "fused")
-    way(2)
-    return 1e3 * statistics.median(c for c, _ in way(60 if model == "linear8" and active < 1000 else 8)[0])
+    way(5)
+    return way
 
 
-@case("a round of `linear8`, 10 clients", "CPU ms", None)
+def fused(model: str, active: int) -> float:
+    """CPU milliseconds of a round of a job by the engine `fused`: the mean of a few, but the first."""
+    rounds = 12 if active < 100 else 6 if active < 1000 else 3
+    return 1e3 * statistics.mean(c for c, _ in rounds_of(model, active)(rounds)[0][1:])
+
+
+@case("a round of `linear8`, 10 clients", "CPU ms", None, stays=True)
 def linear8_10() -> float:
     return fused("linear8", 10)
 
 
-@case("a round of `linear8`, 100 clients", "CPU ms", None)
+@case("a round of `linear8`, 100 clients", "CPU ms", None, stays=True)
 def linear8_100() -> float:
     return fused("linear8", 100)
 
 
-@case("a round of `linear8`, 1,000 clients", "CPU ms", None)
+@case("a round of `linear8`, 1,000 clients", "CPU ms", None, stays=True)
 def linear8_1000() -> float:
     return fused("linear8", 1000)
 
 
-@case("a round of `mlp`, 10 clients", "CPU ms", None)
+@case("a round of `mlp`, 10 clients", "CPU ms", None, stays=True)
 def mlp_10() -> float:
     return fused("mlp", 10)
 
@@ -408,15 +424,48 @@ def processes() -> float:
     return wall(ByMedley(job, "auto")) / wall(ByMedley(job, "auto", transport=md.transports.Processes(2)))
 
 
-def child(source: Path, name: str) -> float:
-    """One figure of this source, in a process of its own."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # a package that is installed has bytecode
-    command = [sys.executable, __file__, "--child", name]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900)
-    if done.returncode:
-        raise SystemExit(f"{source}: --child {name} failed:\n{done.stderr[-2000:]}")
-    return float(done.stdout.splitlines()[-1])
+class Child:
+    """A process that gives a figure of this source for each line that it reads."""
+
+    def __init__(self, source: Path, name: str) -> None:
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # a package that is installed has bytecode
+        command = [sys.executable, __file__, "--child", name]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+
+    def figure(self) -> float:
+        """The next figure."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(file=self.process.stdin, flush=True)
+        for line in self.process.stdout:
+            if line.startswith(FIGURE):
+                return float(line.removeprefix(FIGURE))
+        raise SystemExit(f"{' '.join(map(str, self.process.args))} failed")
+
+    def end(self) -> None:
+        """End the process."""
+        self.process.communicate()
+
+
+FIGURE = "figure "
+
+
+def serve(name: str) -> None:
+    """Print a figure for each line of the standard input."""
+    for _ in sys.stdin:
+        print(f"{FIGURE}{CASES[name]()}", flush=True)
+
+
+def turn(checkouts: dict[str, Path], name: str, times: int = 1) -> Iterator[dict[str, float]]:
+    """As many turns of one figure of each source, each source in one process."""
+    children = {who: Child(source, name) for who, source in checkouts.items()}
+    try:
+        for _ in range(times):
+            yield {who: child.figure() for who, child in children.items()}
+    finally:
+        for child in children.values():
+            child.end()
 
 
 @contextmanager
@@ -428,6 +477,10 @@ def sources(commits: dict[str, str]) -> Iterator[dict[str, Path]]:
             for who, commit in commits.items():
                 subprocess.run([*git, "add", "-q", "--detach", f"{folder}/{who}", commit], check=True)
             out = {who: Path(folder, who, "src") for who in commits} | {"after": ROOT / "src"}
+            for who in commits:  # an earlier version has another name in the index of packages
+                about = out[who] / "medley-0.dist-info"
+                about.mkdir()
+                (about / "METADATA").write_text("Metadata-Version: 2.1\nName: medley\nVersion: 0\n", encoding="utf-8")
             for source in out.values():
                 subprocess.run([sys.executable, "-m", "compileall", "-q", source], check=True)
             yield out
@@ -439,7 +492,11 @@ def sources(commits: dict[str, str]) -> Iterator[dict[str, Path]]:
 def measured(name: str, checkouts: dict[str, Path], repeats: int) -> dict[str, Any]:
     """Figures of each checkout, in turns: median, least and most."""
     begin = os.getloadavg()[0]
-    turns = [{who: child(python, name) for who, python in checkouts.items()} for _ in range(repeats)]
+    if TARGETS[name].stays:
+        repeats *= 10
+        turns = [*turn(checkouts, name, repeats)]
+    else:
+        turns = [figures for _ in range(repeats) for figures in turn(checkouts, name)]
     out: dict[str, Any] = {}
     for who in checkouts:
         values = [turn[who] for turn in turns]
@@ -494,7 +551,7 @@ def main() -> None:
     parser.add_argument("--child", choices=TARGETS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(CASES[args.child]())
+        serve(args.child)
         return
     if args.before is None and not args.table:
         raise SystemExit("--before: give a commit to compare with, or --table")
