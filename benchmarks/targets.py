@@ -556,12 +556,12 @@ def main() -> None:
     if args.before is None and not args.table:
         raise SystemExit("--before: give a commit to compare with, or --table")
     commits = {} if args.table else {"before": args.before} | ({"reference": args.reference} if args.reference else {})
+    of = [*commits.values(), commit()]  # of the tree as it was: the figures below are written into it
     with sources(commits) as checkouts:
         for name in [] if args.table else args.only:
             ways = {
                 who: source for who, source in checkouts.items() if who != "reference" or TARGETS[name].limit is None
             }
-            of = [*commits.values(), commit()]
             before = saved().get(name, {})
             if before.get("of") == of and before["repeats"] >= args.repeats:
                 continue
