@@ -762,7 +762,7 @@ def moved(
     """The server after a move among five clients, with a read-out of 0 and the other state as given."""
     zero = torch.zeros_like(S1)
     s = Server(**({"x": zero, "S": S1, "read": zero} | state))
-    method().move(s, (S0, S1), zero if u is None else u, T, Rig(method(), TOY).cohort(range(N)), f * N, damped)
+    method().move(s, (S0, S1), zero.clone() if u is None else u, T, Rig(method(), TOY).cohort(range(N)), f * N, damped)
     return s
 
 
@@ -1092,7 +1092,7 @@ def test_blocks_of_coordinates_and_of_replies_do_not_matter(monkeypatch: pytest.
     fed = md.Federation(q.problem, clients=q.clients, pace=pace, participation=0.7)
     whole = md.run(method(), fed, 12, progress=False).x
     for block, together in ((3, 2), (1, 9)):
-        monkeypatch.setattr("medley.algorithms.fednorton.BLOCK", block)
+        monkeypatch.setattr("medley.numerics.blocks.BLOCK", block)
         monkeypatch.setattr("medley.algorithms.fednorton.TOGETHER", together)
         x = md.run(method(), fed, 12, progress=False).x
         assert float((x - whole).norm() / whole.norm()) < 1e-12

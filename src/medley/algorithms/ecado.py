@@ -83,5 +83,5 @@ class ECADO(Algorithm[Server]):
     @on_client(vectorized=True)
     def simulate(self, me: Client, request: Center, flow: Flow) -> TimedStep:
         """Forward Euler on the client's line, dx_i/dt = I_i − w_i ∇f_i(x_i) with w_i = N p_i."""
-        w = me.descend(request.x, scale=me.p * request.n, shift=-flow.I)
+        w = me.descend(request.x, scale=me.p * request.n, shift=(-1.0, flow.I))
         return TimedStep(w.step, w.T)

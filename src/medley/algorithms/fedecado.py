@@ -199,7 +199,7 @@ class FedECADO(Algorithm[Server]):
     @on_client(vectorized=True)
     def simulate(self, me: Client, request: Model, flow: Flow) -> TimedStep:
         """Forward Euler on dx_i/dt = J_i − ∇f_i(x_i): local descent from x_c with the flow as a shift."""
-        update = me.descend(request.x, shift=-flow.J)
+        update = me.descend(request.x, shift=(-1.0, flow.J))
         return TimedStep(update.step, update.T)
 
     @on_client

@@ -60,7 +60,7 @@ class Descent(NamedTuple):
     Attributes:
         scale: a factor of the gradient; a number, or a column [k, 1].
         pull: (mu, anchor); mu is a number, a column [k, 1] or a vector [d], anchor a vector; None for no pull.
-        shift: a vector added to every gradient; None for 0.
+        shift: (factor, vector), whose product is added to every gradient; factor is a number or a column [k, 1].
         loss: replaces the problem's loss; None for the problem's own.
         correct: maps (x, gradient, rows) to the direction that replaces the gradient; None for the gradient itself.
         optimizer: "sgd", "adam", or a factory of torch's optimizers.
@@ -71,7 +71,7 @@ class Descent(NamedTuple):
 
     scale: Num = 1.0
     pull: tuple[Num | Vec, Vec] | None = None
-    shift: Vec | None = None
+    shift: tuple[Num, Vec] | None = None
     loss: LocalLoss | None = None
     correct: Correction | None = None
     optimizer: Optimizer = "sgd"
@@ -245,7 +245,7 @@ class Client(Generic[M]):
         x: Vec,
         scale: Num = 1.0,
         pull: tuple[Num | Vec, Vec] | None = None,
-        shift: Vec | None = None,
+        shift: Vec | tuple[Num, Vec] | None = None,
         loss: LocalLoss | None = None,
         correct: Correction | None = None,
         optimizer: Optimizer | None = None,
@@ -260,7 +260,7 @@ class Client(Generic[M]):
             x: the point to start from [d], which is not changed
             scale: a factor of the gradient; default 1
             pull: (mu, anchor), a number or a vector [d], and a vector [d]; default None: no pull
-            shift: a vector [d] added to every gradient; default None: 0
+            shift: a vector [d] added to every gradient, or (factor, vector) without a copy of it; default None: 0
             loss: a local loss instead of the problem's; default None: the problem's
             correct: (x, gradient, rows) -> the direction used instead of the gradient; default None
             optimizer: "sgd", "adam" or a factory of torch's optimizers; default None: the pace's
@@ -274,7 +274,8 @@ class Client(Generic[M]):
         Momentum accumulates scale·∇f + shift, so a shift of −scale·∇f leaves x in place; the pull is added after
         momentum. Adam and torch's optimizers get the sum of all three.
         """
-        how = Descent(scale, pull, shift, loss, correct, optimizer or self.pace.optimizer, train, first)
+        added = (1.0, shift) if isinstance(shift, torch.Tensor) else shift
+        how = Descent(scale, pull, added, loss, correct, optimizer or self.pace.optimizer, train, first)
         before = sum(me.work for me in self.members) if stopwatch.running() else 0.0
         with stopwatch.doing("local steps"):
             update = self.engine.descend(self, x, how)

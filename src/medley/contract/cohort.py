@@ -43,11 +43,13 @@ class Each(Mapping[int, V]):
     Args:
         ids: the clients
         make: id -> the client's message, the same at every call until the replies are read
+        like: a message of their form, of which only the size is read; default None: one of them is made for that
     """
 
-    def __init__(self, ids: Iterable[int], make: Callable[[int], V]) -> None:
+    def __init__(self, ids: Iterable[int], make: Callable[[int], V], like: V | None = None) -> None:
         self._ids = dict.fromkeys(ids)
         self._make = make
+        self.like = like
 
     def __getitem__(self, i: int) -> V:
         if i not in self._ids:

@@ -78,7 +78,7 @@ def _joint(how: Descent, view: PartObjective, d: int) -> Descent:
         pull = view.padded(column), view.padded(anchor)
     return how._replace(
         pull=pull,
-        shift=None if shift is None else view.padded(shift),
+        shift=None if shift is None else (shift[0], view.padded(shift[1])),
         loss=of_part(how.loss, view.part),
         correct=None if correct is None else lambda w, u, rows: torch.cat([correct(w[:d], u[:d], rows), u[d:]]),
     )

@@ -30,7 +30,8 @@ def one_by_one(engine: Engine, clients: Client[Any], x: Vec, how: Descent) -> Lo
     updates = []
     for i, me in enumerate(clients.members):
         pull = None if how.pull is None else (number(how.pull[0], i), of(how.pull[1], i))
-        settings = how._replace(scale=number(how.scale, i), pull=pull, shift=of(how.shift, i))
+        shift = None if how.shift is None else (number(how.shift[0], i), of(how.shift[1], i))
+        settings = how._replace(scale=number(how.scale, i), pull=pull, shift=shift)
         updates.append(engine.descend(me, of(x, i), settings))
     columns = x.new_tensor([[w.T, w.steps] for w in updates])
     step = torch.stack([w.step for w in updates])
@@ -98,7 +99,7 @@ class Seq:
             if scale != 1.0:
                 u = u.mul_(scale)
             if shift is not None:
-                u = u.add_(shift)
+                u = u.add_(shift[1], alpha=shift[0])  # type: ignore[arg-type]
             if factory_optimizer is not None:
                 factory_optimizer.step(pulled(u, w, pull), idle if skips else None)
                 first = u * -lr if how.first and rho and steps == 1 else first

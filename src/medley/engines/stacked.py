@@ -106,7 +106,7 @@ class Stacked:
             decay=ridge + column([p.weight_decay for p in paces]),
             clip=column(clips) if any(p.clip is not None for p in paces) else None,
             scale=how.scale,
-            shift=how.shift,
+            shift=None if how.shift is None else how.shift[0] * how.shift[1],
             momentum=column([p.momentum for p in paces]) if momentum else None,
             pull=how.pull,
         )

@@ -210,15 +210,17 @@ class LiveCohort:
         names = ("server", self.round, self._exchanges)
         rng = lambda *client: streams.generator(self.seed, *names, *client, "codec")
         personal = each or {}
+        like = each.like.pack() if isinstance(each, Each) and each.like is not None else None
         bodies: Mapping[int, Packed] = Each(
-            clients_asked if each else (), lambda i: request_by(codec, personal[i], partial(rng, i))
+            clients_asked if each else (), lambda i: request_by(codec, personal[i], partial(rng, i)), like
         )
         return request_by(codec, common, rng), bodies if isinstance(each, Each) else dict(bodies)
 
     def _down(self, every: int, bodies: Mapping[int, Packed], clients_asked: tuple[int, ...]) -> dict[int, int]:
         """The request's payload bytes by client, from those to ``every`` client and each client's own."""
         if isinstance(bodies, Each) and bodies and isinstance(downlink(self.codec), Plain):
-            return dict.fromkeys(clients_asked, every + nbytes(next(iter(bodies.values()))))  # all are of one form
+            one = next(iter(bodies.values())) if bodies.like is None else bodies.like  # all are of one form
+            return dict.fromkeys(clients_asked, every + nbytes(one))
         return {i: every + (nbytes(bodies[i]) if bodies else 0) for i in clients_asked}
 
 

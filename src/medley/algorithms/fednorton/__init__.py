@@ -105,6 +105,7 @@ from ...contract import (
     on_client,
 )
 from ...contract.messages import Model, Recalled, TimedStep, recall_all
+from ...numerics.blocks import blocks
 from .descent import passive
 from .late import KEPT, MARGIN, NEAR, Lateness, Share
 
@@ -118,9 +119,6 @@ HALF = 0.5
 """The bound on β: the motion sums S over at most as many rounds as twice its signal-to-noise ratio, but always over two
 or more."""
 
-
-BLOCK = 1 << 17
-"""The numbers of a vector that the server computes with at a time, 512 KiB in float32."""
 
 TOGETHER = 4
 """The replies that the server computes with at a time: more take memory, fewer more passes over its own vectors."""
@@ -208,12 +206,6 @@ def steadiness(changed: Tensor, size: Tensor) -> Tensor:
     return torch.where(size > 0, 1 - changed / (2 * size), still).nan_to_num(0.0).clamp_min(0)
 
 
-def blocks(x: Vec) -> list[slice]:
-    """Coordinates in blocks that stay in a core's cache; an accelerator takes all at once."""
-    size = BLOCK if x.is_cpu else len(x)
-    return [slice(k, k + size) for k in range(0, len(x), size)]
-
-
 def products(before: Vec, after: Vec, v: Vec, rho: Share, cuts: Sequence[slice]) -> list[float]:
     """|S⁺|, |S⁺ − S|, |v|, ⟨S⁺, v⟩ and ⟨S⁺ − S, v⟩; with them ρ if it is a tensor, for one wait."""
     norms = []
@@ -279,7 +271,8 @@ class FedNorton(Algorithm[Server, Memory]):
                 part(i, at, n[at])
             return n
 
-        replies = clients.ask(self.simulate, Model(s.x), Each(clients.ids, lambda i: Net(flow(i))), late="deliver")
+        nets = Each(clients.ids, lambda i: Net(flow(i)), like=Net(S))
+        replies = clients.ask(self.simulate, Model(s.x), nets, late="deliver")
         steps = replies.each()
         asked = s.late.asked
         s.late.asked = {i: asked[i] if i in busy else (s.x, flow(i)) for i in sorted(clients.at_work)}
@@ -383,9 +376,9 @@ class FedNorton(Algorithm[Server, Memory]):
         read = None if w == 1 else torch.empty_like(s.x)
         ahead = several * AHEAD * T / (1 + AHEAD * T * star)
         for at in cuts:
-            moves = min(b, 1 - HALF * noise) * v[at] - (T**0.5 * u[at] + ahead * S[1][at]) / damped
+            down = (T**0.5 * u[at]).add_(ahead * S[1][at]).div_(damped)
+            moves = torch.sub(min(b, 1 - HALF * noise) * v[at], down, out=u[at])  # u has served: its memory is v's
             torch.add(s.x[at], moves, out=x[at])
-            u[at] = moves  # u has served: its memory is v's
             if read is not None:
                 torch.lerp(model[at], x[at], w, out=read[at])
         s.read = read

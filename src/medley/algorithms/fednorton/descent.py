@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...contract import Client, LocalUpdate, Need, Problem, State, Vec, column, entries
+from ...numerics.blocks import blocks
 
 GROWTH = (1.0, 1.25)
 """The growth beyond which a descent is repeated, for exact gradients, where it is at most 1 if lr h < 2, and for drawn
@@ -27,8 +28,12 @@ def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
     On a quadratic of curvature h the mean force is s = (1 − (1 − lr h)^K)/(K lr h) times the first one, and an error of
     the flow grows by |1 − s| from visit to visit.
     """
-    size = first.norm(dim=-1, keepdim=True)
-    return torch.where(size > 0, (step * (lr / T) - first).norm(dim=-1, keepdim=True) / size, torch.zeros_like(size))
+    parts = []
+    for at in blocks(step):
+        begin = first[..., at]
+        parts.append(torch.stack([(step[..., at] * (lr / T)).sub_(begin).norm(dim=-1), begin.norm(dim=-1)]))
+    error, size = parts[0] if len(parts) == 1 else torch.stack(parts).norm(dim=0)
+    return torch.where(size > 0, error / size, torch.zeros_like(size))[..., None]
 
 
 def buffers(client: Client[Any], state: State | None = None) -> State | None:
@@ -65,7 +70,7 @@ def passive(me: Client[Any], x: Vec, net: Vec) -> LocalUpdate:
     """
     before = [buffers(m) for m in me.members]
     with same_draws(me.members, x):
-        update = me.descend(x, shift=-net, first=any(m.steps > 1 for m in me.members))
+        update = me.descend(x, shift=(-1.0, net), first=any(m.steps > 1 for m in me.members))
     if update.first is None:
         return update
     single = update.step.ndim == 1
@@ -99,7 +104,7 @@ def shorter(
         saved = buffers(me)
         buffers(me, before)
         with same_draws([me], x):
-            update = me.descend(x, scale=a, shift=net * -a)
+            update = me.descend(x, scale=a, shift=(-a, net))
         new = float(growth(update.step, a * float(update.T), first, me.pace.lr))
         if not new * less < grew and grew == grew:
             buffers(me, saved)

@@ -35,20 +35,22 @@ ALONE = 1 << 17
 
 
 class Terms(NamedTuple):
-    """One step of each client: x ← x − rate·∇l(x; batch) − fading·x + drift.
+    """One step of each client: x ← x − rate·∇l(x; batch) − fading·x − push·drift.
 
     With decay = ridge + weight decay, and (mu, anchor) the pull: rate = lr·scale, fading = lr·(mu + scale·decay), and
-    drift = lr·(mu·anchor − shift).
+    push·drift = lr·(shift − mu·anchor).
 
     Attributes:
         rate: [k, 1].
         fading: [k, 1], or [k, d] if mu or the ridge are vectors; None for 0.
         drift: [k, d]; None for 0.
+        push: [k, 1], if the drift is a shift alone, of which no copy is made; None for −1.
     """
 
     rate: Tensor
     fading: Tensor | None
     drift: ClientVecs | None
+    push: Tensor | None
 
     @classmethod
     def of(cls, paces: Sequence[Pace], ridge: Vec | float, ridged: bool, x: Vec, how: Descent) -> Terms:
@@ -61,16 +63,19 @@ class Terms(NamedTuple):
         if pull is not None or ridged or any(p.weight_decay for p in paces):
             fading = (lr * (mu + scale * decay)).expand(len(paces), -1)
         drift: Tensor | None = None
+        push: Tensor | None = None
         if pull is not None:
-            drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift)
+            drift = lr * mu * anchor if shift is None else lr * (mu * anchor - shift[0] * shift[1])
+        elif shift is not None and fading is not None:
+            drift = -lr * shift[0] * shift[1]
         elif shift is not None:
-            drift = -lr * shift
-        return cls(lr * scale, fading, drift)
+            drift = shift[1].expand(len(paces), -1)
+            push = lr * shift[0]
+        return cls(lr * scale, fading, drift, push)
 
     def rows(self, some: list[int]) -> Terms:
         """The terms of these clients."""
-        fading, drift = (None if t is None else t[some] for t in self[1:])
-        return Terms(self.rate[some], fading, drift)
+        return Terms(self.rate[some], *(None if t is None else t[some] for t in self[1:]))
 
 
 @dataclass(frozen=True)
@@ -173,18 +178,20 @@ class Fused:
             spanned: whether the first layer is trained in the span of the rows.
             first: receives the first steps [k, d]; default None.
         """
-        rate, fading, drift = terms
+        rate, fading, drift, push = terms
         layers = self.layers
         span = None
         table = None
         done = 0
         drifting = drift
         if spanned:  # the first layer has weights, and these are the first numbers of x
-            span = Span.of(cast(Dense, layers[0]), group, x, drift)
+            span = Span.of(cast(Dense, layers[0]), group, x, drift, push)
             layers = (span, *layers[1:])
             table = span.table
             done = span.layer.inputs * span.layer.outputs
             drifting = None if drift is None else drift[:, done:]
+        if drifting is not None and push is not None:
+            drifting = drifting * -push
         # Parameters that are stored directly: all, or all except the spanned layer's.
         stored = X[:, done:]
         stored.copy_(x[:, done:])

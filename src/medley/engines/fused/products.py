@@ -16,16 +16,21 @@ HAS_ONEDNN = tricks.onednn()
 """Whether oneDNN's product may be called."""
 
 
-def linear(h: Float[Tensor, "b i"], W: Float[Tensor, "o i"], b: Vec | None = None) -> Float[Tensor, "b o"]:
-    """h Wᵀ + b.
+def linear(
+    h: Float[Tensor, "b i"],
+    W: Float[Tensor, "o i"],
+    b: Vec | None = None,
+    out: Float[Tensor, "b o"] | None = None,
+) -> Float[Tensor, "b o"]:
+    """h Wᵀ + b; written to ``out`` if given.
 
     On the CPU `torch.nn.functional.linear` calls MKL, which has no kernels for the vector units of some processors.
     oneDNN has them, and is twice as fast there in float32.
     """
     if h.numel() * W.shape[0] >= ONEDNN and h.dtype == torch.float32 and h.is_cpu and HAS_ONEDNN:
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(h, W, b, "none", [], "")
-        return out
-    z = torch.mm(h, W.mT)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(h, W, b, "none", [], "")
+        return product if out is None else out.copy_(product)
+    z = torch.mm(h, W.mT, out=out)
     return z if b is None else z.add_(b)  # cheaper than a product that starts with copies of b
 
 
