@@ -168,7 +168,7 @@ def test_a_model_has_one_figure_and_its_mean_over_secrets_is_right() -> None:
     """Else a server would ask for one model often, and take the mean."""
     g = np.random.default_rng(0)
     values = torch.tensor(g.exponential(size=500))
-    at = lambda k: Coarse(k.to_bytes(4, "big"), b"x", 5)
+    at = lambda k: Coarse(k.to_bytes(4, "big"), [b"x"], 5)
     assert len({at(1).mean("loss", values) for _ in range(5)}) == 1
     found = np.array([at(k).mean("loss", values) for k in range(2000)])
     step = np.diff(np.unique(found)).min()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .errors import MedleyError, WireError
+from .pieces import Content, Pieces
 
 Skeleton = Any
 """A pytree as JSON values; a tensor is ``{"tensor": name}``."""
@@ -151,11 +152,21 @@ def to_bytes(tree: Any) -> bytes:
 
     The bytes are those of ``safetensors.torch.save``, made with one copy of the tensors where it makes three.
     """
+    return b"".join(in_pieces(tree))
+
+
+def in_pieces(tree: Any) -> list[bytes | memoryview]:
+    """The bytes of `to_bytes`, in pieces that are views of the tensors: read them while nothing changes these."""
     store: dict[str, Tensor] = {}
     text = json.dumps(pack(tree, store, copy=False)).encode()
     store["tree"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    return safetensors(store)
+
+
+def safetensors(store: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> list[bytes | memoryview]:
+    """Contiguous tensors on the CPU in safetensors' format, in pieces that are views of them."""
     names = sorted(store, key=lambda name: (-_ORDER[store[name].dtype], name))
-    head: dict[str, Any] = {}
+    head: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name in names:
         begin, end = end, end + nbytes(store[name])
@@ -163,25 +174,25 @@ def to_bytes(tree: Any) -> bytes:
         head[name] = {"dtype": _NAMES[t.dtype], "shape": [*t.shape], "data_offsets": [begin, end]}
     first = json.dumps(head, separators=(",", ":")).encode()
     first += b" " * (-len(first) % 8)
-    parts: list[Any] = [store[name].reshape(-1).view(torch.uint8).numpy() for name in names if nbytes(store[name])]
-    return b"".join([len(first).to_bytes(8, "little"), first, *parts])
+    parts = [store[name].reshape(-1).view(torch.uint8).numpy().data for name in names if nbytes(store[name])]
+    return [len(first).to_bytes(8, "little"), first, *parts]
 
 
-def from_bytes(raw: bytes | memoryview, classes: Mapping[str, type]) -> Any:
+def from_bytes(raw: Content | memoryview, classes: Mapping[str, type]) -> Any:
     """Inverse of `to_bytes`; runs no code from the bytes. Raises WireError for bytes that are not a pytree."""
     try:
-        store = _tensors_in(memoryview(raw))
+        store = _tensors_in(raw if isinstance(raw, Pieces) else Pieces([raw]))
         return unpack(json.loads(store.pop("tree").numpy().tobytes()), store, classes)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError, RecursionError) as e:
         raise WireError(f"these bytes are not a state that Medley saved: {type(e).__name__}: {e}") from None
 
 
-def _tensors_in(raw: memoryview) -> dict[str, Tensor]:
+def _tensors_in(raw: Pieces) -> dict[str, Tensor]:
     """The tensors in safetensors' format, by name, each copied once. Raises ValueError or KeyError for other bytes."""
     first = int.from_bytes(raw[:8], "little") + 8
     if len(raw) < 8 or first > min(len(raw), LONGEST_HEAD):
         raise ValueError(f"a head of {first} bytes in {len(raw)}")
-    head = json.loads(bytes(raw[8:first]))
+    head = json.loads(raw[8:first])
     store: dict[str, Tensor] = {}
     end = 0
     for name, about in sorted(head.items(), key=lambda item: item[1]["data_offsets"]):
@@ -193,8 +204,10 @@ def _tensors_in(raw: memoryview) -> dict[str, Tensor]:
         # A copy to memory that torch has aligned, because some kernels give different bits at other alignments.
         store[name] = t = torch.empty(shape, dtype=dtype)
         if after > begin:
-            part = np.frombuffer(raw, np.uint8, after - begin, first + begin)
-            t.reshape(-1).view(torch.uint8).numpy()[:] = part
+            flat = t.reshape(-1).view(torch.uint8).numpy()
+            for piece in raw.between(first + begin, first + after):
+                flat[begin - end : begin - end + len(piece)] = np.frombuffer(piece, np.uint8)
+                begin += len(piece)
         end = after
     if end != len(raw) - first:
         raise ValueError(f"{len(raw) - first - end} bytes belong to no tensor")

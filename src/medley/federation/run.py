@@ -41,7 +41,7 @@ from ..storage.result import Result
 from ..storage.run_folder import threads_of
 from ..storage.spill import Spill
 from ..transports.auto import Unchosen
-from ..wire.connection import Connection, FaultyTransport, Placed
+from ..wire.connection import Connection, FaultyTransport, Placed, Remote
 from .checks import check_choice, check_clock, check_codec, check_secure, check_seed
 from .progress import ProgressBar, Watched, progress_bar
 from .protocols import Draw, Population
@@ -225,7 +225,7 @@ class PreparedRun:
         host = self.host(stack_size)
         with (
             naming(host.names),
-            tricks.kept_vectors(self.x0.nbytes),
+            tricks.kept_vectors(0 if isinstance(o.transport, Remote) else self.x0.nbytes),
             contextlib.closing((o.transport or Unchosen()).open(host)) as connection,
             progress_bar(o.progress, self.algorithm.name, o.rounds * draw.task_count) as bar,
         ):
@@ -245,6 +245,8 @@ class PreparedRun:
                 settings=settings,
                 place=lambda: connection.place if isinstance(connection, Placed) else "",
             )
+            if isinstance(o.transport, Remote):
+                object.__setattr__(self, "x0", self.x0.new_empty(0))  # the loop has it: not to the end of the run
             result = loop(Path(o.resume) if o.resume is not None else None)
         result.personal = _own_models(draw.problem, result, loop.clientwise.models, o.device_name)
         result.model = separate_copy(_loaded(draw.problem, result.x, result.buffers, o.device_name))

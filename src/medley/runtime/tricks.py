@@ -8,6 +8,8 @@ or if your version of torch lacks that interface. The variable is read when `med
 - `keep_freed_memory`: glibc keeps freed memory for the next step instead of returning it to the system
 - `kept_vectors`: glibc keeps the memory of a large model's vectors during a run
 - `trim`: glibc returns the free memory between long-lived values
+- `one_arena`: threads share their free memory
+- `untouched_zeros`: zeros take no memory until they are written
 - `onednn`: oneDNN's matrix product instead of MKL's, by a private operator of torch
 """
 
@@ -18,6 +20,10 @@ import ctypes
 import gc
 import os
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ON = os.environ.get("MEDLEY_TRICKS", "1") != "0"
 """Whether the tricks of this module are in use."""
@@ -57,7 +63,10 @@ def keep_freed_memory() -> None:
 LARGE = 1 << 22
 """Bytes of a model from which a run keeps its vectors' memory: sixteen of them are what glibc keeps by itself."""
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+ALIGNED = 64
+"""Bytes to which torch aligns memory: some kernels give different bits at other alignments."""
+
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 """The settings of glibc's ``mallopt``, as in its ``malloc.h``."""
 
 
@@ -84,6 +93,18 @@ def kept_vectors(size: int) -> Iterator[None]:
             trim()
 
 
+def one_arena() -> None:
+    """Let threads that begin from now on, and child processes, take memory from one place; on glibc only.
+
+    For a process whose threads hand large objects to each other. glibc gives each thread a place of its own, and what
+    one frees there is of no use to the others.
+    """
+    if ON:
+        os.environ.setdefault("MALLOC_ARENA_MAX", "1")
+        with contextlib.suppress(OSError, AttributeError):  # not glibc
+            ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
 def trim() -> None:
     """Return the free memory between held values to the system; on glibc only, elsewhere without effect.
 
@@ -93,6 +114,21 @@ def trim() -> None:
     if ON:
         with contextlib.suppress(OSError, AttributeError):  # not glibc
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def untouched_zeros(like: Tensor) -> Tensor:
+    """Zeros of the shape, dtype and device of ``like``; large ones on a CPU take memory page by page, once written.
+
+    NumPy asks the system for zeroed pages, where torch fills memory with zeros.
+    """
+    import numpy as np
+    import torch
+
+    if not ON or not like.is_cpu or like.nbytes < LARGE:
+        return torch.zeros_like(like)
+    raw = torch.from_numpy(np.zeros(like.nbytes + ALIGNED, np.uint8))
+    begin = -raw.data_ptr() % ALIGNED
+    return raw[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
 
 
 def onednn() -> bool:

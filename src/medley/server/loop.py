@@ -72,6 +72,7 @@ class Loop:
     rounds: int = field(init=False)
     """The number of rounds of all tasks together."""
     clientwise: Clientwise = field(init=False)
+    _d: int = field(init=False)
     _readmit: tuple[int, ...] = field(init=False)
     """Clients that lost their memory and start again in the next round."""
     _events: Events | None = field(init=False, default=None)
@@ -79,6 +80,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         o = self.options
+        self._d = len(self.x0)
         self.rounds, self._readmit = o.rounds * self.clients.task_count, tuple(o.readmit)
         self.clientwise = Clientwise(
             self.algorithm, self.clients.problem, self.connection, self.evaluator, self.stack_size, o.client_models
@@ -176,13 +178,15 @@ class Loop:
     def _run(self, state: RunState, folder: RunFolder | None) -> Result:
         """The loop. ``state`` is replaced when a round is whole, so that every exit leaves the last whole round."""
         saved = -1
+        self.x0 = self.x0.new_empty(0)  # the state has it, as long as it needs it
         began = time.perf_counter() - state.wall
         try:
             try:
                 if not state.history:
                     self._evaluate_x0(state)
                 while state.round < self.rounds and not self._over(state):
-                    state = self._next(state, began)
+                    before, state = state, self._next(state, began)
+                    before.s = None  # callers hold it to the end
                     if folder and state.round % self.options.checkpoint_every == 0:
                         self._save(state, folder)
                         saved = state.round
@@ -285,7 +289,7 @@ class Loop:
             self.algorithm.end_task(state.s, cohort)
             cohort.settle()
         x = self.algorithm.model(state.s)
-        check_model(self.algorithm.name, x, len(self.x0), t)
+        check_model(self.algorithm.name, x, self._d, t)
         if ends and (scores := self.evaluator.accuracies(x, b.buffers, t)):
             state.matrix = [*state.matrix, scores]
 

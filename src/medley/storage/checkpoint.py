@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ..contract import pytree
@@ -66,11 +65,12 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     if "memories" in state:
         state = state | {"memories": last, "parts": parts}
     store: dict[str, Tensor] = {}
-    text = json.dumps(pytree.pack(state, store))
+    text = json.dumps(pytree.pack(state, store, copy=False))
     head = {"format": FORMAT, "tree": text, "settings": json.dumps(settings, default=plain)}
     head["medley"] = version()
-    with atomic.replacing(atomic.make_folder(folder) / FILE) as tmp:
-        save_file(store, tmp, metadata={**head, "sum": checksum(head, store)})
+    pieces = pytree.safetensors(store, {**head, "sum": checksum(head, store)})  # safetensors' own would copy them twice
+    with atomic.replacing(atomic.make_folder(folder) / FILE) as tmp, tmp.open("wb") as f:
+        f.writelines(pieces)
     for old in folder.glob("memories-*.safetensors"):
         if old.name not in parts:
             old.unlink(missing_ok=True)

@@ -164,6 +164,15 @@ class Transport(Protocol):
 
 
 @runtime_checkable
+class Remote(Transport, Protocol):
+    """A transport to other machines: vectors are made so rarely here that their memory counts more than their time."""
+
+    @property
+    def is_remote(self) -> bool:
+        """True."""
+
+
+@runtime_checkable
 class FaultyTransport(Transport, Protocol):
     """A transport that adds faults. Optional: a transport without ``faults`` has none."""
 

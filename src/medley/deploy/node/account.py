@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from ...contract import Client
 from ...contract.errors import WireError
+from ...contract.pieces import Content
 from ...contract.place import name_of
 from ...contract.tuned import split
 from ...privacy import accountant
@@ -42,14 +43,14 @@ class Account:
     client: int
     study: str
 
-    def once(self, digest: str, answer: Callable[[], bytes]) -> bytes:
+    def once(self, digest: str, answer: Callable[[], Content]) -> Content:
         """The answer already given to the training with this digest, if it was the last one."""
         with self._lock():
             if self._load().get("last") == digest:
                 return (self.folder / ANSWER).read_bytes()
         out = answer()
         with self._lock():
-            self._save(ANSWER, out)
+            self._save(ANSWER, bytes(out))
             self._save(FILE, json.dumps({**self._load(), "last": digest}))
         return out
 

@@ -19,6 +19,7 @@ from ... import engines
 from ... import recipe as recipes
 from ...clients.host import ClientHost
 from ...contract import BadData, Client, ClientFailed, MedleyError, PersonalModel, RecipeError, WireError, pytree
+from ...contract.pieces import Content, pieces_of
 from ...contract.place import name_of
 from ...contract.surroundings import set_aside
 from ...contract.tuned import split
@@ -92,7 +93,7 @@ def discreet(handler: Handler) -> Handler:
     client's own code, such as its loss, the server gets only the class.
     """
 
-    def reply(letter: Letter, context: Context) -> bytes:
+    def reply(letter: Letter, context: Context) -> Content:
         try:
             return handler(letter, context)
         except ClientFailed as e:
@@ -155,14 +156,17 @@ class ClientSide:
     def isolated(self, handler: Handler) -> Handler:
         """The handler, as in a fresh process; if it fails, the next message gets a new problem and new rows."""
 
-        def reply(letter: Letter, context: Context) -> bytes:
+        def reply(letter: Letter, context: Context) -> Content:
             try:
                 with set_aside(name_of(_id(context)), self.recipe.tables.get("run", {}).get("device", "cpu")):
-                    return handler(letter, context)
+                    out = handler(letter, context)
             except BaseException:
                 self._rows.clear()
                 self._lots.clear()
                 raise
+            for rows in self._rows.values():
+                rows.vacate()
+            return out
 
         return reply
 
@@ -241,7 +245,7 @@ class ClientSide:
         refuse_unserved(owner, method, i)
         return r, method
 
-    def evaluate(self, letter: Letter, context: Context) -> bytes:
+    def evaluate(self, letter: Letter, context: Context) -> Content:
         """Figures of the server's model on the client's rows, see `NodeRows`, and of its own, if it has one."""
         r, method = self.recipe_and_method(context)
         request = calls.Evaluation.read(letter)
@@ -264,14 +268,13 @@ class ClientSide:
         if request.run:
             calls.check_run(request.run)
         if secure or not rules.exact:
-            about = (
-                letter["common"] + letter.get("own", b"")
-                if request.run
-                else pytree.to_bytes({"x": x, "buffers": buffers})
-            )
-            about += b"" if request.run else repr(request.known).encode()
-            self._count(blake2b(about, digest_size=16).hexdigest(), context, bool(request.run), 1 if secure else RUNS)
-            del about
+            about = blake2b(digest_size=16)
+            given = [*pieces_of(letter["common"]), *pieces_of(letter.get("own", b""))]
+            plain = [*pytree.in_pieces({"x": x, "buffers": buffers}), repr(request.known).encode()]
+            for piece in given if request.run else plain:
+                about.update(piece)
+            del given, plain, piece
+            self._count(about.hexdigest(), context, bool(request.run), 1 if secure else RUNS)
         release(letter)
         rows = self.rows(context, method, request.known)
         request.check(rows.problem, len(rows.tests), r.rounds)
@@ -317,7 +320,7 @@ class ClientSide:
     def _memories(context: Context) -> Path:
         return memories(context.node_config)
 
-    def serve(self, letter: Letter, context: Context) -> bytes:
+    def serve(self, letter: Letter, context: Context) -> Content:
         """The reply to a client method. Raises WireError if the request is for another client."""
         r, method = self.recipe_and_method(context)
         request = calls.CallRequest.read(letter)
@@ -330,13 +333,14 @@ class ClientSide:
                 "of a secure sum"
             )
 
-        def answer() -> bytes:
+        def answer() -> Content:
             return serve.answer(self._host(r, method, request, context), request, self._memories(context))
 
         if not is_row_private(method):
             release(letter)
             return answer()
-        text = repr((sorted(letter.items()), Terms.of(r, method)))
+        text = f"{serve.digest(letter)} {Terms.of(r, method)}"
+        release(letter)
         return self._account(context).once(blake2b(text.encode(), digest_size=16).hexdigest(), answer)
 
     def _account(self, context: Context) -> Account:
@@ -351,7 +355,7 @@ class ClientSide:
     def secure(self, step: str) -> Handler:
         """The handler of one step of secure sums; see `medley.deploy.node.sums`."""
 
-        def reply(letter: Letter, context: Context) -> bytes:
+        def reply(letter: Letter, context: Context) -> Content:
             r, method = self.recipe_and_method(context)
             i = _id(context)
             settings = r.options().get("secure")

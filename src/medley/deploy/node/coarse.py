@@ -9,7 +9,7 @@ figure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -38,27 +38,29 @@ class Coarse:
 
     Attributes:
         secret: the node's secret
-        model: the model and the rows that it is measured on
+        model: the model's bytes, in pieces
         least: the least number of rows that a figure may depend on
     """
 
     secret: bytes
-    model: bytes
+    model: Sequence[bytes | memoryview]
     least: int
 
     @classmethod
     def of(cls, config: Mapping[str, Any], rules: Rules, model: PersonalModel) -> Coarse | None:
         """How to round a model's figures at the node with this config; None if its owner lets exact figures leave."""
         parts = {"x": model.x, "buffers": model.buffers, "own": model.own}
-        return None if rules.exact else cls(secret(config), pytree.to_bytes(parts), rules.rows)
+        return None if rules.exact else cls(secret(config), pytree.in_pieces(parts), rules.rows)
 
     def figure(self, name: str, value: float, rows: int, size: float = 0.0) -> float:
         """Round a figure of this many rows, if each row can change it by ``size`` / rows; at least by its own size."""
         if not math.isfinite(value):
             return value
         step = self.step(value, rows, size)
-        key = blake2b(name.encode() + self.model, key=self.secret, digest_size=8).digest()
-        return step * math.floor(value / step + int.from_bytes(key, "big") / 2.0**64)
+        key = blake2b(name.encode(), key=self.secret, digest_size=8)
+        for piece in self.model:
+            key.update(piece)
+        return step * math.floor(value / step + int.from_bytes(key.digest(), "big") / 2.0**64)
 
     def step(self, value: float, rows: int, size: float = 0.0) -> float:
         """The step of `figure`, by which a rounded figure may be off; inf if the figure is not finite."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...contract.errors import MedleyError, RecipeError, WireError
 from ...runtime.signals import handled
+from ...runtime.tricks import one_arena
 from ...storage.atomic import locked, write
 from ..protocol.flwr_api import pause
 from .fleet import HEARTBEAT, FleetNode, NotAdmitted, Parcel, RunOver, Unreachable, error_reply
@@ -122,6 +123,7 @@ class Resident:
 
     def run(self) -> None:
         """Serve until `stop` is called, or the process gets SIGTERM or SIGINT."""
+        one_arena()
         with locked(self.folder), self._signals():
             self.tidy()
             beat = threading.Thread(target=self._beat, daemon=True)

@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from ...contract.errors import RecipeError, WireError
+from ...contract.pieces import Content
 from ...contract.place import name_of
 from ...storage.atomic import append, private, refuse_links, write, writing
 from ..protocol.agreement import refuse_settings
@@ -153,7 +154,7 @@ class Record:
         return place.read_bytes() if line.get("kept") and place.is_file() else None
 
 
-def meaning(kind: str, answer: bytes, study: bool) -> str:
+def meaning(kind: str, answer: Content, study: bool) -> str:
     """What an answer of this kind says about the owner's rows, in words."""
     name = kind.partition(".")[2]
     if answer[:1] == b"!":

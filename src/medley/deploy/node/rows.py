@@ -39,7 +39,7 @@ from ...federation.tasks import TaskPlan
 from ...federation.whole_data import recoded
 from ...numerics.intervals import Z
 from ...partitions.dealing import Parts
-from ...problems.network import SharedNetwork
+from ...problems.network import NetworkProblem, SharedNetwork
 from ...recipe import Recipe
 from ...runtime import streams
 from ...server.options import Metric
@@ -302,6 +302,11 @@ class NodeRows:
             else held_out(family, self.problem, (lot.X_test, lot.y_test), classes, device, "test")
             for lot in lots
         ]
+
+    def vacate(self) -> None:
+        """Give a large model's memory back between two requests: each brings its model."""
+        if isinstance(self.problem, NetworkProblem):
+            self.problem.vacate()
 
     def client(self, round: int, engine: Engine, lr: float, p: float) -> Client[Any]:
         """The client in this round; see `ClientFactory.client`."""

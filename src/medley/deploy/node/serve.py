@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ...clients.memories import Memories
 from ...contract import pytree
 from ...contract.errors import MemoryLost, RecipeError, WireError
+from ...contract.pieces import Content, pieces_of
 from ...contract.place import name_of, naming
 from ...recipe import Recipe
 from ...runtime import streams
@@ -85,7 +86,7 @@ def _tag(path: Path) -> Tag:
     return int(round), int(number)
 
 
-def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
+def answer(host: Host, request: CallRequest, folder: Path) -> Content:
     """Run one client method for one client. Returns its encoded reply. ``folder`` holds all memories of this node."""
     exchange = request.exchange
     i = request.exchange.blocks[0][0]
@@ -97,7 +98,7 @@ def answer(host: Host, request: CallRequest, folder: Path) -> bytes:
     rng = lambda: streams.generator(host.seed, i, exchange.round, exchange.number, "codec")
     sent = resending(host.codec).encode({k: v for k, v in packed.items() if k not in exact}, {}, rng) | uncoded
     how = {"up": receipt.up, "rows": receipt.work, "engines": reply.engines}
-    return pytree.to_bytes({"reply": sent, "buffers": reply.buffers, **how})
+    return flwr_api.packed({"reply": sent, "buffers": reply.buffers, **how})
 
 
 def serve(host: Host, request: CallRequest, folder: Path) -> Fold:
@@ -186,13 +187,13 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
         )
 
     def guarded(kind: str, handler: Handler) -> Handler:
-        def reply(letter: Letter, context: Context) -> bytes:
+        def reply(letter: Letter, context: Context) -> Content:
             with naming(own_name(context.node_config)):
                 return named_reply(letter, context)
 
-        def named_reply(letter: Letter, context: Context) -> bytes:
+        def named_reply(letter: Letter, context: Context) -> Content:
             owner = context.node_config
-            request = _digest(letter)
+            request = digest(letter)
             try:
                 if recipe is not None:
                     approved(recipe, context)
@@ -213,26 +214,30 @@ def client_app(handlers: Mapping[str, Handler], recipe: Path | None = None, stud
     return flwr_api.client_app({kind: guarded(kind, handler) for kind, handler in handlers.items()})
 
 
-def _digest(letter: Letter) -> str:
+def digest(letter: Letter) -> str:
     """The SHA-256 of a request, taken before it is read: a large one is released then."""
     request = sha256()
     for key, content in sorted(letter.items()):
         request.update(f"{key} {len(content)} ".encode())
-        request.update(content)
+        for piece in pieces_of(content):
+            request.update(piece)
     return request.hexdigest()
 
 
-def _recorded(request: str, context: Context, kind: str, recipe: str, out: bytes, study: bool) -> None:
+def _recorded(request: str, context: Context, kind: str, recipe: str, out: Content, study: bool) -> None:
     """Write down what leaves, before it does; keep it if it is small and no model."""
     left = record_of(context.node_config)
     config = context.run_config
     keep = (study or not kind.startswith("query.")) and len(out) <= record.ANSWER
     if keep:
-        left.keep(out)
+        left.keep(bytes(out))
+    sent = sha256()
+    for piece in pieces_of(out):
+        sent.update(piece)
     left.add(
         run=str(context.run_id), kind=kind, what=record.meaning(kind, out, study), recipe=recipe,
         set=str(config.get("set", ""))[: record.SETTINGS + 1], kept=keep, bytes=len(out),
-        sha256=sha256(out).hexdigest(), request=request,
+        sha256=sent.hexdigest(), request=request,
     )  # fmt: skip
 
 

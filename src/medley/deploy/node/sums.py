@@ -35,7 +35,7 @@ from ...wire.clip import Clip
 from ...wire.connection import Host
 from ..protocol import calls
 from ..protocol.checked_json import Line, declared, line, parsed
-from ..protocol.flwr_api import Letter
+from ..protocol.flwr_api import Letter, release
 from ..protocol.secure_steps import KEYS, SEALED, SIZE, STEPS, form, session_name
 from . import serve
 from .keys import ecdsa, private_key
@@ -163,8 +163,10 @@ class Sums:
         from ...secure.party import Party
 
         i = self.client
+        words = {k: bytes(v) for k, v in letter.items()}
+        release(letter)
         who = "the server's words on a secure sum"
-        about = declared(About, who, parsed(who, letter.get("about", b"")))
+        about = declared(About, who, parsed(who, words.get("about", b"")))
         calls.check_run(about.run)
         place = self.folder / about.run / str(i) / "secure"
         saved = self._load(place)
@@ -177,7 +179,7 @@ class Sums:
                 f"{name_of(i)} is not in the secure sum {about.session!r}: it sent no keys for it, or a later sum has "
                 "begun"
             )
-        digest = blake2b(json.dumps({k: letter[k].hex() for k in sorted(letter)}).encode(), digest_size=16).hexdigest()
+        digest = _digest(words)
         if step in saved.asked:
             if saved.asked[step] != digest:
                 raise WireError(
@@ -190,15 +192,15 @@ class Sums:
             raise WireError(f"{name_of(i)} was asked for {step} after {list(saved.asked)}: the steps are {list(STEPS)}")
         party = Party.read(saved.party)
         if step == STEPS[2]:
-            answer = self._masked(party, letter, about.run, about.cohort, host)
+            answer = self._masked(party, words, about.run, about.cohort, host)
         else:
-            answer = self._protocol(step, party, letter, about.cohort)
+            answer = self._protocol(step, party, words, about.cohort)
         saved.party = None if step == STEPS[-1] else party.plain()
         saved.asked[step] = digest
         self._save(place, saved, step, answer)
         return answer
 
-    def _protocol(self, step: str, party: Party, letter: Letter, cohort: int) -> bytes:
+    def _protocol(self, step: str, party: Party, letter: dict[str, bytes], cohort: int) -> bytes:
         """The answer to a step other than the masked reply."""
         session = party.session.decode()
         if step == STEPS[0]:
@@ -219,7 +221,7 @@ class Sums:
         return tables.packed({**opening.seeds, **opening.keys})
 
     def _masked(
-        self, party: Party, letter: Letter, run: str, cohort: int, host: Callable[[calls.CallRequest], Host]
+        self, party: Party, letter: dict[str, bytes], run: str, cohort: int, host: Callable[[calls.CallRequest], Host]
     ) -> bytes:
         """Run the client method, and mask its reply. The name of the sum is computed from the request, so the two must
         match.
@@ -281,5 +283,17 @@ class Sums:
                 (place / earlier).unlink(missing_ok=True)
 
 
-def _table(letter: Letter, part: str, size: int) -> dict[int, bytes]:
+def _digest(letter: dict[str, bytes]) -> str:
+    """The digest of a request, as of JSON with its bytes in hexadecimal."""
+    h = blake2b(digest_size=16)
+    for k in sorted(letter):
+        h.update(f'{", " if k != min(letter) else "{"}{json.dumps(k)}: "'.encode())
+        for at in range(0, len(letter[k]), 1 << 20):
+            h.update(letter[k][at : at + (1 << 20)].hex().encode())
+        h.update(b'"')
+    h.update(b"}")
+    return h.hexdigest()
+
+
+def _table(letter: dict[str, bytes], part: str, size: int) -> dict[int, bytes]:
     return tables.unpacked(letter.get(part, b""), size, f"the server's table of {part}")

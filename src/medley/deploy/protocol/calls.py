@@ -12,11 +12,12 @@ from ...contract import Problem, State, pytree
 from ...contract.annotation import at_least
 from ...contract.errors import WireError
 from ...contract.message import is_finite
+from ...contract.pieces import Content
 from ...contract.place import name_of
 from ...wire.clip import Clip
 from ...wire.exchange import Exchange
 from .checked_json import Amount, Count, Line, Number, checked, declared, parsed, printable, table, wrong
-from .flwr_api import Letter
+from .flwr_api import Letter, packed
 
 REQUEST = "the server's request"
 """The beginning of errors of a request."""
@@ -161,9 +162,9 @@ def check_buffers(who: str, buffers: Any, like: State | None) -> None:
             raise WireError(f"{who}: its buffers contain numbers that are not finite")
 
 
-def sealed_gradient(figures: bytes, gradient: Tensor) -> bytes:
+def sealed_gradient(figures: bytes, gradient: Tensor) -> Content:
     """The answer to an evaluation with the gradient of the client's loss."""
-    return pytree.to_bytes({"figures": figures.decode(), "gradient": gradient})
+    return packed({"figures": figures.decode(), "gradient": gradient})
 
 
 def opened_gradient(client: int, raw: bytes, x: Tensor) -> tuple[bytes, Tensor]:

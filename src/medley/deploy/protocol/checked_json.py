@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...contract.annotation import ValueType, at_least, at_most, in_range, in_words, kinds
 from ...contract.errors import BudgetSpent, MedleyError, WireError
+from ...contract.pieces import Content, Pieces
 from ...contract.place import name_of
 from ...transports.failures import describe, revive
 
@@ -70,12 +71,13 @@ FEWEST = 3
 """The least number of clients for a search for outliers: of two, neither is known to be right."""
 
 
-def sealed(answer: bytes, last: bool = False) -> bytes:
+def sealed(answer: Content, last: bool = False) -> Content:
     """An answer as bytes for the server; ``last`` marks the last answer of a client that leaves."""
-    return (b"+" if last else b"=") + answer
+    mark = b"+" if last else b"="
+    return Pieces([mark, *answer]) if isinstance(answer, Pieces) else mark + answer
 
 
-def is_last(answer: bytes) -> bool:
+def is_last(answer: Content) -> bool:
     """Whether this is the last answer of a client that leaves."""
     return answer[:1] == b"+"
 
@@ -85,7 +87,7 @@ def sealed_error(e: Exception) -> bytes:
     return b"!" + json.dumps(describe(e)).encode()
 
 
-def opened(answer: bytes, who: str = "a client", client: int | None = None) -> bytes:
+def opened(answer: Content, who: str = "a client", client: int | None = None) -> bytes:
     """Inverse of `sealed`. Raises the error that came instead of an answer, and WireError for other bytes.
 
     The error's text begins with ``who``, and its attribute ``client`` is ``client``, whatever the sender wrote.
@@ -93,10 +95,10 @@ def opened(answer: bytes, who: str = "a client", client: int | None = None) -> b
     return bytes(body(answer, who, client))
 
 
-def body(answer: bytes, who: str = "a client", client: int | None = None) -> memoryview:
+def body(answer: Content, who: str = "a client", client: int | None = None) -> Pieces:
     """The same as `opened` without a copy, for large answers."""
     if answer[:1] in (b"=", b"+"):
-        return memoryview(answer)[1:]
+        return Pieces((answer if isinstance(answer, Pieces) else Pieces([answer])).between(1, len(answer)))
     if answer[:1] != b"!":
         raise WireError(f"{who} sent neither an answer nor one of Medley's errors: {answer[:40]!r}")
     if len(answer) > LONGEST_ERROR:
@@ -133,12 +135,12 @@ def outliers(numbers: Mapping[int, float], what: str) -> Iterator[tuple[int, Wir
             )
 
 
-def parsed(who: str, raw: bytes) -> dict[str, Any]:
+def parsed(who: str, raw: Content) -> dict[str, Any]:
     """The JSON object in an answer's bytes. Raises WireError, which begins with ``who``, for other bytes."""
     if len(raw) > LONGEST:
         raise WireError(f"{who}: the answer has {len(raw)} bytes; the limit is {LONGEST}")
     try:
-        values = json.loads(raw, parse_constant=_no_number)
+        values = json.loads(bytes(raw), parse_constant=_no_number)
     except (ValueError, RecursionError) as e:
         raise WireError(f"{who}: it is not JSON ({e}): does it run the same app?") from None
     return table(who, values)

@@ -14,7 +14,9 @@ from hashlib import sha256
 from threading import BoundedSemaphore, Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...contract import pytree
 from ...contract.errors import MedleyError, WireError
+from ...contract.pieces import Content, Pieces
 from ...runtime import versions
 from ...runtime.versions import install
 
@@ -119,10 +121,10 @@ the row is written: others fail after 5 s of that. nginx accepts requests of 1 G
 AT_ONCE = 2
 """How many pieces of a message travel at once, as in Flower."""
 
-Letter = Mapping[str, bytes]
+Letter = Mapping[str, Content]
 """The content of a message: bytes by name."""
 
-Handler = Callable[[Letter, "Context"], bytes]
+Handler = Callable[[Letter, "Context"], Content]
 """(letter, the node's context) -> the answer."""
 
 
@@ -139,7 +141,7 @@ class Reply(NamedTuple):
     """
 
     message: str
-    answer: bytes | None
+    answer: Content | None
     size: int
     code: int
     reason: str
@@ -157,9 +159,10 @@ def records(letter: Letter) -> RecordDict:
     pieces = []
     for k, v in letter.items():
         if len(v) <= PIECE:
-            out[k] = ConfigRecord({"bytes": v})
+            out[k] = ConfigRecord({"bytes": bytes(v)})
             continue
-        parts = (_piece()(memoryview(v)[at : at + PIECE]) for at in range(0, len(v), PIECE))
+        whole = v if isinstance(v, Pieces) else Pieces([v])
+        parts = (_piece()(whole, at) for at in range(0, len(v), PIECE))
         pieces += [(f"{k}/{n}", part) for n, part in enumerate(parts)]
     # A SuperLink lists the parts of a message by their names: in this order, who pulls takes each as it is pushed.
     out.update(sorted(pieces, key=lambda piece: piece[1].object_id))
@@ -172,18 +175,19 @@ def _piece() -> Any:
     from flwr.app import ConfigRecord
 
     class Piece(ConfigRecord):  # type: ignore[misc]
-        def __init__(self, part: memoryview) -> None:
+        def __init__(self, whole: Pieces, begin: int) -> None:
             super().__init__()
-            self.__dict__["part"] = part
+            self.__dict__.update(whole=whole, range=(begin, min(begin + PIECE, len(whole))))
 
         def get(self, key: str, default: Any = None) -> Any:  # where a message is handed over in one process
-            return bytes(self.part)
+            return self.whole[slice(*self.range)]
 
         def count_bytes(self) -> int:
-            return len(self.part) + len("bytes")
+            begin, end = self.range
+            return int(end - begin + len("bytes"))
 
         def deflate(self) -> bytes:
-            content: bytes = ConfigRecord({"bytes": bytes(self.part)}).deflate()
+            content: bytes = ConfigRecord({"bytes": self.get("bytes")}).deflate()
             return content
 
         @property
@@ -196,7 +200,13 @@ def _piece() -> Any:
     return Piece
 
 
-def contents(message: Message) -> dict[str, bytes]:
+def packed(tree: Any) -> Content:
+    """A pytree as bytes; if they are so many that they travel in pieces, as views of its tensors."""
+    pieces = Pieces(pytree.in_pieces(tree))
+    return pieces if len(pieces) > PIECE else bytes(pieces)
+
+
+def contents(message: Message) -> dict[str, Content]:
     """The letter in a message: the inverse of `records`. Takes pieces out of the message, to free their memory.
 
     What is no record of Medley's counts as empty. Raises WireError if a piece is missing.
@@ -204,7 +214,7 @@ def contents(message: Message) -> dict[str, bytes]:
     from flwr.app import RecordDict
 
     every = dict(message.content.config_records)
-    out = {k: r.get("bytes", b"") for k, r in every.items() if "/" not in k}
+    out: dict[str, Content] = {k: r.get("bytes", b"") for k, r in every.items() if "/" not in k}
     names = sorted({k.rpartition("/")[0] for k in every.keys() - out.keys()})
     if names:
         message.content = RecordDict()
@@ -212,15 +222,14 @@ def contents(message: Message) -> dict[str, bytes]:
         count = sum(k.rpartition("/")[0] == name for k in every)
         try:
             pieces = [every[f"{name}/{n}"] for n in range(count)]
-            out[name] = b"".join([piece.get("bytes", b"") for piece in pieces])
+            out[name] = Pieces([piece.get("bytes", b"") for piece in pieces])
         except (KeyError, TypeError):
             raise WireError(
                 f"of {name!r:.100}, {count} pieces came, and they are not those from 0 to {count - 1}"
             ) from None
         for piece in pieces:
             piece.clear()  # Flower's objects form cycles, and would hold the bytes until Python looks for these
-        pieces = []
-        trimmed()
+    trimmed() if names else None
     return out
 
 
@@ -237,6 +246,7 @@ def release(letter: Letter) -> None:
     """Free the memory of a large letter that has been read: its senders' frames hold it until it is answered."""
     if isinstance(letter, dict) and sum(map(len, letter.values())) > PIECE:
         letter.clear()
+        trimmed()
 
 
 def trimmed() -> None:
@@ -339,7 +349,7 @@ def reply_of(m: Message) -> Reply:
         with suppress(WireError):
             answer = contents(m).get("answer", b"")
         # Content that is not Medley's becomes an answer that fails to decode.
-        return Reply(to, answer if isinstance(answer, bytes) else b"", total, 0, "")
+        return Reply(to, answer if isinstance(answer, bytes | Pieces) else b"", total, 0, "")
     return Reply(to, None, 0, m.error.code, m.error.reason)
 
 

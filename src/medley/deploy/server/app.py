@@ -8,17 +8,19 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
 from ... import logs
 from ... import recipe as recipes
-from ...contract import Algorithm, MedleyError, Need, RecipeError, Unsupported, WireError
+from ...contract import Algorithm, MedleyError, Need, Problem, RecipeError, Unsupported, WireError
 from ...contract.place import name_of, naming
 from ...contract.tuned import split
 from ...federation.run import run
 from ...privacy.private import private_part
+from ...problems.network import NetworkProblem
 from ...recipe import Recipe
 from ...server.ending import LASTING
 from ...storage.atomic import private, write
@@ -103,7 +105,7 @@ def _run(
         r.save(folder / "recipe.toml")
         # Every round, because clients can go back only to the end of the previous round.
         fed = replace(fed, run=name, first=r.options().get("init") is not None)
-        connection = Flower(fed.messenger, name, fed.known, terms)
+        connection = Flower(fed.messenger, name, partial(_known, fed), terms)
         options = {"transport": connection, "checkpoint": folder, "checkpoint_every": 1, "throw": False}
         if goes_on:
             numbers = str(context.run_config.get("readmit", "")).replace(",", " ").split()
@@ -117,6 +119,14 @@ def _run(
         print(f"failed: {(text or repr(e)).splitlines()[0]}", flush=True)
         raise
     print(f"{result.status}\nsaved in {folder}", flush=True)
+
+
+def _known(fed: RemoteFederation, problem: Problem) -> Any:
+    """The server's values for every client; the model's memory is given back, since clients compute with it."""
+    known = fed.known(problem)
+    if isinstance(problem, NetworkProblem):
+        problem.vacate()
+    return known
 
 
 def _seeded(r: Recipe, method: Method, folder_before: Path | None) -> Recipe:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...contract import PersonalModels, State, Vec, pytree
+from ...contract import PersonalModels, State, Vec
 from ...contract.annotation import in_range
 from ...contract.errors import Diverged, MedleyError, WireError
 from ...contract.place import name_of
@@ -39,6 +39,7 @@ from ..protocol.checked_json import (
     table,
     wrong,
 )
+from ..protocol.flwr_api import packed
 
 log = logging.getLogger("medley")
 
@@ -299,7 +300,7 @@ class RemoteEvaluator:
             "grad": grad,
         }
         request |= {"known": fed.known(draw.problem), "run": "" if acked is None else fed.run}
-        common = pytree.to_bytes(request)
+        common = packed(request)
         members = self._free(round, p)
         each = {i: {"acked": list((acked or {}).get(i, ())), "sample": self._sample(i, round, p)} for i in members}
         letters = {i: {"common": common, "own": json.dumps(each[i]).encode()} for i in members}

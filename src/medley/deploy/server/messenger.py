@@ -16,6 +16,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from ...contract.errors import MedleyError, WireError, named
+from ...contract.pieces import Content
 from ...contract.place import name_of
 from ...storage.atomic import write
 from ...storage.events import SHOWN
@@ -82,7 +83,7 @@ class Sent:
     message: str = ""
     at: float = field(default_factory=time.time)
     came: float | None = None
-    answer: bytes | None = None
+    answer: Content | None = None
     size: int = 0
     lost: bool = False
     crashed: int = 0
@@ -234,13 +235,13 @@ class Messenger:
 
     def _answers(
         self, nodes: Collection[int], within: float = math.inf, kept: dict[int, Sent] | None = None
-    ) -> Iterator[tuple[int, bytes]]:
+    ) -> Iterator[tuple[int, Content]]:
         """Ask nodes who they are; returns their answers. ``kept`` is that of `_send`."""
         for node, answer, _ in self._send("query", dict.fromkeys(sorted(nodes), self._letter), within, kept):
             if answer is not None:
                 yield node, answer
 
-    def _account(self, node: int, answer: bytes, clients: int, numbers: Mapping[int, int]) -> dict[str, Any]:
+    def _account(self, node: int, answer: Content, clients: int, numbers: Mapping[int, int]) -> dict[str, Any]:
         """A node's account of itself. Raises WireError if it names no client, MedleyError if its id is out of range,
         and Moved if another node has this client's number in this run; ``numbers`` has the nodes by client.
         """
@@ -310,7 +311,7 @@ class Messenger:
         """Clients with a letter that is still open, see `collect`."""
         return frozenset(i for i, node in self.nodes.items() if node in self._open)
 
-    def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[bytes, int]]:
+    def send(self, kind: str, letters: Mapping[int, Letter]) -> dict[int, tuple[Content, int]]:
         """Send a letter to each of some clients, and wait. Content that several letters share travels once.
 
         Returns answers by client id, for `opened`, and the bytes of their records both ways; a client that did not
@@ -332,7 +333,7 @@ class Messenger:
         awaited: Set[int],
         enough: int,
         deadline: float | None = None,
-    ) -> dict[int, tuple[bytes, int] | None]:
+    ) -> dict[int, tuple[Content, int] | None]:
         """Send letters to clients, and wait until ``enough`` of the awaited ones answered, or the deadline has passed.
 
         Letters without an answer stay open for ``timeout`` seconds, without those between two calls, and `collect` has
@@ -349,7 +350,7 @@ class Messenger:
             s.until += time.monotonic() - self._looked
         ids = {node: i for i, node in self.nodes.items()}
         leaving, new = self._addressed(letters)
-        out: dict[int, tuple[bytes, int] | None] = {
+        out: dict[int, tuple[Content, int] | None] = {
             **leaving,
             **dict.fromkeys(letters.keys() - leaving.keys() - {*new.values()}),
         }
@@ -366,8 +367,8 @@ class Messenger:
         return out
 
     def _delivered(
-        self, ids: Mapping[int, int], answer: tuple[int, bytes | None, int]
-    ) -> dict[int, tuple[bytes, int] | None]:
+        self, ids: Mapping[int, int], answer: tuple[int, Content | None, int]
+    ) -> dict[int, tuple[Content, int] | None]:
         """What `collect` returns for a node's answer."""
         node, content, size = answer
         if content is not None and is_last(content):
@@ -384,13 +385,13 @@ class Messenger:
             rounded = {str(i): [t and round(t, 3) for t in times] for i, times in sorted(visits.items())}
             self.events("visits", kind=kind, visits=rounded)
 
-    def _addressed(self, letters: Mapping[int, Letter]) -> tuple[dict[int, tuple[bytes, int]], dict[int, int]]:
+    def _addressed(self, letters: Mapping[int, Letter]) -> tuple[dict[int, tuple[Content, int]], dict[int, int]]:
         """The errors of clients that left a run without ``open``, and the other clients by node, if they have one."""
         nodes_before = set(self.nodes.values())
         nodes = set(self.grid.get_node_ids()) - self._aside
         if nodes - nodes_before and nodes_before - nodes and not self.open:
             self._refuse(nodes - nodes_before)
-        out = dict[int, tuple[bytes, int]]()
+        out = dict[int, tuple[Content, int]]()
         if not self.open:
             out = {i: (sealed_error(WireError(CLOSED.format(name_of(i)))), 0) for i in self.leaving & letters.keys()}
         return out, {self.nodes[i]: i for i in letters if i in self.nodes and i not in self.leaving}
@@ -466,7 +467,7 @@ class Messenger:
 
     def _send(
         self, kind: str, letters: Mapping[int, Letter], within: float = math.inf, kept: dict[int, Sent] | None = None
-    ) -> Generator[tuple[int, bytes | None, int]]:
+    ) -> Generator[tuple[int, Content | None, int]]:
         """Yield answers as they come, for at most this many seconds: node, answer, bytes of the records both ways. The
         answer is None for a node that this exchange does without.
 
@@ -554,7 +555,7 @@ class Messenger:
                 who = named([i for i, n in self.nodes.items() if n == node], self.names)
                 log.info("%s: Flower lost the request: %s; it is sent again once the node is there", who, reply.reason)
 
-    def _closed(self, letters: dict[int, Sent]) -> Iterator[tuple[int, bytes | None, int]]:
+    def _closed(self, letters: dict[int, Sent]) -> Iterator[tuple[int, Content | None, int]]:
         """Take the letters out that have an answer or will get none, as `_send` yields them."""
         now = time.monotonic()
         for node, s in [*letters.items()]:

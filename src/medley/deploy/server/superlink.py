@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
+from ...runtime.tricks import one_arena
 from ..protocol import flwr_api
 
 SETTINGS = {"busy_timeout": 25_000, "secure_delete": "FAST"}
@@ -22,6 +23,7 @@ def serve(arguments: Sequence[str]) -> None:
     from sqlalchemy import event
     from sqlalchemy.pool import Pool
 
+    one_arena()  # also in the server's app, a child process
     (program,) = entry_points(group="console_scripts", name="flower-superlink")
     event.listen(Pool, "checkout", configure)  # at each use: Flower sets its own when it connects
     sys.argv = [program.name, *arguments]

@@ -7,7 +7,7 @@ Flower carries bytes of our own format. Clients are called by their own stable i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...contract import MedleyError, WireError, pytree
 from ...contract.message import Packed, form_of, nbytes
+from ...contract.pieces import Content
 from ...contract.place import name_of
 from ...secure.ring import Ring
 from ...wire.codec import resending
@@ -25,6 +26,7 @@ from ...wire.exchange import Exchange, Tag
 from ...wire.fold import Fold, Receipt
 from ..protocol.calls import check_buffers
 from ..protocol.checked_json import Count, body, checked, outliers, printable, table, work_and_engines
+from ..protocol.flwr_api import PIECE, packed, trimmed
 from .messenger import Messenger
 from .sums import RemoteParties
 
@@ -43,6 +45,11 @@ class Flower:
     run: str
     known: Any = None
     terms: str = ""
+
+    @property
+    def is_remote(self) -> bool:
+        """True: clients are on other machines."""
+        return True
 
     def open(self, host: Host) -> FlowerConnection:
         """Begin a run; sends nothing yet."""
@@ -65,7 +72,7 @@ class FlowerConnection:
 
     def exchange(self, exchange: Exchange) -> Iterator[Fold]:
         """Send a request to its clients, and yield their replies block by block, without clients that are late."""
-        answers = self.flower.messenger.send(f"query.{exchange.method}", self._letters(exchange))
+        answers = self.flower.messenger.send(f"query.{exchange.method}", self._letters(exchange, packed))
         read, failed = self._read_all(exchange, answers)
         for block, ids in enumerate(exchange.blocks):
             reply = Fold(block, failed={i: failed[i] for i in ids if i in failed})
@@ -79,7 +86,7 @@ class FlowerConnection:
     ) -> dict[int, tuple[Tag, Fold]]:
         """See `medley.wire.connection.RealTime.within`."""
         self._open |= {i: exchange for ids in exchange.blocks for i in ids}
-        letters, awaited = self._letters(exchange), {*awaited}
+        letters, awaited = self._letters(exchange, pytree.to_bytes), {*awaited}
         answers = self.flower.messenger.collect(f"query.{exchange.method}", letters, awaited, enough, deadline)
         closed = {i: self._open.pop(i) for i in sorted(answers)}
         counted = {i: answer for i, answer in answers.items() if answer is not None and i in awaited}
@@ -92,9 +99,9 @@ class FlowerConnection:
             out[i] = request.tag, fold
         return out
 
-    def _letters(self, exchange: Exchange) -> dict[int, dict[str, bytes]]:
-        """The request to each client."""
-        common = pytree.to_bytes({"common": exchange.common, "buffers": exchange.buffers})
+    def _letters(self, exchange: Exchange, packed: Callable[[Any], Content]) -> dict[int, dict[str, Content]]:
+        """The request to each client; ``packed`` makes bytes, which are copies if the letters outlive the exchange."""
+        common = packed({"common": exchange.common, "buffers": exchange.buffers})
         return {i: {"common": common, "own": self._own(exchange, i)} for ids in exchange.blocks for i in ids}
 
     def clients(self, exchange: Exchange, ring: Ring) -> RemoteParties:
@@ -109,7 +116,10 @@ class FlowerConnection:
         return RemoteParties(self.host, messenger, run, exchange, ring, pytree.to_bytes(shared), own_bytes, agreed)
 
     def _read_all(
-        self, exchange: Exchange, answers: dict[int, tuple[bytes, int]], requests: Mapping[int, Exchange] | None = None
+        self,
+        exchange: Exchange,
+        answers: dict[int, tuple[Content, int]],
+        requests: Mapping[int, Exchange] | None = None,
     ) -> tuple[dict[int, Answer], dict[int, str]]:
         """Valid answers by client, and the other clients' errors. Raises an error unless the exchange tolerates
         failures.
@@ -128,10 +138,13 @@ class FlowerConnection:
             read.pop(i, None)
 
         for i in sorted(answers):
+            is_large = len(answers[i][0]) > PIECE
             try:
                 read[i] = self._read(requests.get(i, exchange), i, *answers.pop(i))
             except MedleyError as e:
                 fail(i, e)
+            if is_large:
+                trimmed()
         up = self.host.algorithm.message_types[exchange.method].up
         if exchange.weights is not None and exchange.tolerant and read and not up.has_one_form():
             # The sum may lack some fields and the type does not fix the form, so the form of most replies counts.
@@ -148,7 +161,7 @@ class FlowerConnection:
             fail(i, error)
         return read, failed
 
-    def _read(self, exchange: Exchange, i: int, answer: bytes, size: int) -> Answer:
+    def _read(self, exchange: Exchange, i: int, answer: Content, size: int) -> Answer:
         """Client i's answer; ``size`` is the size of its records both ways.
 
         Raises MedleyError for an answer that cannot be read or believed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from ...contract import Data, Decision, Readout, RecipeError, State, Vec, Weights
 from ...rows.fields import Inputs, applied, arguments, inputs_of, outputs_of
+from ...runtime import tricks
 from ...storage.base import BASE, STILL, is_low, placed
 from ..cross_entropy import cross_entropies, padded_cross_entropies
 from .adapters import adapters
@@ -80,11 +81,7 @@ class NetworkModel:
         self.shapes = [p.shape for p in params]
         self.sizes = [p.numel() for p in params]
         self.d = sum(self.sizes)
-        self.flat = torch.cat([p.detach().reshape(-1) for p in params])
-        self.gradient = torch.zeros_like(self.flat)
-        for p, w, g in zip(params, self.split(self.flat), self.split(self.gradient), strict=True):
-            p.data = w
-            p.grad = g
+        self._in_place_of(params, torch.cat([p.detach().reshape(-1) for p in params]))
         self.adapters = adapters(self.module)
         self.head_at: str | None = None
         self.still = frozenset()
@@ -102,6 +99,29 @@ class NetworkModel:
         weights = family.class_weights
         self.factors = None if weights is None else torch.tensor(weights, dtype=dtype, device=device)
         self.module.train()
+
+    def _in_place_of(self, params: Sequence[nn.Parameter], flat: Tensor) -> None:
+        """Make the module's parameters views of ``flat`` [d], and their gradients views of zeros."""
+        self.flat = flat
+        self.gradient = tricks.untouched_zeros(flat)
+        for p, w, g in zip(params, self.split(self.flat), self.split(self.gradient), strict=True):
+            p.data = w
+            p.grad = g
+
+    def vacate(self) -> None:
+        """Give the memory of a large model's parameters and gradient back: both are zeros until they are written.
+
+        For a process in which the user's module has no other use, because it becomes a view of the same zeros; each
+        model comes from elsewhere.
+        """
+        if not tricks.ON or self.flat.nbytes < tricks.LARGE or not self.flat.is_cpu:
+            return
+        self._in_place_of(trainable(self.module, self.family.shared)[0], tricks.untouched_zeros(self.flat))
+        own = dict(self.module.named_parameters())
+        for name, p in self.family.module.named_parameters():
+            q = own.get(name)
+            if p.requires_grad and q is not None and (q.shape, q.dtype) == (p.shape, p.dtype):
+                p.data = q.data
 
     @property
     def still(self) -> frozenset[str]:

@@ -173,7 +173,9 @@ class NetworkProblem(NetworkModel):
             )
             fresh = redrawn(self.family.module, generator.initial_seed())
             params, _ = trainable(fresh, self.family.shared)
-            self.flat.copy_(torch.cat([p.detach().reshape(-1) for p in params]))
+            for mine, drawn in zip(self.split(self.flat), params, strict=True):
+                mine.copy_(drawn.detach())
+            del fresh, params
         return self.flat.clone()
 
     def draws_random_numbers(self, X: Data, training: bool = True) -> bool:

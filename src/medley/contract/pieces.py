@@ -1,0 +1,54 @@
+"""Large bytes in pieces, which are read and sent without a copy of the whole."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+
+class Pieces:
+    """Bytes that lie in several pieces, one after the other. ``len`` is their number, a slice copies some of them.
+
+    Args:
+        pieces: bytes, or views of memory, which must not change while these pieces are in use
+
+    Raises TypeError for pieces of another kind.
+    """
+
+    def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
+        self._pieces = [view for piece in pieces if len(view := memoryview(piece))]
+        self._ends = [*accumulate(map(len, self._pieces))]
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return iter(self._pieces)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def __getitem__(self, part: slice) -> bytes:
+        begin, end, step = part.indices(len(self))
+        if step != 1:
+            raise ValueError("a slice of pieces has no step")
+        return b"".join(self.between(begin, end))
+
+    def between(self, begin: int, end: int) -> Iterator[memoryview]:
+        """Views of the bytes from ``begin`` to before ``end``."""
+        k = bisect_right(self._ends, begin)
+        while begin < end:
+            at = self._ends[k] - len(self._pieces[k])
+            yield self._pieces[k][begin - at : end - at]
+            begin = self._ends[k]
+            k += 1
+
+
+Content = bytes | Pieces
+"""Bytes of a message, in one piece or in several."""
+
+
+def pieces_of(content: Content) -> Iterable[bytes | memoryview]:
+    """The pieces of some bytes, in order; one if they are in one."""
+    return content if isinstance(content, Pieces) else [content]
