@@ -20,6 +20,7 @@ from flwr.app import Context, RecordDict
 
 from medley.flower import client_app, server_app
 from medley.report.table import rounded
+from medley.storage import events
 from medley.storage.result import shown as result_figures
 from support.bench import Bench
 
@@ -108,8 +109,12 @@ def test_figures_that_nodes_round_say_so(tmp_path: Path) -> None:
         assert 0.05 < row["accuracy_within"] < 0.5
         assert abs(row["accuracy"] - right["accuracy"]) <= row["accuracy_within"]
         assert abs(row["test_loss"] - right["test_loss"]) <= 1.2 * row["test_loss_within"]  # few rows are replaced, too
-        assert not {"accuracy_within", "test_loss_within"} & right.keys()
-    assert "rounded: ±" in result_figures(result.history[-1], "accuracy")
+        assert 0 < abs(row["loss"] - right["loss"]) <= 1.2 * row["loss_within"]
+        assert not {"accuracy_within", "test_loss_within", "loss_within"} & right.keys()
+    assert all(row["loss_within"] > 0 for row in result.clients)
+    for name in ("loss", "accuracy"):
+        assert "rounded: ±" in result_figures(result.history[-1], name)
+    assert "loss_within" in next(e for e in events.read(tmp_path / "rounded") if e["event"] == "round")["figures"]
     assert "Nodes rounded their figures" in rounded([exact, result])
     assert rounded([exact]) == ""
 

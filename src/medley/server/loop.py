@@ -340,8 +340,8 @@ class Loop:
         exchange_seconds = sum(e.took for e in exchanges)
         evaluated = self._evaluated(state.round)
         row = state.history[-1] if evaluated else {}
-        columns = ("loss", "test_loss", "test_loss_within", "accuracy", "accuracy_within", "gap", "evaluated")
-        shown = {k: row[k] for k in columns if k in row}
+        columns = ("loss", "test_loss", "accuracy", "gap", "evaluated")
+        shown = {k: row[k] for name in columns for k in (name, f"{name}_within") if k in row}
         if self._events is not None:
             self._events.add(
                 "round", round=state.round, asked=requests, **counts, took=round(exchange_seconds, 3), figures=shown

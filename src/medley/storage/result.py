@@ -463,6 +463,6 @@ def shown(row: Row, name: str) -> str:
     """A figure with its name as people read it, with its standard error if it is an estimate, or its rounding."""
     error = f" ± {row['loss_error']:.2g}" if name == "loss" and "loss_error" in row else ""
     if within := row.get(f"{name}_within"):
-        error = f" (rounded: ± {f'{100 * within:.2g} %' if name == 'accuracy' else f'{within:.1g}'})"
+        error += f" (rounded: ± {f'{100 * within:.2g} %' if name == 'accuracy' else f'{within:.1g}'})"
     figure = f"{100 * row[name]:.1f} %" if name in ("accuracy", "evaluated") else f"{row[name]:.4g}"
     return f"{name.replace('_', ' ')} {figure}{error}"

@@ -421,7 +421,8 @@ class NodeRows:
         about = f"loss {s} {[*sample]}"
         if any(part is None for part in losses):
             if not sample and coarse is not None:
-                return {"loss": coarse.figure(about, self._exact(s, x), len(y), 1.0)}
+                args = self._exact(s, x), len(y), 1.0
+                return {"loss": coarse.figure(about, *args), "loss_within": coarse.step(*args)}
             raise RecipeError(
                 "run.eval_rows: the problem's loss is a mean over rows, and a sample of them cannot estimate "
                 "it; return the loss of each row, or leave eval_rows out",
@@ -431,8 +432,10 @@ class NodeRows:
         by_row = by_row if w is None else by_row * w
         mean = float(by_row.mean()) if coarse is None else coarse.mean(about, by_row)
         out: dict[str, Any] = {"loss": mean + problem.penalty(x)}
+        values = by_row if coarse is None else coarse.clipped(by_row)
+        if coarse is not None and math.isfinite(out["loss"]):
+            out["loss_within"] = coarse.step(float(values.mean()), len(values), coarse.size(values))
         if sample:
-            values = by_row if coarse is None else coarse.clipped(by_row)
             squares = float(((values - values.mean()) ** 2).sum())
             squares = squares if coarse is None else coarse.figure(f"{about} spread", squares, len(values))
             out["sample"] = [len(values), squares]

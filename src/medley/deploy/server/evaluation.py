@@ -81,6 +81,7 @@ class Figures:
         tests: figures by name for each requested task, without figures that are not finite
         sums: for each task, the sums of the metrics that have sums, by name
         loss: f_i(x), or an estimate; None if not requested, or if the client has no rows
+        within: by how much rounding may have changed the loss; 0 if it is exact
         sample: for an estimate, the number of its rows and the sum of their squared deviations
         own: the figures of the client's own model; None if not requested, or if it could not be computed
         why: the reason for missing figures of its own model
@@ -92,6 +93,7 @@ class Figures:
     sample: tuple[int, float] | None = None
     own: Figures | None = None
     why: str = ""
+    within: float = 0.0
 
     @property
     def largest(self) -> float:
@@ -109,7 +111,8 @@ class Figures:
         """The figures in a client's JSON."""
         sampled = request.sampled if request.loss else 0
         reason = ["why" if "why" in table(who, values) else "own"] if request.own else []
-        table(who, values, ["tests", *(["loss"] if request.loss else []), *(["sample"] if sampled else []), *reason])
+        of_loss = ["loss", *({"loss_within"} & values.keys())] if request.loss else []
+        table(who, values, ["tests", *of_loss, *(["sample"] if sampled else []), *reason])
         n = len(request.held)
         expected = f"a list of {n} entries: figures by name for a task with test rows, and null for other tasks"
         entries = checked(who, values, "tests", list[dict[str, Any] | None], expected=expected)
@@ -125,7 +128,14 @@ class Figures:
         why = printable(checked(who, values, "why", Sentences)) if "why" in values else ""
         of_own = replace(request, own=False, sampled=0)
         personal = cls.of(f"{who}, its own model", values["own"], of_own) if "own" in values else None
-        return cls(tests, sums, loss, sample, personal, why)
+        within = checked(who, values, "loss_within", Amount) if "loss_within" in of_loss else 0.0
+        return cls(tests, sums, loss, sample, personal, why, within)
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The loss, if there is one, and what rounding may have changed it by, if it is rounded."""
+        known = {"loss": self.loss, "loss_within": self.within or None}
+        return {k: v for k, v in known.items() if v is not None and self.loss is not None}
 
 
 def _figures(who: str, entry: Mapping[str, Any], metrics: Mapping[str, int]) -> dict[str, float]:
@@ -199,6 +209,8 @@ class RemoteEvaluator:
         row: Row = {} if scenario.stream is None else {"task": s}
         if losses:
             row["loss"] = sum(p[i] * loss for i, loss in losses.items()) / share
+            if within := sum(p[i] * answers[i].within for i in losses) / share:
+                row["loss_within"] = within
             if self.rows is not None:
                 variance = [p[i] ** 2 * self._variance(i, a, s) for i, a in answers.items() if a.sample is not None]
                 row["loss_error"] = math.sqrt(sum(variance)) / share
@@ -247,7 +259,7 @@ class RemoteEvaluator:
                 continue
             row: Row = {"client": i, "rows": int(draw.sizes(s)[0][i])}
             row["test_rows"] = int(draw.census.tests[i, task].sum())
-            server = ({} if answer.loss is None else {"loss": answer.loss}) | self._means({i: answer}, task)
+            server = answer.losses | self._means({i: answer}, task)
             if models is None:
                 out.append(row | server)
                 continue
@@ -255,7 +267,7 @@ class RemoteEvaluator:
             if personal is None:
                 log.warning("round %d: %s's own model is not measured: %s", round, name_of(i), answer.why)
             else:
-                row |= ({} if personal.loss is None else {"loss": personal.loss}) | self._means({i: personal}, task)
+                row |= personal.losses | self._means({i: personal}, task)
             out.append(row | {f"server_{name}": value for name, value in server.items()})
         return out
 
