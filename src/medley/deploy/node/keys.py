@@ -21,9 +21,7 @@ def private_key(path: Path) -> Any:
         if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP384R1):
             raise ValueError("it is not ECDSA on P-384")
     except OSError as e:
-        raise RecipeError(
-            f"the private key {path} cannot be read: {reason(e)}; give ssh-keygen's file", "key"
-        ) from None
+        raise RecipeError(f"the private key {path} can't be read: {reason(e)}; give ssh-keygen's file", "key") from None
     except Exception as e:  # cryptography raises errors of many classes
         hint = f"; give {path.with_suffix('')}" if path.suffix == ".pub" else ""
         raise RecipeError(
