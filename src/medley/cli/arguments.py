@@ -32,7 +32,8 @@ KINDS = {
 OTHERS = (
     "methods", "auroc", "dice", "hausdorff", "sinks", "MLflow", "TensorBoard", "WandB", "attacks", "alie",
     "backdoor", "gaussian", "interval", "ipm", "label flip", "sign flip", "cosine", "step_decay", "devices", "factory",
-    "hospitals", "phones",
+    "hospitals", "phones", "analyses", "glm", "describe", "cox", "kaplan_meier", "meta", "prepare", "pca", "margins",
+    "correlation", "balance", "ordinal", "mixed",
 )  # fmt: skip
 """The other kinds, and names that are in no module's ``__all__``."""
 

@@ -82,7 +82,7 @@ def list_all(
         typer.Argument(
             help="methods, problems, models, datasets, partitions, participations, streams, memories, codecs, metrics, "
             "sinks, attacks, "
-            "rules, distributions or devices, by default all; or a name, for its settings, e.g. fedprox.",
+            "rules, distributions, devices or analyses, by default all; or a name, for its settings, e.g. fedprox.",
             metavar="[WHAT]",
             autocompletion=complete_listed,
         ),
@@ -119,6 +119,7 @@ def listed() -> dict[str, Mapping[str, Any]]:
     """Everything that a recipe can name, by kind and name. What is written as one of these kinds is in the list."""
     from .. import models, recipe
     from ..metrics import METRICS
+    from ..recipe.schema import ANALYSES
 
     return {
         "methods": recipe.constructors(),
@@ -136,6 +137,7 @@ def listed() -> dict[str, Mapping[str, Any]]:
         "rules": recipe.RULES,
         "distributions": recipe.DISTRIBUTIONS,
         "devices": recipe.PRESETS,
+        "analyses": ANALYSES,
     }
 
 
