@@ -217,6 +217,16 @@ def test_files_that_a_recipe_names_travel_or_are_missed_with_their_place(tmp_pat
     assert not (tmp_path / "b").exists()
 
 
+def test_init_copies_a_recipe_as_its_author_wrote_it_unless_it_changes_it(tmp_path: Path) -> None:
+    text = '# ours\n[problem]\nkind = "Softmax"\n[data]\nname = "digits"\n[partition]\nkind = "IID"\nclients = 2\n'
+    (path := tmp_path / "mine.toml").write_text(f'{text}[run]\nrounds = 2  # few\n[[methods]]\nkind = "FedAvg"\n')
+    for clients, kept in ((None, True), (2, True), (5, False)):
+        commands.init(tmp_path / f"project {clients}", md.recipe.load(path), clients)
+        written = (tmp_path / f"project {clients}" / "node" / "recipe.toml").read_text()
+        assert (written == path.read_text()) == kept
+        assert written == (tmp_path / f"project {clients}" / "app" / "recipe.toml").read_text()
+
+
 def test_init_writes_a_recipe_that_runs_with_so_many_clients_or_refuses(tmp_path: Path) -> None:
     for n in (1, 2, 5):
         commands.init(tmp_path / str(n), clients=n)

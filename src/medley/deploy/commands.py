@@ -26,7 +26,7 @@ from typing import Any
 
 from ..contract.errors import MedleyError, RecipeError
 from ..datasets.ingest.prepared import preparation
-from ..recipe import Recipe, loads
+from ..recipe import Recipe, load, loads
 from ..recipe.user_code import modules, names, refuse_absent
 from ..runtime.signals import handled
 from ..storage import events, run_view
@@ -127,7 +127,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
 
     kind, mine = ("study", "study") if study else ("app", "node")
     files = {name: text(source.format(kind=kind)) for name, source in APP.items()}
-    files |= {f"{side}/recipe.toml": r.dumps() for side in ("app", "node")}
+    files |= dict.fromkeys(("app/recipe.toml", "node/recipe.toml"), _text(r))
     files |= {name: text(name) for name in SCRIPTS} | {name: text(source) for name, source in CONTAINERS.items()}
     files |= {OWN: text(f"{mine}/mydata.txt")}
     files |= dict.fromkeys(("constraints.txt", "node/constraints.txt"), _constraints())
@@ -140,6 +140,14 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
         if path.suffix == ".sh":
             path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return [folder / name for name in files]
+
+
+def _text(r: Recipe) -> str:
+    """The recipe's file as its author wrote it, with comments, or its tables if they are not those of the file."""
+    with suppress(OSError, RecipeError):
+        if r.folder is not None and load(r.folder / r.source).tables == r.tables:
+            return (r.folder / r.source).read_text(encoding="utf-8-sig")
+    return r.dumps()
 
 
 def _constraints() -> str:
