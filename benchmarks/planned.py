@@ -51,7 +51,7 @@ def one(what: str, name: str) -> dict[str, float]:
     r = recipe.load(PAPERS / file).with_settings(settings).only(kind)
     (method,) = r.methods()
     options = r.options() | {"eval_every": rounds}
-    fed = r.federation()
+    fed = r.federation(on_use=what == "planned")
     if what == "planned":
         (e,) = estimates({kind: method}, fed, rounds, **options)
         return {"seconds": e.seconds, "evaluation": e.evaluation, "memory": float(e.memory)}

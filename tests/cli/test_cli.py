@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
 import json
 import os
 import re
@@ -628,14 +629,26 @@ def test_a_comparison_of_other_versions_is_told_of(file, tmp_path, caplog):
     assert "was written with torch 1.0 and resumes with" in caplog.text
 
 
-@pytest.mark.parametrize(("terminal", "pause"), [(True, 0.9), (False, 60)])
-def test_plan_repeats_what_it_does_each_second_on_a_terminal_alone(terminal, pause, monkeypatch):
+@pytest.mark.parametrize(("terminal", "longest"), [(True, 1), (False, 70)])
+def test_plan_repeats_what_it_does_each_second_on_a_terminal_alone(terminal, longest, monkeypatch):
     plan = importlib.import_module("medley.cli.plan")
+    now, words = [0.0], list[float]()
     monkeypatch.setattr(plan, "on_terminal", lambda stream: terminal)
-    progress, waits = plan.Progress(), []
-    progress._over.wait = lambda seconds: waits.append(seconds) or True
+    monkeypatch.setattr(plan, "say", lambda text: words.append(now[0]))
+    monkeypatch.setattr(plan.time, "monotonic", lambda: now[0])
+    progress = plan.Progress()
+
+    def wait(seconds):
+        now[0] += seconds
+        if 10 <= now[0] < 10 + seconds:
+            progress.next("another part")  # amid a pause
+        return now[0] > 200
+
+    progress._over.wait = wait
     progress._speak()
-    assert waits == [pause]
+    gaps = [b - a for a, b in itertools.pairwise([0.0, *words])]
+    assert 0.7 * longest < max(gaps) <= longest
+    assert len(words) < 2.5 * 200 / longest
 
 
 def test_plan_prints_the_cost_of_every_method(file):

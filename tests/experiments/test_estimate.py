@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import medley as md
+from medley.datasets import on_use
 from medley.experiments import estimate as module
 from medley.experiments.estimate import estimates
 from medley.experiments.trial import ROUNDS, Small, TrialRound, local, tried
@@ -117,6 +119,47 @@ def test_the_first_round_of_a_trial_takes_no_product_with_a_hessian(monkeypatch:
     assert 0 < e.seconds < math.inf
 
 
+def test_gradients_that_take_long_are_counted_and_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET", 0.0)
+    taken = list[int]()
+    grad = NetworkObjective.grad
+    monkeypatch.setattr(NetworkObjective, "grad", lambda *args, **kw: taken.append(1) or grad(*args, **kw))
+    fed = images(n=120)
+    few = next(estimates({"mine": md.FedRS()}, fed, 5))
+    monkeypatch.setattr(module, "FREE", 0.0)
+    taken.clear()
+    parts = list[str]()
+    counted, losses = estimates({"mine": md.FedAvg(), "losses": md.FedRS()}, fed, 5, tell=parts.append)
+    assert (counted.source, losses.source, few.source) == ("one gradient", "one gradient", "few rows")
+    assert (counted.engine, losses.engine, few.engine) == ("fused", "seq", "seq")
+    assert (losses.up, losses.down, losses.rows) == (few.up, few.down, few.rows)
+    assert len(taken) <= 4  # those of one client, before the trials
+    assert parts == [
+        "drawing the clients", "timing a gradient and an evaluation", "trying mine", "trying losses"
+    ]  # fmt: skip
+
+
+def test_rows_that_are_read_on_use_count_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET", 0.0)
+    network = md.problems.Network(cnn((1, 14, 14), 10, channels=[8], hidden=8))
+    blob = np.zeros((90_000, 1, 14, 14), np.uint8)
+
+    def announced() -> md.Federation:
+        X = on_use.rows(len(blob), lambda some: torch.from_numpy(blob[some].astype(np.float32)), blob.nbytes)
+        data = md.datasets.Dataset(X, torch.arange(len(blob)) % 10, classes=10)
+        return md.Federation(network, data=data, partition=md.partitions.IID(900), participation=0.01)
+
+    with on_use.read_on_use():
+        fed = announced()
+    memory.restart()
+    before = memory.peak()
+    (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 5)
+    held = blob.nbytes * (4 + 4 - 1)  # the data set, and a copy in the clients' order, for the pixels of one byte each
+    assert memory.peak() - before < held / 2
+    assert held < e.memory - before < 1.5 * held
+    assert (e.clients, e.rows, e.whole_rounds) == (9, 900, False)
+
+
 def test_a_method_that_does_not_run_with_one_client_is_tried_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BUDGET", 0.0)
 
@@ -139,7 +182,7 @@ def test_many_tiny_clients_are_tried_by_more_and_more(monkeypatch: pytest.Monkey
     fed = md.Federation(md.problems.Network(mlp(8, 3, hidden=(4,))), clients=rows)
     sizes = []
     fit = module._fit
-    monkeypatch.setattr(module, "_fit", lambda r, gradient: sizes.append(r.clients) or fit(r, gradient))
+    monkeypatch.setattr(module, "_fit", lambda r, *args: sizes.append(r.clients) or fit(r, *args))
     began = time.process_time()
     (e,) = estimates({"FedAvg": md.FedAvg()}, fed, 4)
     assert (sizes, e.clients, e.rows, e.whole_rounds) == ([1], 3000, 18000, False)

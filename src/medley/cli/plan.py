@@ -24,6 +24,7 @@ class Progress:
     def __init__(self) -> None:
         self._over = Event()
         self._part = "beginning", time.monotonic()
+        self._said = time.monotonic()
 
     def __enter__(self) -> Progress:
         self._voice = Thread(target=self._speak, daemon=True)
@@ -37,14 +38,17 @@ class Progress:
     def next(self, what: str) -> None:
         """Begin another part."""
         self._part = what, time.monotonic()
+        self._said = time.monotonic()
         say(what)
 
     def _speak(self) -> None:
-        while not self._over.wait(0.9 if on_terminal(sys.stderr) else 60):  # a file gets no line a second
+        silence = 0.8 if on_terminal(sys.stderr) else 60  # a file gets no line a second
+        while not self._over.wait(silence / 8):
             what, began = self._part
-            spent = time.monotonic() - began
-            if spent > 0.8:
-                say(f"{what}: {spent:.0f} s so far")
+            now = time.monotonic()
+            if now - self._said >= silence:
+                self._said = now
+                say(f"{what}: {now - began:.0f} s so far")
 
 
 def _without_nodes(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,9 +70,10 @@ def plan(
 ) -> None:
     """Print the cost of the recipe's runs, from a short trial of each method: operations, bytes, memory, seconds."""
     with Progress() as progress:
-        progress.next(f"reading {recipe_file}")  # before torch is imported, which takes a second
+        progress.next("loading torch")  # which takes a second
         import torch
 
+        progress.next(f"reading {recipe_file}")
         from .. import recipe
         from ..experiments.compare import names
         from ..experiments.estimate import Estimate, estimates
@@ -76,17 +81,16 @@ def plan(
 
         r = recipe.load(recipe_file).with_settings(settings or [])
         progress.next("reading its data")
-        if r.tables.get("data", {}).get("normalise"):  # other numbers at the same cost, but for a pass over all rows
-            r = r.with_settings(["data.normalise=false"])
         methods = r.methods(names_in(only))
         named = dict(zip(names(methods), methods, strict=True))
         chosen = r.seeds if seeds is None else seeds_in(seeds)
         count = chosen if isinstance(chosen, int) else len(chosen)
         rounds = r.rounds if rounds is None else rounds
         costs = list[Estimate]()
-        trials = estimates(named, r.federation(), rounds, count, seed=r.seed, **_without_nodes(r.options()))
+        fed = r.federation(on_use=True)
+        options = _without_nodes(r.options())
+        trials = estimates(named, fed, rounds, count, tell=progress.next, seed=r.seed, **options)
         for name in named:
-            progress.next(f"trying {name}")
             costs.append(next(trials))
             say(f"{name}: {duration(costs[-1].seconds)} a round")
     if as_json:
@@ -98,7 +102,7 @@ def plan(
         "down a round": column("bytes", [e.down for e in costs]),
         "up a round": column("bytes", [e.up for e in costs]),
         "time a round": column("seconds", [e.seconds for e in costs]),
-        "from": ["whole rounds" if e.whole_rounds else "few rows" for e in costs],
+        "from": [e.source for e in costs],
         "in all": column("seconds", [e.total for e in costs]),
     }
     show(table([*columns], zip(*columns.values(), strict=True), right=[*columns][1:]))

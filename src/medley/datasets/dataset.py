@@ -24,6 +24,7 @@ from ..storage.html import facts
 from .checks import check_keys, check_kinds, check_rows, check_targets, refuse_other_form, weights_of
 from .ingest.keys import as_column
 from .ingest.labels import Label, RawTargets, code, is_plain
+from .on_use import by_row, sampled
 from .splits import carved, in_time, sample_rows
 
 # Lengths are checked in __post_init__, with a message; one name for all of them would tie training to test.
@@ -341,7 +342,7 @@ class Dataset(Settings, Explained):
 
     def flatten(self) -> Dataset:
         """Rows as flat vectors: X becomes [n, features]."""
-        return self if self.features else self.map(lambda X: X.flatten(1))
+        return self if self.features else self.map(lambda X: by_row(X, lambda X: X.flatten(1)))
 
     @checked("datasets")
     def pool(self, factor: int) -> Dataset:
@@ -354,7 +355,8 @@ class Dataset(Settings, Explained):
         h, w = self.X.shape[2:]
         if factor < 1 or h % factor or w % factor:
             raise RecipeError(f"{self.name}.pool(factor={factor}) does not divide images of {h}×{w}.", "factor")
-        return self.map(lambda X: F.avg_pool2d(X if X.is_floating_point() else X.float(), factor))
+        pooled = lambda X: F.avg_pool2d(X if X.is_floating_point() else X.float(), factor)
+        return self.map(lambda X: by_row(X, pooled))
 
     def standardise(self, like: Dataset | None = None) -> Dataset:
         """Subtract the mean and divide by the standard deviation (1/n) of the training rows.
@@ -376,7 +378,7 @@ class Dataset(Settings, Explained):
         if isinstance(self.X, Sparse | Fields):
             raise BadData(f"{call} subtracts means, which would make sparse rows dense; {DENSE}")
         if like is None:
-            scaling = Scaling.of(self.X)
+            scaling = Scaling.of(sampled(self.X))
         elif like.scaling is None:
             raise RecipeError(
                 f"{call}: the data set in like= is not standardised; call its standardise() first, and pass the result",
@@ -389,7 +391,7 @@ class Dataset(Settings, Explained):
         else:
             scaling = replace(like.scaling, shared=True)
             out = self.ordered(like.features, call)
-        return replace(out._mapped(scaling), scaling=scaling.after(out.scaling))
+        return replace(out._mapped(lambda X: by_row(X, scaling)), scaling=scaling.after(out.scaling))
 
     def ordered(self, features: Sequence[str], call: str) -> Dataset:
         """The data set with its columns in the order of these names, if both have names.

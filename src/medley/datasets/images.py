@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from ..contract import BadData, RecipeError, checked
+from . import on_use
 from .dataset import Dataset
 from .files import Place, find
 from .formats import read_idx, read_npz, read_records
+from .on_use import by_row
 from .readers.folders import decoded
 
 FASHION = ("t-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -111,7 +113,7 @@ def cifar100(folder: Place | None = None, normalise: Normalise = False) -> Datas
 def _normalised(data: Dataset, normalise: Normalise) -> Dataset:
     if normalise == "published":
         mean, sd = (torch.tensor(values)[:, None, None] for values in CONSTANTS[data.name])
-        return data.map(lambda X: X.sub_(mean).div_(sd))  # in place: the reader has just made them
+        return data.map(lambda X: by_row(X, lambda X: X.sub_(mean).div_(sd)))  # in place: the reader has just made them
     if not isinstance(normalise, bool):
         raise RecipeError(
             f"datasets.{data.name}(normalise={normalise!r}): give True, False or 'published'.", "normalise"
@@ -193,7 +195,7 @@ def tiny_imagenet(folder: Place | None = None, normalise: bool = False, classes:
 
 
 def _photo_files(rows: list[tuple[Path, int]], call: str) -> tuple[Tensor, Tensor]:
-    return decoded([(str(path), path) for path, _ in rows], call, side=64), torch.tensor([k for _, k in rows])
+    return _decoded([(str(path), path) for path, _ in rows], call), torch.tensor([k for _, k in rows])
 
 
 @checked("datasets")
@@ -224,7 +226,13 @@ def _jpegs(blob: np.ndarray, offset: np.ndarray, call: str) -> Tensor:
     raw = blob.tobytes()
     if len(offset) < 2 or offset[0] != 0 or offset[-1] != len(raw) or (np.diff(offset) <= 0).any():
         raise BadData(f"{call}: the file's offsets do not fit its {len(raw)} bytes of JPEGs; fetch the file again.")
-    return decoded([(f"image {k}", raw[a:b]) for k, (a, b) in enumerate(pairwise(offset))], call, side=64)
+    return _decoded([(f"image {k}", raw[a:b]) for k, (a, b) in enumerate(pairwise(offset))], call)
+
+
+def _decoded(images: list[tuple[str, Path | bytes]], call: str) -> Tensor:
+    numbers = np.arange(len(images))
+    raw = sum(len(image) for _, image in images if isinstance(image, bytes))
+    return on_use.rows(len(images), lambda some: decoded([images[k] for k in numbers[some]], call, side=64), raw)
 
 
 def _photos(X: np.ndarray) -> Tensor:
@@ -232,7 +240,7 @@ def _photos(X: np.ndarray) -> Tensor:
 
 
 def _pixels(X: np.ndarray) -> Tensor:
-    return torch.from_numpy(X.astype(np.float32)).div_(255)
+    return on_use.rows(len(X), lambda some: torch.from_numpy(X[some].astype(np.float32)).div_(255), X.nbytes)
 
 
 def _labels(y: np.ndarray) -> Tensor:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
+from ..datasets.on_use import deferred
 from ..federation.protocols import Population
 from ..federation.row_sample import RowSample
 from ..federation.run import sharing
 from ..federation.simulation import Simulation
+from ..federation.start import start
 from ..problems.network import NetworkProblem, rows_at_once
 from ..problems.network.shared import SharedNetwork
-from ..runtime import memory
+from ..rows.lazy import in_memory
+from ..runtime import memory, streams
 from ..server.options import RunOptions
 from ..storage.spill import BUDGET as SPILLED
 from .plan import Method, split
 from .profile import operations
-from .trial import ROUNDS, Small, Trial, TrialRound, local, tried
+from .read_once import read_once, unheld
+from .trial import ROUNDS, ROWS, Small, Trial, TrialRound, local, tried
 
 BUDGET = 1.6
 """Seconds that the trials of all methods should take: longer rounds are extrapolated from fewer clients or rows."""
@@ -30,14 +34,20 @@ BUDGET = 1.6
 FORWARD = 0.15
 """Seconds of forward passes from which one evaluation is extrapolated."""
 
-FREE = 0.05
-"""In a stream's trial, gradients are not computed if one of all rows of a client takes more seconds."""
+FREE = 0.02
+"""If a trial's largest gradient takes more seconds, its gradients are counted and not computed."""
 
 GRADIENT = 0.7
 """A gradient that takes more seconds is extrapolated from one of fewer rows."""
 
+SLOW = 0.25
+"""The first gradient of a size also makes kernels. It is not repeated if it takes more seconds than this."""
+
 SIZES = (16, 1 << 30)
 """Clients of further trials, with all their rows, if the budget allows them."""
+
+MORE, QUICK = 6, 0.1
+"""The most further rounds of these trials, and seconds for them: the second of short rounds is not warm yet."""
 
 LOOKED_AT = 200
 """The most rounds whose cohorts are drawn to find the mean number of clients and rows."""
@@ -64,7 +74,8 @@ class Estimate:
         seconds: seconds of a round, without evaluation
         evaluation: seconds of one evaluation
         rounds, evaluations: how many there are in a run
-        whole_rounds: True if whole rounds were run, False if seconds were estimated from few rows
+        whole_rounds: True if whole rounds were run, False if seconds were estimated from less
+        counted: True if the trial only counted the gradients, whose seconds are estimated from one
     """
 
     name: str
@@ -82,6 +93,12 @@ class Estimate:
     evaluations: int
     seeds: int
     whole_rounds: bool
+    counted: bool
+
+    @property
+    def source(self) -> str:
+        """What the seconds are estimated from."""
+        return "whole rounds" if self.whole_rounds else "one gradient" if self.counted else "few rows"
 
     @property
     def total(self) -> float:
@@ -90,11 +107,18 @@ class Estimate:
 
 
 class Gradient(NamedTuple):
-    """Seconds of one client's gradient, ``fixed + row * rows``, and the bytes that one of a mini-batch takes."""
+    """Seconds of one client's gradient, ``fixed + row * rows``, the bytes that one of a mini-batch takes, and whether a
+    trial can count it.
+    """
 
     fixed: float
     row: float
     memory: int = 0
+    countable: bool = False
+
+    def free(self, rows: float) -> bool:
+        """Whether a trial need not compute gradients of so many rows, as their cost is known from this one."""
+        return self.countable and self.seconds(rows) > FREE
 
     def seconds(self, rows: float) -> float:
         """Seconds of a gradient of so many rows."""
@@ -104,7 +128,7 @@ class Gradient(NamedTuple):
 class Shared(NamedTuple):
     """The part of an estimate that is the same for all methods: the federation as the seed drew it, the run's options,
     mean clients and rows of a round by task, operations of one row's forward pass, seconds of one evaluation, a
-    client's gradient, the most bytes held so far.
+    client's gradient, the most bytes held so far, bytes of rows that only a run holds, the first model.
     """
 
     draw: Simulation
@@ -114,12 +138,22 @@ class Shared(NamedTuple):
     evaluation: float
     gradient: Gradient
     peak: int
+    unheld: int
+    x0: torch.Tensor
 
 
 def estimates(
-    methods: Mapping[str, Method], fed: Population, rounds: int, seeds: int = 1, **options: Any
+    methods: Mapping[str, Method],
+    fed: Population,
+    rounds: int,
+    seeds: int = 1,
+    tell: Callable[[str], object] = lambda part: None,
+    **options: Any,
 ) -> Iterator[Estimate]:
-    """The cost of each method's runs, one after the other; see `estimate`. In a stream, ``rounds`` are of one task."""
+    """The cost of each method's runs, one after the other; see `estimate`. In a stream, ``rounds`` are of one task.
+
+    ``tell`` gets the name of each part of the work before it begins.
+    """
     cached: dict[object, tuple[Population, Shared]] = {}
     budget = BUDGET
     for left, (name, method) in zip(range(len(methods), 0, -1), methods.items(), strict=True):
@@ -128,22 +162,33 @@ def estimates(
         if key not in cached:
             cached.clear()  # one draw at a time, as in a run
             population = sharing(fed, algorithm)
-            cached[key] = population, prepared(population, rounds, options)
+            cached[key] = population, prepared(population, rounds, options, tell)
+        tell(f"trying {name}")
         began = time.perf_counter()
         yield replace(estimate(method, *cached[key], seeds, budget / left), name=name)
         budget = max(0.0, budget - (time.perf_counter() - began))
 
 
-def prepared(fed: Population, rounds: int, options: Mapping[str, Any]) -> Shared:
+def prepared(
+    fed: Population, rounds: int, options: Mapping[str, Any], tell: Callable[[str], object] = lambda part: None
+) -> Shared:
     """Draw the federation, and evaluate its first model on a part of the rows. Raises what `medley.run` raises."""
     o = RunOptions(rounds, **options)
+    tell("drawing the clients")
     draw = fed.draw(o.seed, o.evaluate_on, o.float_type, o.device_name, rounds)
     assert isinstance(draw, Simulation)
-    x = draw.problem.initial(torch.Generator().manual_seed(0))
+    more = unheld(fed, draw.rows)
+    peak = memory.peak() + more.before
+    draw.rows = read_once(draw.rows)
+    draw.clients = replace(draw.clients, rows=draw.rows)
+    x = start(draw.problem, draw.problem.initial(streams.generator(o.seed, "init")), o.weights)
     forward = _forward(draw)
-    seconds = _evaluation(draw, x, o.eval_rows)
+    tell("timing a gradient and an evaluation")
+    gradient = _gradient(draw, x)
+    seconds = _evaluation(draw, x, o.eval_rows, gradient)
     mean = [_mean(draw, s, draw.rounds_per_task or rounds) for s in range(draw.task_count)]
-    return Shared(draw, o, mean, forward, seconds, _gradient(draw, x), memory.peak())
+    peak = max(peak, memory.peak() + more.training)
+    return Shared(draw, o, mean, forward, seconds, gradient, peak, more.training, x)
 
 
 def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1, budget: float = BUDGET) -> Estimate:
@@ -162,8 +207,8 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1, bu
     length = draw.rounds_per_task or o.rounds
     whole_rounds = False
     if draw.rounds_per_task is None:
-        trial = _first(method, fed, o, draw)
-        trial, fit, whole_rounds = _grown(method, fed, shared, trial, _fit(trial.rounds[-1], shared.gradient), budget)
+        trial, fit = _first(method, fed, shared)
+        trial, fit, whole_rounds = _grown(method, fed, shared, trial, fit, budget)
         fits = [fit]
     else:
         trial, fits = _streamed(method, fed, shared)
@@ -174,7 +219,7 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1, bu
         for fit, (k, n) in zip(by_task, mean, strict=True)
     )
     if whole_rounds:
-        seconds = trial.rounds[-1].wall
+        seconds = statistics.median(r.wall for r in trial.rounds[1:])
     last = trial.rounds[-1]
     clients = statistics.fmean(m[0] for m in mean)
     scale = clients / last.clients
@@ -196,6 +241,7 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1, bu
         evaluations=1 + -(-total // o.eval_every),
         seeds=seeds,
         whole_rounds=whole_rounds,
+        counted=trial.counted,
     )
 
 
@@ -224,18 +270,26 @@ class Fit(NamedTuple):
     pace: float = 1.0
 
 
-def _first(method: Method, fed: Population, o: RunOptions, draw: Simulation) -> Trial:
-    """The trial of one client, or of a whole cohort if the method does not run with one."""
+def _first(method: Method, fed: Population, shared: Shared) -> tuple[Trial, Fit]:
+    """The trial of one client with few rows, or of a whole cohort if the method does not run with one, and its fit.
+    Large gradients are counted, and not computed.
+    """
+    draw = shared.draw
+    free = shared.gradient.free(ROWS)
+    trial = None
     if len(draw.cohort(1)) > 1:
         with contextlib.suppress(Exception):
-            return tried(method, fed, o, Small(draw, 1))
-    return tried(method, fed, o, Small(draw, 1 << 30))
+            trial = tried(method, fed, shared.options, Small(draw, 1, free=free), shared.x0)
+    if trial is None:
+        free = False
+        trial = tried(method, fed, shared.options, Small(draw, 1 << 30), shared.x0)
+    return trial, _fit(trial.rounds[-1], shared.gradient, free)
 
 
-def _fit(r: TrialRound, gradient: Gradient) -> Fit:
-    """The fit of a trial of few rows, whose gradients take what a gradient of as many rows takes alone."""
+def _fit(r: TrialRound, gradient: Gradient, free: bool = False) -> Fit:
+    """The fit of a trial of few rows, whose gradients take what a gradient of as many rows takes alone, or nothing."""
     work = r.work / max(1, r.rows)
-    gradients = work * r.clients * gradient.seconds(r.rows / max(1, r.clients))
+    gradients = 0.0 if free else work * r.clients * gradient.seconds(r.rows / max(1, r.clients))
     return Fit(r.server, max(0.0, r.served - gradients) / max(1, r.clients), work)
 
 
@@ -245,12 +299,13 @@ def _streamed(method: Method, fed: Population, shared: Shared) -> tuple[Trial, l
     """
     draw = shared.draw
     small = Small(draw, 1, None)
-    free = shared.gradient.seconds(sum(small.sizes(1).values())) > FREE
-    small = replace(small, free=free)
+    small = replace(small, free=shared.gradient.free(sum(small.sizes(1).values())))
     with contextlib.suppress(Exception):
-        return (trial := tried(method, fed, shared.options, small)), _steps(trial, small, shared.gradient)
+        trial = tried(method, fed, shared.options, small, shared.x0)
+        return trial, _steps(trial, small, shared.gradient)
     small = replace(small, clients=1 << 30)
-    return (trial := tried(method, fed, shared.options, small)), _steps(trial, small, shared.gradient)
+    trial = tried(method, fed, shared.options, small, shared.x0)
+    return trial, _steps(trial, small, shared.gradient)
 
 
 def _steps(trial: Trial, small: Small, gradient: Gradient) -> list[Fit]:
@@ -292,7 +347,8 @@ def _grown(
         elif expected > budget:
             break
         began = time.perf_counter()
-        trial = tried(method, fed, shared.options, small)
+        more = int(min(MORE, QUICK / max(1e-9, expected)))
+        trial = tried(method, fed, shared.options, small, shared.x0, ROUNDS + more)
         budget -= time.perf_counter() - began
         r = trial.rounds[-1]
         clients, mean = shared.mean[0]
@@ -317,24 +373,26 @@ def _gradient(draw: Simulation, x: torch.Tensor) -> Gradient:
     """A gradient of a few rows and one of a mini-batch, or of as many rows as are quick, of the client of `_batch`."""
     try:
         objective = draw.problem.bind(*draw.clients.rows.of(draw.plan.step(1), *Small(draw, 1).cohort(1)))
-        few = min(2, objective.n)
-        many = min(_batch(draw), objective.n)
-        seconds = dict[int, float]()
-        objective.grad(x, torch.arange(few))  # makes oneDNN's kernels
-        for rows in (few, many):
-            most = int(few * GRADIENT / max(1e-9, seconds.get(few, 0.0)))
-            rows = max(few, min(rows, most))
-            memory.restart()
-            before = memory.peak()
+
+        def taken(rows: int) -> float:
             began = time.perf_counter()
             objective.grad(x, torch.arange(rows))
-            seconds[rows] = time.perf_counter() - began
+            return time.perf_counter() - began
+
+        few = min(2, objective.n)
+        first = taken(few)  # makes oneDNN's kernels
+        least = first if first > SLOW else taken(few)
+        rows = max(few, min(_batch(draw), objective.n, int(few * GRADIENT / max(1e-9, least))))
+        memory.restart()
+        before = memory.peak()
+        seconds = taken(rows)
+        seconds = seconds if seconds > SLOW else taken(rows)
     except Exception:  # the trial names the client and the reason
         return Gradient(0.0, 0.0)
-    row = max(0.0, seconds[rows] - seconds[few]) / max(1, rows - few)
-    if rows == few:
-        row = seconds[few] / few
-    return Gradient(max(0.0, seconds[few] - few * row), row, memory.peak() - before)
+    problem = draw.problem
+    countable = isinstance(problem, NetworkProblem) and problem.family.train is None
+    row = seconds / rows if rows == few or first > SLOW else max(0.0, seconds - least) / (rows - few)
+    return Gradient(max(0.0, seconds - rows * row), row, memory.peak() - before, countable)
 
 
 def _memory(trial: Trial, shared: Shared, rounds: int, clients: float) -> int:
@@ -352,10 +410,11 @@ def _memory(trial: Trial, shared: Shared, rounds: int, clients: float) -> int:
     memories = trial.memory * (len(once) + len(twice))
     more = min(memories, SPILLED) - min(trial.memory * 2 * last.clients, SPILLED)
     replies = last.up / last.clients * (clients - last.clients) if trial.apart else 0.0
-    return max(shared.peak, memory.peak() + shared.gradient.memory + int(max(0.0, more) + max(0.0, replies)))
+    held = memory.peak() + shared.unheld + shared.gradient.memory
+    return max(shared.peak, held + int(max(0.0, more) + max(0.0, replies)))
 
 
-def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> float:
+def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None, gradient: Gradient) -> float:
     """Seconds of one evaluation: a forward pass over part of the first task's rows, scaled up to all its rows."""
     rows = draw.clients.rows
     data = draw.tasks[0]
@@ -365,11 +424,12 @@ def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None) -> flo
     X = rows.X[mine]
     y = rows.y[mine]
     most = min(len(y), rows_at_once(X))
-    size = min(most, 16)
+    size = min(most, max(2, min(16, int(FORWARD / max(1e-9, gradient.row / 3)))))
     best = spent = 0.0
     while spent < FORWARD:  # from few rows to many; the first pass also makes oneDNN's kernels
+        some = in_memory(X[:size]) if deferred(X) else X[:size]
         began = time.perf_counter()
-        draw.problem.losses(draw.problem.outputs(x, X[:size]), y[:size])
+        draw.problem.losses(draw.problem.outputs(x, some), y[:size])
         seconds = time.perf_counter() - began
         spent += seconds
         best = seconds / size

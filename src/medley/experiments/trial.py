@@ -8,7 +8,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -16,8 +16,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..contract import Client, Engine, Index, LocalLoss, MedleyError, Pace, Rows, TaskView, Vec, pytree
+from ..contract import (
+    Client,
+    Descent,
+    Engine,
+    Index,
+    LocalLoss,
+    LocalUpdate,
+    MedleyError,
+    Pace,
+    Rows,
+    TaskView,
+    Vec,
+    pytree,
+)
 from ..contract.surroundings import set_aside
+from ..engines.fused.engine import Fused
+from ..engines.seq import Seq
+from ..engines.stacked import Stacked
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..problems.network.objective import NetworkObjective
@@ -68,7 +84,7 @@ class Small:
         batches: mini-batches of each client in a round; None for all its rows and steps, 0 for one batch of a few rows.
             In a stream's trial, None is for all rows and one more step in each round, so that `TrialRound.work`, whose
             memory's rows do not follow the client's, tells what comes once and what with each step
-        free: whether gradients cost nothing and are only counted, with the engine `Seq`
+        free: whether gradients cost nothing and are only counted, with the steps of the engine `Seq`
     """
 
     draw: Simulation
@@ -116,10 +132,12 @@ class Small:
     def sizes(self, round: int) -> dict[int, int]:
         """Rows of each client of the cohort in this round, by id."""
         t = self.real(round)
-        full = {i: int(self.draw.task(t).sizes[i]) for i in self.cohort(round)}
-        if self.batches is None:
-            return full
-        return {i: min(n, self.batches * self._batch(i, t, n) or ROWS) for i, n in full.items()}
+        sizes = self.draw.task(t).sizes
+        return {i: self._cut(i, t, int(sizes[i])) for i in self.cohort(round)}
+
+    def _cut(self, i: int, round: int, n: int) -> int:
+        """Rows of client i, which has n, in this round of the real run."""
+        return n if self.batches is None else min(n, self.batches * self._batch(i, round, n) or ROWS)
 
     def _batch(self, i: int, round: int, n: int) -> int:
         """Rows of a mini-batch of client i."""
@@ -137,6 +155,8 @@ class Small:
         """Client i with the rows of `sizes`, over which it makes one pass; without ``batches`` the client as it is."""
         t = self.real(round)
         me = self.draw.client(i, t, engine, lr)
+        if self.batches is None and not self.free and self.draw.rounds_per_task is None:
+            return me  # as quick as in a run
         if self.free and me.replay is not None:
             of_rows = me.objective_of
             me.objective_of = lambda rows: flat(of_rows(rows))  # type: ignore[misc]
@@ -144,11 +164,13 @@ class Small:
         if self.batches is None:
             return replace(me, problem=flat(me.problem) if self.free else me.problem, pace=self.pace(i, round))
         X, y, w = self.draw.clients.rows.of(self.draw.plan.step(t), i)
-        n = self.sizes(round)[i]
+        n = self._cut(i, t, int(self.draw.task(t).sizes[i]))
         objective = self.draw.problem_at(t).bind(X[:n], y[:n], None if w is None else w[:n])
         if hasattr(me.problem, "rng"):
             objective.rng = me.problem.rng  # type: ignore[attr-defined]
-        return replace(me, problem=flat(objective, Curved) if round == 1 else objective, pace=self.pace(i, round))
+        if self.free or round == 1:
+            objective = flat(objective, Flat if self.free else Curved)
+        return replace(me, problem=objective, pace=self.pace(i, round))
 
     def evaluator(self, *_: object) -> Any:
         """An evaluator that measures nothing."""
@@ -156,12 +178,37 @@ class Small:
 
 
 class TrialRun(PreparedRun):
-    """A run that nobody resumes, so that the data need no fingerprint, which takes a pass over all of them."""
+    """A run that nobody resumes, so that the data need no fingerprint, which takes a pass over all of them. Nor does
+    anybody use its model.
+    """
 
     @property
     def settings(self) -> dict[str, Any]:
         """The method and the engine."""
         return {"method": self.algorithm.name, "engine": self.engine.name}
+
+    def _model(self, result: Result) -> None:
+        """None."""
+
+
+@dataclass(frozen=True)
+class Counting(Seq):
+    """`Seq` for gradients that are only counted, under the name of the engine that would have run.
+
+    Attributes:
+        chosen: the engine of the run
+    """
+
+    chosen: Engine = field(default_factory=Seq)
+
+    def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
+        """The steps of `Seq`."""
+        engine: Any = self.chosen
+        if isinstance(engine, Fused) and not engine.takes(me, how):
+            engine = engine.rest
+        if isinstance(engine, Stacked):  # a trial's clients come one by one
+            engine = engine.few
+        return replace(super().descend(me, x, how), engine=engine.name)
 
 
 class Curved(NetworkObjective):
@@ -252,14 +299,15 @@ class TrialRound(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A trial's rounds in order, its result, the bytes of a client's newest memory, as a mean over clients, and whether
-    the server holds replies apart.
+    """A trial's rounds in order, its result, the bytes of a client's newest memory, as a mean over clients, whether
+    the server holds replies apart, and whether its gradients were only counted.
     """
 
     rounds: list[TrialRound]
     result: Result
     memory: float
     apart: bool
+    counted: bool
 
 
 class Timed(InProcessConnection):
@@ -308,12 +356,17 @@ def quiet_members() -> Iterator[None]:
         log.removeFilter(others)
 
 
-def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
-    """Run the trial. Raises what `medley.run` raises before its first round, and MedleyError without a whole round."""
+def tried(
+    method: Method, fed: Any, options: RunOptions, small: Small, x0: Tensor | None = None, rounds: int = ROUNDS
+) -> Trial:
+    """Run the trial, from ``x0`` if it is given; of a stream, ``rounds`` are of one task.
+
+    Raises what `medley.run` raises before its first round, and MedleyError without a whole round.
+    """
     transport = TimedInProcess()
     trial_options = replace(
         options,
-        rounds=ROUNDS,
+        rounds=rounds,
         transport=transport,
         eval_every=1,
         clients_every=None,
@@ -324,12 +377,14 @@ def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
         throw=False,
         progress=False,
         on_round=None,
-        engine="seq" if small.free else options.engine,
     )
     with set_aside("a trial", trial_options.device_name), quiet_members():
-        result = TrialRun.of(method, fed, trial_options, small).run()
-    if len(result.history) < 1 + ROUNDS:
-        raise MedleyError(f"a trial of {method.name} ended before its round {ROUNDS}: {result.status}")
+        prepared = TrialRun.of(method, fed, trial_options, small, x0)
+        if small.free:
+            prepared = replace(prepared, engine=Counting(chosen=prepared.engine))
+        result = prepared.run()
+    if len(result.history) < 1 + rounds:
+        raise MedleyError(f"a trial of {method.name} ended before its round {rounds}: {result.status}")
     connection = transport.connection
     out = []
     for t, (before, after) in enumerate(pairwise(result.history), 1):
@@ -341,4 +396,4 @@ def tried(method: Method, fed: Any, options: RunOptions, small: Small) -> Trial:
     host: Any = connection.host
     memories = [versions[-1][1] for versions in host.memories.versions.values() if versions]
     size = sum(t.numel() * t.element_size() for _, t in pytree.tensors(memories))
-    return Trial(out, result, size / max(1, len(memories)), connection.apart)
+    return Trial(out, result, size / max(1, len(memories)), connection.apart, small.free)

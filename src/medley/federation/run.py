@@ -106,9 +106,16 @@ class PreparedRun:
 
     @classmethod
     def of(
-        cls, method: Algorithm[Any, Any] | Tuned, fed: Population, options: RunOptions, draw: Draw | None = None
+        cls,
+        method: Algorithm[Any, Any] | Tuned,
+        fed: Population,
+        options: RunOptions,
+        draw: Draw | None = None,
+        x0: Tensor | None = None,
     ) -> PreparedRun:
-        """The run of these options, on ``draw`` if it is given. Raises RecipeError, BadData, Unsupported."""
+        """The run of these options, on ``draw`` and from ``x0`` if they are given. Raises RecipeError, BadData,
+        Unsupported.
+        """
         requested, lr = split(method)
         fed = sharing(fed, requested)
         scenario = fed.scenario
@@ -135,7 +142,8 @@ class PreparedRun:
             check_secure(o.secure, algorithm, problem, (o.codec, o.reply_policy), cohort, attacked)
         engine = engines.choose(o.engine, problem, o.device_name)
         check_names(o.init, fed)
-        x0 = start(problem, problem.initial(streams.generator(o.seed, "init")), o.weights)
+        if x0 is None:
+            x0 = start(problem, problem.initial(streams.generator(o.seed, "init")), o.weights)
         if isinstance(problem, TreesProblem):
             problem.check(x0, o.rounds)
         personal = algorithm.is_personal or isinstance(problem, PartlyShared)
@@ -213,6 +221,10 @@ class PreparedRun:
         watched: Connection = connection if bar is None or (secure and parties) else Watched(connection, bar)
         return watched if secure is None else SecureConnection(secure, watched, host)
 
+    def _model(self, result: Result) -> nn.Module | None:
+        """A module of the result's own."""
+        return separate_copy(_loaded(self.draw.problem, result.x, result.buffers, self.options.device_name))
+
     def run(self) -> Result:
         """Connect the clients and run to the end. The result contains the model.
 
@@ -249,7 +261,7 @@ class PreparedRun:
                 object.__setattr__(self, "x0", self.x0.new_empty(0))  # the loop has it: not to the end of the run
             result = loop(Path(o.resume) if o.resume is not None else None)
         result.personal = _own_models(draw.problem, result, loop.clientwise.models, o.device_name)
-        result.model = separate_copy(_loaded(draw.problem, result.x, result.buffers, o.device_name))
+        result.model = self._model(result)
         if o.folder is not None:
             result.save_structure(o.folder)
             save_models(o.folder, result.personal)

@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ import torch
 
 from .. import metrics
 from ..contract import Algorithm, RecipeError, Tuned, describe
+from ..datasets.on_use import read_on_use
 from ..experiments.tune import tunable, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
@@ -93,8 +94,11 @@ class Recipe:
         """
         return replace(self, tables=toml.with_settings(self.tables, settings))
 
-    def federation(self) -> Federation:
+    def federation(self, on_use: bool = False) -> Federation:
         """The federation. Names and keys are checked before any data is read.
+
+        Args:
+            on_use: whether images are read when they are used, for a network that a plan tries on few; default False
 
         Raises RecipeError for wrong tables, keys and values, and BadData for data that cannot be used.
         """
@@ -105,7 +109,8 @@ class Recipe:
         problem = self._problem()
         partition = self._build.kind("partition", self._build.with_paths(self._table("partition")), KINDS["partition"])
         rest = self._rest()
-        data, validation = rows.read(self._build, self._table("data"))
+        with read_on_use() if on_use and self.tables["problem"].get("kind") == "Network" else nullcontext():
+            data, validation = rows.read(self._build, self._table("data"))
         family = self._family(problem, tuple(data.X.shape[1:]), data.classes, data.name)
         arguments = {"problem": family, "partition": partition, "validation": validation, "data": data, **rest}
         return cast(Federation, self._build.call("federation", Federation, arguments))

@@ -139,7 +139,7 @@ class Lazy(Tensor):
         """
         if isinstance(index, slice):
             return _some(self, self.rows[index])
-        if type(index) is Tensor and index.dtype == torch.int64 and index.ndim == 1:
+        if type(index) is Tensor and index.dtype in (torch.int64, torch.bool) and index.ndim == 1:
             return _some(self, self.rows[index.cpu().numpy()])
         return super().__getitem__(index)
 
@@ -182,6 +182,9 @@ def common(dtypes: Iterable[torch.dtype]) -> torch.dtype:
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """These rows, one below the other, in their common dtype. Torch's own join would round int64 to float32."""
     dtype = common(t.dtype for t in parts)
+    lazy = _cat(parts)  # not by torch's dispatch, see `Lazy.__getitem__`
+    if lazy is not None:
+        return lazy
     return torch.cat([t if t.dtype == dtype else t.to(dtype) for t in parts])
 
 

@@ -110,12 +110,16 @@ class Fused:
         """Whether the model's clients are trained one by one, unless in the span of their rows."""
         return self.maps or (x.is_cpu and self.problem.d > ALONE)
 
+    def takes(self, me: Client[Any], how: Descent) -> bool:
+        """Whether it trains these clients itself, not by ``rest``."""
+        affine = how.optimizer == "sgd" and not any(c.pace.momentum or c.pace.clip is not None for c in me.members)
+        return affine and supports(me, how)
+
     def descend(self, me: Client[Any], x: Vec, how: Descent) -> LocalUpdate:
         """See `medley.contract.client.Client.descend`."""
         schedules = [Schedule.of(c) for c in me.members]
         paces = [c.pace for c in me.members]
-        affine = how.optimizer == "sgd" and not any(p.momentum or p.clip is not None for p in paces)
-        if not affine or not supports(me, how):
+        if not self.takes(me, how):
             return self.rest.descend(me, x, how)
         k = len(schedules)
         terms = Terms.of(paces, self.ridge, self.ridged, x, how)
