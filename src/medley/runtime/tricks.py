@@ -75,8 +75,8 @@ def kept_vectors(size: int) -> Iterator[None]:
     """Let glibc keep freed memory, and map none apart, while vectors of ``size`` bytes, if these are `LARGE`, are made.
 
     glibc maps each block above 32 MiB anew, and returns it when it is freed. The system then clears the next vector's
-    pages, which takes as long as four passes over it. Afterwards glibc's settings are those that `keep_freed_memory`
-    makes, and free memory is returned.
+    pages, which takes as long as four passes over it. Processes forked meanwhile inherit the settings. Afterwards these
+    are those that `keep_freed_memory` makes, and free memory is returned.
     """
     set_to: Callable[[int, int], object] = lambda setting, value: None
     if ON and size >= LARGE:
