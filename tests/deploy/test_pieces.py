@@ -7,17 +7,21 @@ import logging
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import medley as md
-from medley.deploy.node import fleet
+from medley.contract import pytree
+from medley.contract.pieces import Pieces
+from medley.deploy.node import fleet, serve
 from medley.deploy.node.fleet import FleetNode, Parcel, Unreachable
 from medley.deploy.protocol import flwr_api
-from medley.deploy.protocol.checked_json import sealed
+from medley.deploy.protocol.checked_json import body, sealed
 from medley.deploy.server.messenger import Messenger
 from medley.deploy.server.pulls import Arrivals
 
@@ -258,3 +262,59 @@ def test_messages_take_two_copies_at_a_node_and_three_at_the_server() -> None:
     assert 1.0 < copies["a node receives"] < 2.9
     assert 1.0 < copies["a node replies"] < 2.9
     assert 1.0 < copies["the server receives"] < 2.9
+
+
+def copies(step: Any) -> tuple[Any, float]:
+    """What a step returns, and the most bytes that it holds beside tensors, over those of a model of 4 MiB."""
+    tracemalloc.start()
+    try:
+        return step(), tracemalloc.get_traced_memory()[1] / LARGE.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+LARGE = torch.arange(1 << 20, dtype=torch.float32)
+
+
+def test_a_model_is_sent_and_read_without_a_copy_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flwr_api, "PIECE", 1 << 16)
+    letter, made = copies(lambda: {"common": flwr_api.packed({"x": LARGE}), "own": b"small"})
+    assert made < 0.1
+    assert bytes(letter["common"]) == pytree.to_bytes({"x": LARGE})
+    sent, made = copies(lambda: flwr_api.records(letter))
+    assert made < 0.2  # a piece's records and their names
+    _, made = copies(lambda: [len(record.deflate()) for record in sent.values()])
+    assert made < 0.2
+
+    parcel, stored = announced(letter)
+    message = SuperLink(stored).content(parcel)
+    came, made = copies(lambda: flwr_api.contents(message))
+    assert made < 0.1
+    (tree, names), made = copies(lambda: (pytree.from_bytes(came["common"], {}), serve.digest(came)))
+    assert made < 0.1
+    assert torch.equal(tree["x"], LARGE)
+    assert names == serve.digest({k: bytes(v) for k, v in came.items()})
+
+    answer, made = copies(lambda: sealed(flwr_api.packed({"reply": LARGE})))
+    assert made < 0.1
+    content, made = copies(lambda: pytree.from_bytes(body(answer), {}))
+    assert made < 0.1
+    assert torch.equal(content["reply"], LARGE)
+
+    flwr_api.discard(sent)  # as its letter
+    assert not letter["common"]
+    assert letter["own"] == b"small"
+
+
+def test_pieces_are_cut_anywhere() -> None:
+    whole = bytes(range(40))
+    pieces = Pieces([b"", whole[:1], whole[1:17], memoryview(whole)[17:39], b"", whole[39:]])
+    assert len(pieces) == 40
+    assert bytes(pieces) == whole
+    for begin in range(-2, 42):
+        for end in range(begin, 42):
+            assert pieces[begin:end] == whole[begin:end]
+    with pytest.raises(ValueError, match="no step"):
+        pieces[::-1]
+    with pytest.raises(TypeError):
+        Pieces(["text"])  # type: ignore[list-item]

@@ -610,3 +610,35 @@ def test_a_buffer_that_grows_is_refused() -> None:
     fed = md.Federation(Network(module), clients=[(torch.randn(6, 4), torch.arange(6) % 3)] * 2)
     with pytest.raises(RecipeError, match=r"buffer seen was \[0, 4\].*full size"):
         md.run(md.FedAvg(), fed, 1)
+
+
+def test_a_large_model_gives_its_memory_back_and_computes_as_before():
+    X, y = torch.randn(4, 1000), torch.tensor([0, 1, 2, 1])
+    module = nn.Sequential(nn.Linear(1000, 1100), nn.ReLU(), nn.Linear(1100, 3))
+    p = Network(module).ready(X, y, 3, torch.float32, "cpu")
+    assert p.flat.data_ptr() == next(p.module.parameters()).data_ptr()
+    x = p.initial(streams.generator(0, "init"))
+    expected = p.bind(X, y).grad(x)
+    p.vacate()
+    assert not p.flat.any()
+    assert not p.gradient.any()
+    for t in (p.flat, p.gradient):
+        assert t.data_ptr() % 64 == 0
+    for own, users in zip(p.module.parameters(), module.parameters(), strict=True):
+        assert own.data_ptr() == users.data_ptr()
+    assert torch.equal(p.bind(X, y).grad(x), expected)
+    assert torch.equal(p.flat, x)
+
+
+def test_a_module_that_copies_itself_otherwise_is_trained_in_its_copy():
+    class Own(nn.Linear):
+        def __deepcopy__(self, memo: Any) -> nn.Module:
+            out = Own(self.in_features, self.out_features)
+            out.load_state_dict(self.state_dict())
+            return out
+
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), Own(4, 2))
+    p = Network(module, start="module").ready(torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1]), 2, None, "cpu")
+    assert torch.equal(p.flat, torch.cat([t.detach().flatten() for t in module.parameters()]))
+    assert [t.data_ptr() for t in p.module.parameters()] == [v.data_ptr() for v in p.split(p.flat)]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,16 @@ def test_another_device_is_taken_with_its_engine_and_another_engine_is_not(tmp_p
         checkpoint.same_settings(tmp_path, recorded, recorded | {"engine": "seq"})
     with pytest.raises(WireError, match="seed was 0 there and is 1 here"):
         checkpoint.same_settings(tmp_path, recorded, {"seed": 1, "device": "cpu", "engine": "fused"})
+
+
+def test_a_checkpoint_is_written_without_a_copy_of_the_state(tmp_path: Path):
+    x = torch.arange(1 << 20, dtype=torch.float32)
+    tracemalloc.start()
+    checkpoint.save(tmp_path, {"server": {"x": x, "again": x, "rows": x.view(1024, 1024).T[:2]}}, {})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.1 * x.nbytes
+    saved = checkpoint.load(tmp_path, {})["server"]
+    assert torch.equal(saved["x"], x)
+    assert torch.equal(saved["rows"], x.view(1024, 1024).T[:2])
+    assert saved["x"].data_ptr() != saved["again"].data_ptr()

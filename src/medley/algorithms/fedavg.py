@@ -52,7 +52,8 @@ class FedAvg(Algorithm[Server]):
 
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x + η_g Σ p̃_i (y_i − x): the server adds the mean displacement, times its step size."""
-        s.x = s.x + self.server_lr * clients.ask(self.train, Model(s.x)).mean().delta
+        delta = clients.ask(self.train, Model(s.x)).mean().delta
+        s.x = s.x + (delta if self.server_lr == 1.0 else self.server_lr * delta)
 
     @on_client(vectorized=True)
     def train(self, me: Client, request: Model) -> Step:

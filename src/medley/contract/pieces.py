@@ -23,8 +23,10 @@ class Pieces:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def __iter__(self) -> Iterator[memoryview]:
-        return iter(self._pieces)
+    @property
+    def views(self) -> list[memoryview]:
+        """The pieces. Not by iteration: Python's lists would take memory for as many of them as there are bytes."""
+        return self._pieces
 
     def __bytes__(self) -> bytes:
         return b"".join(self._pieces)
@@ -34,6 +36,10 @@ class Pieces:
         if step != 1:
             raise ValueError("a slice of pieces has no step")
         return b"".join(self.between(begin, end))
+
+    def clear(self) -> None:
+        """Leave no bytes, so that their memory is free although something still holds this object."""
+        self._pieces, self._ends = [], []
 
     def between(self, begin: int, end: int) -> Iterator[memoryview]:
         """Views of the bytes from ``begin`` to before ``end``."""
@@ -51,4 +57,4 @@ Content = bytes | Pieces
 
 def pieces_of(content: Content) -> Iterable[bytes | memoryview]:
     """The pieces of some bytes, in order; one if they are in one."""
-    return content if isinstance(content, Pieces) else [content]
+    return content.views if isinstance(content, Pieces) else [content]

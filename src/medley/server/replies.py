@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+from torch import Tensor
+
 from ..contract import BoundedSum, Cohort, MedleyError, Message, Packed, TooFewReplies
+from ..contract.message import Scalar
 from ..runtime import stopwatch
 from ..wire.clip import Clip
 from ..wire.fold import Fold
@@ -41,7 +44,7 @@ class LiveReplies(Generic[U]):
     def mean(self) -> U:
         """Every field's mean over the replies, weighted by p_i. Raises TooFewReplies if there is none."""
         total = self._total(self._read(self._cohort.p))
-        return self._make({k: None if v is None else v / self.share for k, v in total.items()})
+        return self._make({k: None if v is None else _over(v, self.share) for k, v in total.items()})
 
     def sum(self, weights: Mapping[int, float] | None = None) -> U:
         """Every field's sum over the replies, weighted by ``weights``, by default the global p_i.
@@ -85,3 +88,8 @@ class LiveReplies(Generic[U]):
         message = object.__new__(self._up)
         message.__dict__.update(fields)
         return message
+
+
+def _over(total: Tensor | Scalar, share: float) -> Tensor | Scalar:
+    """total / share; in the memory of a total of floats, which nothing else uses."""
+    return total.div_(share) if isinstance(total, Tensor) and total.is_floating_point() else total / share

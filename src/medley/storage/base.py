@@ -95,8 +95,15 @@ def separate_copy(module: nn.Module | None) -> nn.Module | None:
     return module
 
 
-def placed(module: nn.Module, dtype: torch.dtype, device: str | torch.device = "cpu") -> nn.Module:
+def placed(
+    module: nn.Module,
+    dtype: torch.dtype,
+    device: str | torch.device = "cpu",
+    copies: Mapping[int, nn.Parameter] | None = None,
+) -> nn.Module:
     """A copy of a module in this dtype and on this device; frozen parameters that are already there are shared.
+
+    ``copies`` has parameters to use as copies, by the id of the module's.
 
     A 16-bit base stays 16-bit, see `is_low`, and whole numbers stay whole.
     """
@@ -112,9 +119,10 @@ def placed(module: nn.Module, dtype: torch.dtype, device: str | torch.device = "
             moved = at(p.detach())
             same = moved.data_ptr() == p.data_ptr() and moved.dtype == p.dtype
             memo[id(p)] = p if same else nn.Parameter(moved, requires_grad=False)
+    given: dict[int, Any] = dict(copies or {})
     if not memo:
-        return copy.deepcopy(module).to(device=device, dtype=dtype)
-    out = copy.deepcopy(module, memo)
+        return copy.deepcopy(module, given).to(device=device, dtype=dtype)
+    out = copy.deepcopy(module, memo | given)
     for m in out.modules():
         for parameter in m._parameters.values():
             if parameter is not None and parameter.requires_grad:

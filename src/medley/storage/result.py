@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..contract import MedleyError, RecipeError, State, WireError
+from ..contract import MedleyError, RecipeError, State, WireError, pytree
 from ..contract.explained import Explained
 from ..contract.surroundings import set_aside
 from ..numerics.scaling import Scaling
@@ -242,8 +242,8 @@ class Result(Explained):
         tensors = {"x": self.x.contiguous()}
         if self.buffers is not None:
             tensors |= dict(zip(("floats", "ints"), self.buffers, strict=True))
-        with atomic.replacing(folder / "x.safetensors") as tmp:
-            save_file(tensors, tmp)
+        with atomic.replacing(folder / "x.safetensors") as tmp, tmp.open("wb") as f:
+            f.writelines(pytree.safetensors(tensors))
         texts = {HISTORY: history_text(self.history), "ledger.csv": self.ledger.text()}
         if self.clients:
             texts[CLIENTS] = history_text(self.clients)

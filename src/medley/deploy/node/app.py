@@ -212,6 +212,7 @@ class ClientSide:
             scenario = r.scenario(tuple(lots[0].X.shape[1:]), common.classes).sharing(split(method)[0])
             about = r.seed, dtype, options.get("device", "cpu"), r.rounds, common
             rows = NodeRows(who, scenario, lots, *about)
+            rows.vacate()
             rows.metrics = r.metric_functions()
             # Counts of rows by predicted probability can reveal single rows.
             hidden = is_row_private(method) or options.get("secure") is not None

@@ -21,7 +21,7 @@ from ...contract.errors import MedleyError, RecipeError, WireError
 from ...runtime.signals import handled
 from ...runtime.tricks import one_arena
 from ...storage.atomic import locked, write
-from ..protocol.flwr_api import pause
+from ..protocol.flwr_api import discard, pause
 from .fleet import HEARTBEAT, FleetNode, NotAdmitted, Parcel, RunOver, Unreachable, error_reply
 from .serve import LEFT
 
@@ -234,6 +234,8 @@ class Resident:
             log.info("run %d is over", parcel.run)
             self.contexts.pop(parcel.run, None)
             self.tidy()
+        if self._ready is not None and self._ready[1].has_content():
+            discard(self._ready[1].content)
         self._ready = None
         self.inbox.unlink(missing_ok=True)
         if (self.folder / LEFT).exists():

@@ -74,7 +74,7 @@ FEWEST = 3
 def sealed(answer: Content, last: bool = False) -> Content:
     """An answer as bytes for the server; ``last`` marks the last answer of a client that leaves."""
     mark = b"+" if last else b"="
-    return Pieces([mark, *answer]) if isinstance(answer, Pieces) else mark + answer
+    return Pieces([mark, *answer.views]) if isinstance(answer, Pieces) else mark + answer
 
 
 def is_last(answer: Content) -> bool:

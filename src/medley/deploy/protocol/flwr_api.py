@@ -249,6 +249,16 @@ def release(letter: Letter) -> None:
         trimmed()
 
 
+def discard(message: Letter | RecordDict) -> None:
+    """Free the pieces of a letter, or of its records, that has been sent. Flower's objects form cycles, and would hold
+    them until Python looks for these.
+    """
+    for part in message.values():
+        whole = part if isinstance(part, Pieces) else vars(part).get("whole") if hasattr(part, "__dict__") else None
+        if isinstance(whole, Pieces):
+            whole.clear()
+
+
 def trimmed() -> None:
     """Give the memory of pieces that are gone back to the system, where the C library has a call for that."""
     with suppress(OSError, AttributeError, TypeError):

@@ -315,7 +315,7 @@ class Messenger:
         """Send a letter to each of some clients, and wait. Content that several letters share travels once.
 
         Returns answers by client id, for `opened`, and the bytes of their records both ways; a client that did not
-        answer is absent. For a client whose app cannot run, the answer is an error.
+        answer is absent. For a client whose app cannot run, the answer is an error. Letters in pieces are empty then.
         """
         out, ids = self._addressed(letters)
         for node, answer, size in self._send(kind, {n: letters[i] for n, i in ids.items()}):
@@ -323,6 +323,8 @@ class Messenger:
                 out[ids[node]] = answer, size
                 if is_last(answer):
                     self._leaves(ids[node])
+        for letter in letters.values():
+            flwr_api.discard(letter)
         self._tell(kind)
         return out
 

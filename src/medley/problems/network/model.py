@@ -69,7 +69,7 @@ class NetworkModel:
         self.device = device
         _refuse_complex(family.module)
         self.low = is_low(family.module, dtype)
-        self.module = placed(family.module, dtype, device)
+        self.module, flat = _copied(family, dtype, device)
         vars(self.module)[BASE] = family.base
         params, self.shared_count = trainable(self.module, family.shared)
         index = {p: i for i, p in enumerate(params)}
@@ -81,7 +81,13 @@ class NetworkModel:
         self.shapes = [p.shape for p in params]
         self.sizes = [p.numel() for p in params]
         self.d = sum(self.sizes)
-        self._in_place_of(params, torch.cat([p.detach().reshape(-1) for p in params]))
+        at = 0
+        for p in params:  # whether the copy has them where they belong, as it has of torch's own classes
+            fits = flat.numel() >= at + p.numel() and p.data_ptr() == flat[at:].data_ptr() and p.is_contiguous()
+            at = at + p.numel() if fits else flat.numel() + 1
+        if at != flat.numel():
+            flat = torch.cat([p.detach().reshape(-1) for p in params])
+        self._in_place_of(params, flat)
         self.adapters = adapters(self.module)
         self.head_at: str | None = None
         self.still = frozenset()
@@ -369,6 +375,17 @@ class NetworkModel:
         for buffers, flat in ((self.floats, state[0]), (self.ints, state[1])):
             for b, v in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
                 b.copy_(v.view(b.shape))
+
+
+def _copied(family: NetworkSpec, dtype: torch.dtype, device: str) -> tuple[nn.Module, Tensor]:
+    """A copy of the module, and a vector [d] whose views are its parameters, unless it copies itself otherwise."""
+    params, _ = trainable(family.module, family.shared)
+    flat = torch.empty(sum(p.numel() for p in params), dtype=dtype, device=device)
+    views = torch.split(flat, [p.numel() for p in params])
+    plain = {
+        p: v.view(p.shape).copy_(p.detach()) for p, v in zip(params, views, strict=True) if type(p) is nn.Parameter
+    }
+    return placed(family.module, dtype, device, {id(p): nn.Parameter(v) for p, v in plain.items()}), flat
 
 
 def _refuse_complex(module: nn.Module) -> None:
