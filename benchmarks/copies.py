@@ -76,7 +76,7 @@ def copies(d: int, folder: Path) -> dict[str, float]:
     keep = lambda name, content: (folder / name).write_bytes(content)
 
     def server_sends() -> Parcel:
-        letter = {"common": pytree.to_bytes({"common": {"x": x}, "buffers": None}), "own": b"own"}
+        letter = {"common": flwr_api.packed({"common": {"x": x}, "buffers": None}), "own": b"own"}
         message = Message(flwr_api.records(letter), 7, "query.train")
         with flwr_api.no_object_id_recompute():
             message.metadata.__dict__["_message_id"] = message.object_id
@@ -92,7 +92,7 @@ def copies(d: int, folder: Path) -> dict[str, float]:
         return request
 
     def node_replies() -> Any:
-        answer = sealed(pytree.to_bytes({"reply": {"delta": received["common"]["x"]}}))
+        answer = sealed(flwr_api.packed({"reply": {"delta": received["common"]["x"]}}))
         reply = Message(flwr_api.records({"answer": answer}), reply_to=parcel.message)
         del answer
         node.push(parcel, reply, 1.0)

@@ -252,15 +252,14 @@ def test_the_server_says_how_much_of_a_reply_has_come() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resident memory is read from Linux' /proc")
-def test_messages_take_two_copies_at_a_node_and_three_at_the_server() -> None:
-    """The server holds what it sent while it receives."""
+def test_messages_take_two_copies_where_they_come_and_less_than_one_where_they_go() -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "copies.py"
     done = subprocess.run([sys.executable, str(script), "--mb", "120"], check=True, capture_output=True, text=True)
     copies = json.loads(done.stdout)
     # What the allocator keeps of freed pieces varies by half a copy between runs; one copy more is above each bound.
-    assert 1.0 < copies["the server sends"] < 1.9
+    assert copies["the server sends"] < 0.9
     assert 1.0 < copies["a node receives"] < 2.9
-    assert 1.0 < copies["a node replies"] < 2.9
+    assert copies["a node replies"] < 0.9
     assert 1.0 < copies["the server receives"] < 2.9
 
 
