@@ -6,7 +6,7 @@
     sudo python benchmarks/deployment.py --hidden 3450 --rounds 4 --mbit 100 --cut    # over a slow link that is cut
     sudo python benchmarks/deployment.py --hidden 7000 --rounds 3 --mbit 100 --cut --save benchmarks/links.json
 
-Needs the extra ``flower`` and nginx. FedAvg has one exchange a round, and the model is evaluated before
+Needs the extra ``flower`` and nginx. FedAvg and FedNorton have one exchange a round, and the model is evaluated before
 the first round and after the last only. Wall time depends on the load of the machine, which is printed; processor time
 hardly does.
 
@@ -52,8 +52,8 @@ KINDS = {
 """A word of the command line -> a name."""
 
 
-def table(clients: int, rounds: int, hidden: int) -> recipe.Recipe:
-    """FedAvg on the digits in float32, one step a round: a softmax model, or a network with two hidden layers."""
+def table(clients: int, rounds: int, hidden: int, method: str) -> recipe.Recipe:
+    """A method on the digits in float32, one step a round: a softmax model, or a network with two hidden layers."""
     network = {"kind": "Network", "model": "mlp", "hidden": [hidden, hidden]}
     return recipe.Recipe(
         {
@@ -62,7 +62,7 @@ def table(clients: int, rounds: int, hidden: int) -> recipe.Recipe:
             "partition": {"kind": "IID", "clients": clients},
             "pace": {"lr": 0.01, "steps": 1, "batch": 32},
             "run": {"rounds": rounds, "eval_every": rounds, "dtype": "float32"},
-            "methods": [{"kind": "FedAvg"}],
+            "methods": [{"kind": method}],
         }
     )
 
@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--hidden", type=int, default=0)
+    parser.add_argument("--method", default="FedAvg", help="with one exchange a round")
     parser.add_argument("--stock", action="store_true", help="Flower's SuperNodes in the place of medley node")
     parser.add_argument("--mbit", type=float, help="of a link that all nodes share, in each direction; needs root")
     parser.add_argument("--cut", action="store_true", help="end the nodes' connections in the second round's replies")
@@ -163,7 +164,7 @@ def main() -> None:
     cut_after = 0.0
     with tempfile.TemporaryDirectory() as tmp, contextlib.ExitStack() as stack:
         server = stack.enter_context(Deployment.running(Path(tmp) / "server", keys=a.clients))
-        server.app(table(a.clients, a.rounds, a.hidden))
+        server.app(table(a.clients, a.rounds, a.hidden, a.method))
         if a.mbit:
             limited(server.port, a.mbit)
         for k in range(a.clients):
