@@ -61,4 +61,5 @@ def _has_drawn(layer: nn.Module, name: str, p: Tensor) -> bool:
         inputs = int(layer.hidden_size)  # type: ignore[arg-type]
     else:
         return True
-    return float(torch.linalg.vector_norm(p, math.inf)) <= 1.01 / math.sqrt(inputs)  # one per cent for float16's rounding
+    largest = float(torch.linalg.vector_norm(p, math.inf))
+    return largest <= 1.01 / math.sqrt(inputs)  # one per cent for float16's rounding

@@ -239,11 +239,11 @@ class Result(Explained):
     def write(self, folder: str | Path) -> Path:
         """`save` into any folder, such as the run's own."""
         folder = atomic.make_folder(Path(folder), owner_only=is_secret(self.seed, self.settings))
-        tensors = {"x": self.x.contiguous()}
+        tensors = {"x": self.x}
         if self.buffers is not None:
             tensors |= dict(zip(("floats", "ints"), self.buffers, strict=True))
         with atomic.replacing(folder / "x.safetensors") as tmp, tmp.open("wb") as f:
-            f.writelines(pytree.safetensors(tensors))
+            f.writelines(pytree.safetensors({k: t.detach().cpu().contiguous() for k, t in tensors.items()}))
         texts = {HISTORY: history_text(self.history), "ledger.csv": self.ledger.text()}
         if self.clients:
             texts[CLIENTS] = history_text(self.clients)
