@@ -130,7 +130,7 @@ def test_gradients_that_take_long_are_counted_and_not_computed(monkeypatch: pyte
     taken.clear()
     parts = list[str]()
     counted, losses = estimates({"mine": md.FedAvg(), "losses": md.FedRS()}, fed, 5, tell=parts.append)
-    assert (counted.source, losses.source, few.source) == ("one gradient", "one gradient", "few rows")
+    assert (counted.source, losses.source, few.source) == ("gradient", "gradient", "few rows")
     assert (counted.engine, losses.engine, few.engine) == ("fused", "seq", "seq")
     assert (losses.up, losses.down, losses.rows) == (few.up, few.down, few.rows)
     assert len(taken) <= 4  # those of one client, before the trials

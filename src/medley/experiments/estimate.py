@@ -98,7 +98,7 @@ class Estimate:
     @property
     def source(self) -> str:
         """What the seconds are estimated from."""
-        return "whole rounds" if self.whole_rounds else "one gradient" if self.counted else "few rows"
+        return "whole rounds" if self.whole_rounds else "gradient" if self.counted else "few rows"
 
     @property
     def total(self) -> float:
