@@ -10,6 +10,7 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -155,6 +156,8 @@ def test_a_result_has_the_names_that_clients_agree_on() -> None:
     assert recorded_names(names, 3) == {"features": ["age", "sex"], "classes": 3, "labels": ["dead", "home"]}
     names = Names.of(Dataset(torch.zeros(3, 1), torch.arange(3), labels=(True, 2, "it's")))
     assert recorded_names(names, None) == {"classes": 3, "labels": [True, 2, "it's"]}
+    of_numpy = Dataset(torch.zeros(2, 1), torch.arange(2), labels=tuple(np.unique(["no", "yes"])))
+    assert recorded_names(Names.of(of_numpy), None)["labels"] == ["no", "yes"]
     assert recorded_names(Names([], ["np.int64(3)"]), None)["labels"] == ["np.int64(3)"]
     assert recorded_names(Names(), None) == {}
 
@@ -191,6 +194,13 @@ def test_names_that_are_none_are_refused(names: dict[str, Any]) -> None:
 def test_a_wrong_evaluation_names_client_and_field(said: str, text: str) -> None:
     with pytest.raises(WireError, match=rf"client 4's answer to an evaluation.*{text}"):
         Figures.read(4, said.encode(), Asked([True]))
+
+
+@pytest.mark.parametrize("own", ["[]", "null", "3", '"x"', "true", "{}"])
+def test_figures_of_an_own_model_that_are_none_are_refused(own: str) -> None:
+    said = f'{{"tests": [{{"test_loss": 0.3}}], "loss": 1, "own": {own}}}'
+    with pytest.raises(WireError, match="client 4's answer to an evaluation, its own model"):
+        Figures.read(4, said.encode(), Asked([True], own=True))
 
 
 def test_errors_of_clients_name_the_client_and_are_errors_of_medley() -> None:

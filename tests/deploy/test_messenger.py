@@ -16,7 +16,7 @@ from medley.deploy.protocol import flwr_api
 from medley.deploy.protocol.checked_json import opened, sealed, sealed_error
 from medley.deploy.protocol.flwr_api import Reply
 from medley.deploy.server import messenger
-from medley.deploy.server.messenger import Messenger
+from medley.deploy.server.messenger import Messenger, _together
 
 pytest.importorskip("flwr")
 
@@ -135,6 +135,8 @@ def test_all_clients_with_a_fault_are_named_in_one_error(monkeypatch: pytest.Mon
         "node 101: client 1 has the method A; node 104: client 4 has gone"
     )
     assert caught.value.key == "recipe"
+    texts = [f"node {n}: app/r.toml: data.split: digits has a test set already" for n in (100, 101, 102)]
+    assert _together(texts) == f"{texts[0]}; the same holds for node 101, node 102"
 
 
 @contextlib.contextmanager

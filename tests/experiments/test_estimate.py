@@ -133,7 +133,7 @@ def test_gradients_that_take_long_are_counted_and_not_computed(monkeypatch: pyte
     assert (counted.source, losses.source, few.source) == ("gradient", "gradient", "few rows")
     assert (counted.engine, losses.engine, few.engine) == ("fused", "seq", "seq")
     assert (losses.up, losses.down, losses.rows) == (few.up, few.down, few.rows)
-    assert len(taken) <= 4  # those of one client, before the trials
+    assert len(taken) <= 6  # those of one client, before the trials
     assert parts == [
         "drawing the clients", "timing a gradient and an evaluation", "trying mine", "trying losses"
     ]  # fmt: skip

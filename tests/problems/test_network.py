@@ -15,6 +15,7 @@ import medley as md
 from medley.contract.errors import BadData, RecipeError
 from medley.problems import Network, Softmax
 from medley.problems.network import NetworkObjective
+from medley.problems.network.model import FRESH
 from medley.runtime import streams
 from support.pairs import quick
 
@@ -619,6 +620,9 @@ def test_a_large_model_gives_its_memory_back_and_computes_as_before():
     assert p.flat.data_ptr() == next(p.module.parameters()).data_ptr()
     x = p.initial(streams.generator(0, "init"))
     expected = p.bind(X, y).grad(x)
+    p.vacate()
+    assert all(t.any() for t in module.parameters())  # a function of the user's may keep the module
+    FRESH.add(module)
     p.vacate()
     assert not p.flat.any()
     assert not p.gradient.any()

@@ -460,8 +460,14 @@ def _check(path: Path, config: Mapping[str, Any]) -> None:
     Nothing is checked if the app has no such file, or for a method that only its code names.
     """
     if path.exists():
-        text = path.read_text(encoding="utf-8-sig")
-        r = settled(replace(loads(text, f"{path.parent.name}/{path.name}"), folder=path.parent), config)
+        where = f"{path.parent.name}/{path.name}"
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+            r = settled(replace(loads(text, where), folder=path.parent), config)
+        except MedleyError:
+            raise
+        except ValueError as e:  # not UTF-8, or quotes in the settings
+            raise RecipeError(f"{where}: {e}") from None
         r.options()
         if "study" in r.tables:
             r.analyses()

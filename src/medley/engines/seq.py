@@ -99,7 +99,7 @@ class Seq:
             if scale != 1.0:
                 u = u.mul_(scale)
             if shift is not None:
-                u = u.add_(shift[1], alpha=shift[0])  # type: ignore[arg-type]
+                u = u.add_(shift[1], alpha=float(shift[0]))
             if factory_optimizer is not None:
                 factory_optimizer.step(pulled(u, w, pull), idle if skips else None)
                 first = u * -lr if how.first and rho and steps == 1 else first

@@ -20,6 +20,7 @@ from ..datasets.on_use import read_on_use
 from ..experiments.tune import tunable, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
+from ..problems.network.model import FRESH
 from ..runtime import plugins, streams
 from ..server.options import RunOptions
 from ..statistics import Rules, Weights
@@ -356,6 +357,8 @@ class Recipe:
             with Bounded(), streams.globals_kept("cpu"):
                 streams.name_globals("cpu", 0, "module")  # a frozen part, which no seed draws, is the same everywhere
                 arguments = {**arguments, "module": self._build.call("problem", model, settings)}
+            if model in model_functions().values():
+                FRESH.add(arguments["module"])
         return self._build.call("problem", family, arguments)
 
     def _rest(self) -> dict[str, Any]:

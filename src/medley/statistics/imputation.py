@@ -251,7 +251,7 @@ def filled(study: Any, models: Sequence[Model], cells: Mapping[tuple[int, str], 
     out.books, out.sites = Bookkeeping(), {}
     for i, site in study.sites.items():
         frame = site.frame.assign(**{m.column: m.completed(site, cells[i, m.column]) for m in models})
-        lacked = {m.column: int(gone(site, m.column).sum()) for m in models}
+        lacked = {m.column: n for m in models if (n := int(gone(site, m.column).sum()))}
         out.sites[i] = replace(site, frame=frame, kept={}, picked=None, imputed=lacked)
     return out
 

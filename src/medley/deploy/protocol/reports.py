@@ -103,7 +103,8 @@ class Names:
     @classmethod
     def of(cls, d: Dataset) -> Names:
         """The names of a data set."""
-        return cls([*d.features], [repr(v) for v in d.labels], _digest(d.scaling))
+        labels = [v.item() if isinstance(v, np.generic) else v for v in d.labels]
+        return cls([*d.features], [*map(repr, labels)], _digest(d.scaling))
 
     @classmethod
     def read(cls, who: str, values: Any, classes: int | None, limits: ClientLimits) -> Names:

@@ -109,8 +109,9 @@ class Figures:
     @classmethod
     def of(cls, who: str, values: Any, request: Asked) -> Figures:
         """The figures in a client's JSON."""
+        values = table(who, values)
         sampled = request.sampled if request.loss else 0
-        reason = ["why" if "why" in table(who, values) else "own"] if request.own else []
+        reason = ["why" if "why" in values else "own"] if request.own else []
         of_loss = ["loss", *({"loss_within"} & values.keys())] if request.loss else []
         table(who, values, ["tests", *of_loss, *(["sample"] if sampled else []), *reason])
         n = len(request.held)

@@ -50,8 +50,8 @@ RECEIVED = 10.0
 BACK = 1.0
 """Seconds until a node that went away in an exchange is asked again; doubled each time, up to 10."""
 
-FAULT = re.compile(r"""^node \d+: (client (?:\d+|'[^']*'|"[^"]*"))(.*)""")
-"""A client's error, by the client and what is wrong there."""
+FAULT = re.compile(r"""^(node \d+): (client (?:\d+|'[^']*'|"[^"]*"))?(.*)""")
+"""A node's error: the node, the client if it is named, and what is wrong there."""
 
 CLOSED = (
     "{0} has left, but this run needs the same clients from the first round to the last: restart its node and "
@@ -586,7 +586,8 @@ def _together(texts: Iterable[str]) -> str:
     faults = dict[str, list[str]]()
     for text in texts:
         found = FAULT.match(text)
-        who, what = found.groups() if found else (text, text)
+        node, client, what = found.groups() if found else (text, None, text)
+        who = client or node
         faults[what] = [*faults[what], who] if what in faults else [text]
     return "; ".join(f"{t}; the same holds for {', '.join(same)}" if same else t for t, *same in faults.values())
 

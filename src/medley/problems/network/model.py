@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -28,6 +29,9 @@ COMPARED = 1 << 16
 
 EVALUATION = 0
 """The seed of random draws in evaluation mode."""
+
+FRESH = WeakSet[nn.Module]()
+"""Modules that Medley's own functions have made for one problem; a user's function may return one that it keeps."""
 
 
 class NetworkModel:
@@ -117,13 +121,12 @@ class NetworkModel:
     def vacate(self) -> None:
         """Give the memory of a large model's parameters and gradient back: both are zeros until they are written.
 
-        For a process in which the user's module has no other use, because it becomes a view of the same zeros; each
-        model comes from elsewhere.
+        So does the module that the model was copied from, if it is in `FRESH`: it becomes a view of the same zeros.
         """
         if not tricks.ON or self.flat.nbytes < tricks.LARGE or not self.flat.is_cpu:
             return
         self._in_place_of(trainable(self.module, self.family.shared)[0], tricks.untouched_zeros(self.flat))
-        own = dict(self.module.named_parameters())
+        own = dict(self.module.named_parameters()) if self.family.module in FRESH else {}
         for name, p in self.family.module.named_parameters():
             q = own.get(name)
             if p.requires_grad and q is not None and (q.shape, q.dtype) == (p.shape, p.dtype):
