@@ -60,7 +60,7 @@ class Descent(NamedTuple):
     Attributes:
         scale: a factor of the gradient; a number, or a column [k, 1].
         pull: (mu, anchor); mu is a number, a column [k, 1] or a vector [d], anchor a vector; None for no pull.
-        shift: (factor, vector), whose product is added to every gradient; factor is a number, or in a stack a column [k, 1].
+        shift: (factor, vector), whose product is added to every gradient; in a stack factor may be a column [k, 1].
         loss: replaces the problem's loss; None for the problem's own.
         correct: maps (x, gradient, rows) to the direction that replaces the gradient; None for the gradient itself.
         optimizer: "sgd", "adam", or a factory of torch's optimizers.
