@@ -321,9 +321,11 @@ def test_a_superlink_that_dies_in_a_run_is_named_within_ten_seconds(
     events.Events(save, listen=False).add("app", pid=waits.pid)
     link.close()
     begun = time.monotonic()
+    local._patience = 300.0  # the run may restart
     status, final = local._follow(save, "7", 0.0)
     assert (status.outcome, final) == ("failed", False)
     assert status.message.startswith(f"the SuperLink at 127.0.0.1:{port} has ended: start ")
+    assert status.message.endswith("again; `medley deploy run` waits for it, at most 300 s")
     assert said == [f"{status.message}. The run's app ends"]
     assert waits.wait(5) == -signal.SIGTERM
     assert time.monotonic() - begun < 10

@@ -18,7 +18,7 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from importlib import metadata, resources
 from pathlib import Path
@@ -202,6 +202,8 @@ class Deployment:
     project: Path
     say: Callable[[str], object]
     superlink: str = ""
+    _patience: float = field(default=0.0, init=False)
+    """Seconds to wait for a SuperLink that is gone; 0 if the run may not restart."""
 
     def __post_init__(self) -> None:
         if not (self.project / "app" / "pyproject.toml").is_file():
@@ -243,7 +245,8 @@ class Deployment:
             before = _last_round(save)
             where = {"resume" if again else "save": str(save)}
             back = {"readmit": ",".join(map(str, readmit))} if readmit and again else {}
-            number = self._start({**config, **where, **back}, SUPERLINK if left else 0.0)
+            self._patience = SUPERLINK if left else 0.0
+            number = self._start({**config, **where, **back}, self._patience)
             try:
                 status, final = self._follow(save, number, began)
             except BaseException:
@@ -389,7 +392,8 @@ class Deployment:
 
     def _without_link(self, save: Path, number: str, began: float) -> Status:
         """End the app of a SuperLink that is gone, which would wait for it. Returns the run's status."""
-        message = f"{self._link} has ended: start {self._server} again"
+        waits = f"; `medley deploy run` waits for it, at most {self._patience:g} s" if self._patience else ""
+        message = f"{self._link} has ended: start {self._server} again{waits}"
         self.say(f"{message}. The run's app ends")
         self._stop(save, number, began)
         events.Events(save, listen=False).add("end", outcome="failed", message=message)
