@@ -25,8 +25,9 @@ from medley.clients.host import ClientHost
 from medley.clients.memories import Memories
 from medley.contract import errors, pytree
 from medley.engines.seq import Seq
+from medley.runtime.tricks import ALIGNED
 from medley.transports import InProcess, Processes
-from medley.transports.arena import ALIGNMENT, Arena
+from medley.transports.arena import Arena
 from medley.transports.failures import describe, revive
 from medley.wire.exchange import Exchange
 from support.pairs import quick
@@ -367,7 +368,7 @@ def test_pytrees_pass_through_shared_memory(pytrees: list[Any]) -> None:
             got = reader.read(layout, {"Leaf": Leaf})
             assert_equal(t, got)
             for _, view in pytree.tensors(got):
-                assert view.numel() == 0 or view.data_ptr() % ALIGNMENT == 0
+                assert view.numel() == 0 or view.data_ptr() % ALIGNED == 0
             del got
 
 

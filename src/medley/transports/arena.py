@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from ..contract import pytree
-
-ALIGNMENT = 64
-"""Alignment of tensors in bytes, as in torch's own allocator: some kernels give other bits at other alignments."""
+from ..runtime.tricks import ALIGNED
 
 
 class Arena:
@@ -40,7 +38,7 @@ class Arena:
         size = 0
         for t in tensors:
             places.append((str(t.dtype).removeprefix("torch."), list(t.shape), size))
-            size += -(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT
+            size += -(-t.numel() * t.element_size() // ALIGNED) * ALIGNED
         if size > (0 if self.map is None else len(self.map)):
             os.ftruncate(self.fd, 1 << (size - 1).bit_length())
         for place, t in zip(places, tensors, strict=True):

@@ -15,7 +15,6 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from pathlib import Path
 from secrets import randbits
 from typing import TYPE_CHECKING, Annotated, Any
@@ -163,6 +162,7 @@ class Sums:
         from ...secure.party import Party
 
         i = self.client
+        digest = serve.digest(letter)
         words = {k: bytes(v) for k, v in letter.items()}
         release(letter)
         who = "the server's words on a secure sum"
@@ -179,7 +179,6 @@ class Sums:
                 f"{name_of(i)} is not in the secure sum {about.session!r}: it sent no keys for it, or a later sum has "
                 "begun"
             )
-        digest = _digest(words)
         if step in saved.asked:
             if saved.asked[step] != digest:
                 raise WireError(
@@ -281,18 +280,6 @@ class Sums:
         if step == STEPS[-1]:
             for earlier in STEPS[:-1]:
                 (place / earlier).unlink(missing_ok=True)
-
-
-def _digest(letter: dict[str, bytes]) -> str:
-    """The digest of a request, as of JSON with its bytes in hexadecimal."""
-    h = blake2b(digest_size=16)
-    for k in sorted(letter):
-        h.update(f'{", " if k != min(letter) else "{"}{json.dumps(k)}: "'.encode())
-        for at in range(0, len(letter[k]), 1 << 20):
-            h.update(letter[k][at : at + (1 << 20)].hex().encode())
-        h.update(b'"')
-    h.update(b"}")
-    return h.hexdigest()
 
 
 def _table(letter: dict[str, bytes], part: str, size: int) -> dict[int, bytes]:

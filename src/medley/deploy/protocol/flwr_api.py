@@ -229,7 +229,8 @@ def contents(message: Message) -> dict[str, Content]:
             ) from None
         for piece in pieces:
             piece.clear()  # Flower's objects form cycles, and would hold the bytes until Python looks for these
-    trimmed() if names else None
+    if names:
+        trimmed()
     return out
 
 
