@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -98,7 +99,7 @@ class ClientHost:
         """
         return self.codec.remembers or self.keeps_optimizers or self._owns
 
-    @property
+    @cached_property
     def _owns(self) -> bool:
         """True if clients have their own parameters."""
         return isinstance(self.problem, PartlyShared)

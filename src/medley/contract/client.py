@@ -156,11 +156,11 @@ class Client(Generic[M]):
     def work(self) -> float:
         """The work of this call in row gradients, including those of past tasks' rows."""
         past = [*self._recalled, *([] if self.replay is None else [self.replay.problem])]
-        return self.problem.work + sum(objective.work for objective in past)
+        return self.problem.work + sum(objective.work for objective in past) if past else self.problem.work
 
-    def rng(self, purpose: str) -> torch.Generator:
-        """A fresh random stream named (seed, client, round, purpose); the phase is prepended to the purpose."""
-        return streams.generator(self.seed, self.id, self.round, f"{self.phase} {purpose}".lstrip())
+    def rng(self, purpose: str, again: torch.Generator | None = None) -> torch.Generator:
+        """A fresh stream named (seed, client, round, phase and purpose), or ``again``, restarted at that name."""
+        return streams.generator(self.seed, self.id, self.round, f"{self.phase} {purpose}".lstrip(), again=again)
 
     def secret(self, purpose: str) -> streams.Secret:
         """A random stream for the noise that protects its rows, from ``noise_seed``."""

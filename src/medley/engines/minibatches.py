@@ -78,16 +78,27 @@ def supports(me: Client[Any], how: Descent) -> bool:
     files, clients are trained one after the other: a group's steps are gathered from all of its clients, and tables of
     rows hold one client's rows at a time.
     """
-    objectives = [c.problem for c in me.members]
-    weighed = any(getattr(f, "w", None) is not None or getattr(f, "also", None) is not None for f in objectives)
-    sparse = any(isinstance(getattr(f, "X", None), Sparse) for f in objectives)
-    dropping = any(c.pace.drop_last and c.cuts[-1].stop < c.problem.n for c in me.members)
-    has_factory = not isinstance(how.optimizer, str)
-    lazy = any(read_from_files(getattr(f, "X", None)) or getattr(f, "transform", None) for f in objectives)
+    if how.loss or how.correct or not isinstance(how.optimizer, str):
+        return False
+    return all(dense(c.problem) and steady(c, how) for c in me.members)
+
+
+def dense(f: Any) -> bool:
+    """Whether this objective's rows are dense, of one input and in memory, without weights, transform or other rows."""
+    X = getattr(f, "X", None)
+    plain = type(X) is Tensor or not (isinstance(X, Sparse) or read_from_files(X))
+    others = getattr(f, "w", None) is not None or getattr(f, "also", None) is not None
+    return plain and not others and not getattr(f, "transform", None)
+
+
+def steady(c: Client[Any], how: Descent) -> bool:
+    """Whether the client's batches use every row, and each parameter that its steps move has a gradient."""
+    pace = c.pace
+    if pace.drop_last and c.cuts[-1].stop < c.problem.n:
+        return False
     # A batched gradient is 0 for a parameter without one; weight decay and moments would move it.
-    moving = how.optimizer == "adam" or any(c.pace.weight_decay or c.pace.momentum for c in me.members)
-    skipping = moving and any(getattr(f, "partial", False) for f in objectives)
-    return not (how.loss or how.correct or weighed or sparse or lazy or dropping or has_factory or skipping)
+    moving = how.optimizer == "adam" or pace.weight_decay or pace.momentum
+    return not (moving and getattr(c.problem, "partial", False))
 
 
 def read_from_files(X: Any) -> bool:
@@ -193,7 +204,8 @@ def _equal_batches(group: Group) -> tuple[Tensor, None]:
     if full:
         return torch.arange(b).expand(len(group), 1, b).clone(), None
     passes = -(-steps * b // n)
-    orders = [*itertools.chain.from_iterable(itertools.islice(s.me.orders(), passes) for s in group)]
+    rng = torch.Generator()  # each client's stream in turn
+    orders = [torch.randperm(n, generator=g) for s in group for g in [s.me.rng("batches", rng)] * passes]
     return torch.stack(orders).view(len(group), -1, b)[:, :steps], None
 
 

@@ -35,7 +35,7 @@ def read_once(rows: ClientRows) -> ClientRows:
     """These rows, each read once; as they are, unless they are read on use."""
     if not deferred(rows.X):
         return rows
-    return ReadOnce(**{f.name: getattr(rows, f.name) for f in fields(ClientRows)})
+    return ReadOnce(**{f.name: getattr(rows, f.name) for f in fields(ClientRows) if f.init})
 
 
 class Unheld(NamedTuple):

@@ -45,15 +45,17 @@ class ClientFactory:
         """Client i in this round, see `ClientSource.client`; it reads only its own entry of ``shares``, p_i by id."""
         s = self.plan.step(round)
         problem = self.problem_of(s)
-        first, _ = self.rows.layout.span(s, i)
-        task = self.plan.task_of(i, s, first)
         objective = problem.bind(*self.rows.of(s, i))
-        me = Client[Any](i, shares[i], objective, self._pace(i, round, lr), engine, self.seed, round, task)
+        task = self.plan.tasks[s]
+        # Client[Any](...) would take twice as long: it also writes the parameter into the object.
+        me: Client[Any] = Client(i, shares[i], objective, self._pace(i, round, lr), engine, self.seed, round, task)
         if self.rows.people is not None:
             me.people = self.rows.people[self.rows.layout.place(s, i)]
         if getattr(objective, "transform", None) is not None:
             objective.rng = me.rng("transform")  # type: ignore[attr-defined]
         if self.plan.mode is not None:
+            first, _ = self.rows.layout.span(s, i)
+            me.task = self.plan.task_of(i, s, first)
             me.objective_of = lambda rows: self.rows.recall(problem, i, s, rows)
             policy = self.scenario.replay
             if policy is not None:

@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -57,6 +57,9 @@ INDEXED = 1 << 28
 """Up to this size, 256 MiB, a run copies a data set's rows in the order of clients. A copy of this size costs little,
 and
 batches for small models are read from it faster."""
+
+VIEWS = 1 << 12
+"""Clients whose rows' views are kept; those of one take a kilobyte."""
 
 LEAST_WEIGHT = 1e-150
 """Smallest weight of a row, and 1 over the largest; sums and quotients of smaller ones lose digits or overflow."""
@@ -148,14 +151,20 @@ class ClientRows:
     totals: np.ndarray
     labels: Tensor | None
     people: Index | None = None
+    _views: dict[tuple[int, int], tuple[Tensor, Tensor, Weights]] = field(default_factory=dict, init=False, repr=False)
 
     def at(self, rows: Index | slice) -> tuple[Tensor, Tensor, Weights]:
         """X, y and weights of these rows, by their positions."""
         return self.X[rows], self.y[rows], None if self.w is None else self.w[rows]
 
     def of(self, s: int, i: int) -> tuple[Tensor, Tensor, Weights]:
-        """X, y and weights of client i at step s."""
-        return self.at(self.layout.place(s, i))
+        """X, y and weights of client i at step s. Some clients' views are kept, because making them takes a while."""
+        views = self._views.get((s, i))
+        if views is None:
+            views = self.at(self.layout.place(s, i))
+            if len(self._views) < VIEWS and type(self.X) is Tensor:
+                self._views[s, i] = views
+        return views
 
     def excess(self, advice: str, squares: bool = False) -> str:
         """A sentence about the input or target that is the likely cause of diverging numbers; empty if there is none.

@@ -114,9 +114,7 @@ class TaskPlan:
         return Task(s, len(self), self.mode, *masks, heads=tuple(self.masks[order]))
 
     def task_of(self, i: int, s: int, first: int) -> Task:
-        """The task of client i at step s; ``first`` is the index of its first row among the client's own rows."""
-        if self.mode is None:
-            return self.tasks[s]
+        """The task of client i at step s of a stream; ``first`` is the index of its first row among its own."""
         turn = self.order(i)
         current = self.masks[turn[s]]
         past = self.masks[turn[:s]].any(0)

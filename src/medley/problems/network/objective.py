@@ -66,7 +66,7 @@ class NetworkObjective:
     shapes, adapters, partial, idle = forwarded("problem", "shapes", "adapters", "partial", "idle")
 
     def __post_init__(self) -> None:
-        self.n = len(self.X)
+        self.n = self.X.shape[0]
         self.d = self.problem.d
 
     @property
