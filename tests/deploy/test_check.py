@@ -116,7 +116,7 @@ def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(t
     code, said = check()
     assert code == 2
     assert said.startswith(
-        "Error: client 1, row 0: the label 'went home' is not among [clients] labels = ['dead', 'home']"
+        "Error: client 1, row 0, column 'y': the label 'went home' is not among [clients] labels = ['dead', 'home']"
     )
     data.write_text(NAMED.replace("pandas.DataFrame(", "pandas.DataFrame(columns=['sex', 'age'], data="))
     assert check()[1].startswith(

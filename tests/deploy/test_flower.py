@@ -21,6 +21,7 @@ from medley import recipe
 from medley.codecs import Cast
 from medley.contract import pytree
 from medley.contract.algorithm import Algorithm
+from medley.contract.place import Place
 from medley.contract.sampling import Sampling
 from medley.deploy.node.account import Account
 from medley.deploy.node.app import ClientSide, discreet
@@ -519,7 +520,12 @@ def test_errors_of_clients_quote_none_of_their_rows(app: Path, caplog: pytest.Lo
         assert any(word in caplog.text for word in ("Ada", "nan"))
     context, trace = Context(7, 0, {"partition-id": 2}, RecordDict(), {}), "File \"/own.py\"\nKeyError: 'Ada'"
     for error, left in (
-        (md.BadData("row 3 holds 'Ada'", row=3), "client 2: a row of its data cannot be used"),
+        (md.BadData("row 3 holds 'Ada'", row=3), "client 2: a row of its data cannot be used.* its owner mends it"),
+        (
+            md.BadData("it holds 'Ada'", place=Place("data", row=3, column="weight")),
+            "client 2: column 'weight' in a row of its data cannot be used; .* medley node --check",
+        ),
+        (md.BadData("it holds 'Ada'", row=3, column=5), "client 2: column 5 in a row of its data cannot be used"),
         (caused(md.BadData("row 3 cannot be read: 'Ada'", row=3)), "client 2: a row of its data cannot be used"),
         (md.ClientFailed(client=2, round=1, method="train", traceback=trace), r"in train\(\): KeyError"),
         (KeyError("Ada"), "client 2 failed: KeyError"),

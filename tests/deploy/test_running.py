@@ -249,7 +249,7 @@ def test_flowers_refusal_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
         local.run(tmp_path / "run", {})
 
 
-def test_what_would_fail_later_is_refused_before_an_app_starts(tmp_path: Path) -> None:
+def test_what_would_fail_later_is_refused_before_an_app_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local, _ = deployment(tmp_path / "project")
     events.Events(private(tmp_path / "run"), listen=False).add("app", pid=0)
     with locked(tmp_path / "run"), pytest.raises(RecipeError, match=r"in use: .* goes on without its command: follow"):
@@ -262,6 +262,12 @@ def test_what_would_fail_later_is_refused_before_an_app_starts(tmp_path: Path) -
         with pytest.raises(RecipeError, match=text):
             local.run(tmp_path / "other", config)
     assert not local.started
+    code = tmp_path / "project" / "app" / "server_app.py"
+    code.write_text(code.read_text().replace('.toml"))', '.toml"), FedAvg())'))  # its own method
+    monkeypatch.setattr(local, "_run", lambda *_: Status("finished", ""))
+    with pytest.raises(RecipeError, match=r"'round'.*'rounds'"):
+        local.run(tmp_path / "other", {"set": "run.round=3"})
+    assert local.run(tmp_path / "other", {}).outcome == "finished"
 
 
 def test_a_run_that_failed_before_its_rounds_ends_the_command_at_once(tmp_path: Path) -> None:

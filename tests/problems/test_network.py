@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from medley.contract.errors import BadData, RecipeError
 from medley.problems import Network, Softmax
 from medley.problems.network import NetworkObjective
 from medley.problems.network.model import FRESH
+from medley.problems.network.problem import depends
 from medley.runtime import streams
+from medley.storage.identity import Digester
 from support.pairs import quick
 
 F64 = torch.float64
@@ -613,25 +616,74 @@ def test_a_buffer_that_grows_is_refused() -> None:
         md.run(md.FedAvg(), fed, 1)
 
 
-def test_a_large_model_gives_its_memory_back_and_computes_as_before():
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_large_model_gives_its_memory_back_and_computes_as_before(fresh: bool) -> None:
     X, y = torch.randn(4, 1000), torch.tensor([0, 1, 2, 1])
     module = nn.Sequential(nn.Linear(1000, 1100), nn.ReLU(), nn.Linear(1100, 3))
+    values = torch.cat([t.detach().flatten() for t in module.parameters()])
+    identity = Digester().of(Network(module))
+    expected_x = Network(module).ready(X, y, 3, torch.float32, "cpu").initial(streams.generator(0, "init"))
+    if fresh:  # a function of the user's may keep the module
+        FRESH.add(module)
     p = Network(module).ready(X, y, 3, torch.float32, "cpu")
+    assert (p.module is module) == fresh
+    assert torch.equal(p.flat, values)
     assert p.flat.data_ptr() == next(p.module.parameters()).data_ptr()
     x = p.initial(streams.generator(0, "init"))
+    assert torch.equal(x, expected_x)
+    assert Digester().of(p.family) == identity
     expected = p.bind(X, y).grad(x)
     p.vacate()
-    assert all(t.any() for t in module.parameters())  # a function of the user's may keep the module
-    FRESH.add(module)
-    p.vacate()
+    assert all(t.any() for t in module.parameters()) != fresh
     assert not p.flat.any()
     assert not p.gradient.any()
     for t in (p.flat, p.gradient):
         assert t.data_ptr() % 64 == 0
-    for own, users in zip(p.module.parameters(), module.parameters(), strict=True):
-        assert own.data_ptr() == users.data_ptr()
     assert torch.equal(p.bind(X, y).grad(x), expected)
     assert torch.equal(p.flat, x)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="resident memory is read from Linux' /proc")
+def test_a_module_made_for_one_run_is_the_only_copy_until_its_first_model() -> None:
+    X, y = torch.randn(4, 10), torch.tensor([0, 1, 2, 1])
+    module = nn.Sequential(nn.Linear(10, 2950), nn.ReLU(), nn.Linear(2950, 2950), nn.Linear(2950, 3))
+    FRESH.add(module)
+    size = sum(p.nbytes for p in module.parameters())
+    problem = Network(module)
+    p, made = held(lambda: problem.ready(X, y, 3, torch.float32, "cpu"))
+    assert made < 0.5 * size  # beside the module itself
+    _, made = held(lambda: (p.initial(streams.generator(0, "init")), Digester().of(problem)))
+    assert made < 1.5 * size  # the first model
+    _, made = held(lambda: Network(nn.Sequential(*module)).ready(X, y, 3, torch.float32, "cpu"))
+    assert made > 0.9 * size  # of a user's module a copy is trained
+
+
+def held(step: Callable[[], Any]) -> tuple[Any, int]:
+    """What a step returns, and the most bytes that the process had during it, above those before it."""
+    status = lambda name: next(
+        1024 * int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if name in line
+    )
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # begins VmHWM anew
+    out = step()
+    return out, status("VmHWM") - before
+
+
+def test_what_outputs_depend_on_is_read_from_the_graph() -> None:
+    class Cut(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            return x * w
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+            return g, None
+
+    x, w, v, u = (torch.randn(3, requires_grad=True) for _ in range(4))
+    assert depends(torch.relu(x * w) + v.detach(), [x, w, v, u]) == [True, True, False, False]
+    assert depends(v, [x, v]) == [False, True]
+    assert depends(torch.ones(3), [x]) == [False]
+    assert depends(Cut.apply(x, w) + v, [x, w, v, u]) == [True, False, True, False]
 
 
 def test_a_module_that_copies_itself_otherwise_is_trained_in_its_copy():

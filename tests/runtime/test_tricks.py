@@ -84,6 +84,26 @@ def test_without_glibc_a_large_model_runs_as_well(lacks: object, monkeypatch: py
     monkeypatch.setattr(tricks.ctypes, "CDLL", library)
     with tricks.kept_vectors(tricks.LARGE):
         assert torch.zeros(3).sum() == 0
+    source = torch.arange(tricks.LARGE // 4 + 5, dtype=torch.float32)[3:]
+    to = torch.empty_like(source)
+    tricks.move(source, to)
+    assert torch.equal(to, torch.arange(tricks.LARGE // 4 + 5, dtype=torch.float32)[3:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("first", [0, 7])
+def test_a_tensor_is_moved_whole_and_only_its_own_memory_is_given_back(dtype: torch.dtype, first: int) -> None:
+    both = torch.arange(tricks.LARGE, dtype=torch.float64).remainder(251).to(dtype)
+    expected = both.clone()
+    last = len(both) - 9
+    to = torch.empty(last - first, dtype=dtype)
+    tricks.move(both[first:last], to)
+    assert torch.equal(to, expected[first:last])
+    assert torch.equal(both[:first], expected[:first])
+    assert torch.equal(both[last:], expected[last:])
+    small = torch.arange(9.0)
+    tricks.move(small, copy := torch.empty(9))
+    assert torch.equal(small, copy)
 
 
 @pytest.mark.slow

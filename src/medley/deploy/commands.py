@@ -461,7 +461,7 @@ def _toml(value: Any) -> str:
 def _check(path: Path, config: Mapping[str, Any]) -> None:
     """Raise what the server's app would raise for its recipe with the run's settings, before it is sent.
 
-    Nothing is checked if the app has no such file, or for a method that only its code names.
+    Nothing is checked if the app has no such file, and no method if the server's code is not `init`'s: it may have one.
     """
     if path.exists():
         where = f"{path.parent.name}/{path.name}"
@@ -475,8 +475,14 @@ def _check(path: Path, config: Mapping[str, Any]) -> None:
         r.options()
         if "study" in r.tables:
             r.analyses()
-        elif "methods" in r.tables:
+        elif "methods" in r.tables and _is_as_written(path.parent / "server_app.py"):
             r.only().methods()
+
+
+def _is_as_written(path: Path) -> bool:
+    """Whether the server's code is that of `init`; also if there is none."""
+    text = resources.files(__package__).joinpath("scripts", "app", "server_app.txt").read_text(encoding="utf-8")
+    return not path.exists() or path.read_text(encoding="utf-8") == text
 
 
 def _ended_by_signals() -> AbstractContextManager[None]:

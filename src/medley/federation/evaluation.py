@@ -357,7 +357,7 @@ def scores(problem: Problem, x: Vec, rows: Held) -> tuple[float, float | None]:
 def outputs(problem: Problem, x: Vec, X: Data, y: Data) -> Iterator[tuple[Tensor, Tensor]]:
     """The model's outputs and the targets, a part of the rows at a time."""
     inner = problem.joint if isinstance(problem, SharedNetwork) else problem
-    rows = rows_at_once(X, inner.numbers if isinstance(inner, NetworkProblem) else 1)
+    rows = rows_at_once(X, inner if isinstance(inner, NetworkProblem) else None)
     if not isinstance(X, Lazy):
         for a, b in zip(torch.split(X, rows), torch.split(y, rows), strict=True):
             yield problem.outputs(x, a), b

@@ -222,8 +222,9 @@ class PreparedRun:
         return watched if secure is None else SecureConnection(secure, watched, host)
 
     def _model(self, result: Result) -> nn.Module | None:
-        """A module of the result's own."""
-        return separate_copy(_loaded(self.draw.problem, result.x, result.buffers, self.options.device_name))
+        """A module of the result's own; the problem's, if the problem has been made for this run alone."""
+        module = _loaded(self.draw.problem, result.x, result.buffers, self.options.device_name)
+        return module if module is getattr(self.fed.scenario.problem, "module", None) else separate_copy(module)
 
     def run(self) -> Result:
         """Connect the clients and run to the end. The result contains the model.

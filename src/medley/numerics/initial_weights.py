@@ -19,13 +19,14 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.La
 """Layers that start with weights of 1 and biases of 0."""
 
 
-def redrawn(module: nn.Module, seed: int = 0) -> nn.Module:
+def redrawn(module: nn.Module, seed: int = 0, *, in_place: bool = False) -> nn.Module:
     """A copy of ``module`` on the CPU, with parameters drawn from ``seed`` by the layers' own ``reset_parameters``.
 
-    Parameters that no layer resets, and all buffers, stay as they are. Torch's global CPU stream is left unchanged.
+    With ``in_place`` it is the module itself. Parameters that no layer resets, and all buffers, stay as they are.
+    Torch's global CPU stream is left unchanged.
     """
     buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
-    fresh = copy.deepcopy(module).cpu()
+    fresh = module if in_place else copy.deepcopy(module).cpu()
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would seed the accelerators too.
         torch.default_generator.manual_seed(seed)

@@ -126,8 +126,10 @@ class Recipe:
         problem = self._problem()
         rest = self._rest()
         rest.pop("classes", None)
-        arguments = {"problem": self._family(problem, shape, classes, "the clients' data"), **rest}
-        return cast(Scenario, self._build.call("federation", Scenario.of, arguments))
+        family = self._family(problem, shape, classes, "the clients' data")
+        if problem[1] in model_functions().values():
+            FRESH.add(family.module)
+        return cast(Scenario, self._build.call("federation", Scenario.of, {"problem": family, **rest}))
 
     def methods(self, names: Sequence[str] | None = None) -> list[Algorithm[Any, Any] | Tuned]:
         """The methods under [[methods]]; with ``names`` only those names, with defaults if the recipe lacks one.
@@ -357,8 +359,6 @@ class Recipe:
             with Bounded(), streams.globals_kept("cpu"):
                 streams.name_globals("cpu", 0, "module")  # a frozen part, which no seed draws, is the same everywhere
                 arguments = {**arguments, "module": self._build.call("problem", model, settings)}
-            if model in model_functions().values():
-                FRESH.add(arguments["module"])
         return self._build.call("problem", family, arguments)
 
     def _rest(self) -> dict[str, Any]:

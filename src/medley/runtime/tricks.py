@@ -10,6 +10,7 @@ or if your version of torch lacks that interface. The variable is read when `med
 - `trim`: glibc returns the free memory between long-lived values
 - `one_arena`: threads share their free memory
 - `untouched_zeros`: zeros take no memory until they are written
+- `move`: a large tensor's pages are given back while it is copied
 - `onednn`: oneDNN's matrix product instead of MKL's, by a private operator of torch
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -68,6 +70,13 @@ ALIGNED = 64
 
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 """The settings of glibc's ``mallopt``, as in its ``malloc.h``."""
+
+
+BLOCK = 1 << 20
+"""Bytes that `move` copies at a time."""
+
+MADV_DONTNEED = 4
+"""The advice to Linux' ``madvise`` that pages of anonymous memory are not needed: they are zeros when read again."""
 
 
 @contextlib.contextmanager
@@ -129,6 +138,26 @@ def untouched_zeros(like: Tensor) -> Tensor:
     raw = torch.from_numpy(np.zeros(like.nbytes + ALIGNED, np.uint8))
     begin = -raw.data_ptr() % ALIGNED
     return raw[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
+
+
+def move(source: Tensor, to: Tensor) -> None:
+    """Copy ``source`` into ``to``, of the same shape and dtype; the numbers of a large source on a CPU are lost.
+
+    The system takes its pages back block by block, so that the two take no more memory than one.
+    """
+    if not ON or source.nbytes < LARGE or not (source.is_cpu and to.is_cpu and source.is_contiguous()):
+        to.copy_(source)
+        return
+    advise: Callable[[ctypes.c_void_p, ctypes.c_size_t, int], object] = lambda *_: None
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        advise = ctypes.CDLL(None).madvise
+    each = BLOCK // source.element_size()
+    for at in range(0, source.numel(), each):
+        part = source.view(-1)[at : at + each]
+        to.view(-1)[at : at + each].copy_(part)
+        begin = part.data_ptr() + -part.data_ptr() % mmap.PAGESIZE
+        size = max(0, part.data_ptr() + part.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+        advise(ctypes.c_void_p(begin), ctypes.c_size_t(size), MADV_DONTNEED)
 
 
 def onednn() -> bool:

@@ -49,6 +49,11 @@ log = logging.getLogger("medley")
 
 OWN_LOG = "the log of its node says more"
 
+MEND = (
+    "the log of its node has the row and what is wrong: its owner mends it, tries it by medley node --check, and "
+    "restarts the node"
+)
+
 
 def client_app(
     recipe: str | Path,
@@ -106,7 +111,9 @@ def discreet(handler: Handler) -> Handler:
             i = _id(context)
             cause = e.__cause__
             if isinstance(e, BadData) and e.row is not None:
-                left = BadData(f"{name_of(i)}: a row of its data cannot be used; {OWN_LOG}", client=i)
+                column = e.column if e.stands is None else e.stands[0].column
+                where = "a row" if column is None else f"column {column!r:.100} in a row"
+                left = BadData(f"{name_of(i)}: {where} of its data cannot be used; {MEND}", client=i)
             elif cause is None or isinstance(cause, MedleyError | ImportError):
                 raise
             else:  # this error's text contains that of another error

@@ -24,6 +24,7 @@ from ...storage.modules import is_trained
 from ..cross_entropy import binary_targets, class_labels
 from ..labels import is_one_hot
 from . import probes
+from .model import FRESH
 from .names import BODY, patterns, trainable, without_last
 from .own_loss import DRAWS, called, check_loss, check_mean, check_pairs, refuse_class_numbers, refuse_other, unsuited
 from .problem import TRIED, NetworkProblem, counted, is_binary
@@ -431,7 +432,7 @@ class Network(NetworkSpec):
     def fingerprint(self) -> list[Any]:
         """All that decides a run's bits. With ``start="draw"``, weights that the seed draws don't count."""
         start = self.start or "draw"
-        module = redrawn(self.module) if start == "draw" else self.module
+        module = redrawn(self.module, in_place=self.module in FRESH) if start == "draw" else self.module
         rest: list[Any] = [self.class_weights, self.ignore_index, self.transform]
         rest = [] if rest == [None, -100, None] else rest
         rest = [*rest, self.shared] if self.shared is not None else rest

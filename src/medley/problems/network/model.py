@@ -31,11 +31,12 @@ EVALUATION = 0
 """The seed of random draws in evaluation mode."""
 
 FRESH = WeakSet[nn.Module]()
-"""Modules that Medley's own functions have made for one problem; a user's function may return one that it keeps."""
+"""Modules that Medley's own functions have made for one problem, which trains them and not a copy, and draws them anew
+in place. A user's function may return one that it keeps."""
 
 
 class NetworkModel:
-    """A copy of the module, in the run's dtype and on its device. All clients of a process share it, one at a time.
+    """A copy of the module in the run's dtype and on its device, or the module. All clients share it, one at a time.
 
     Args:
         family: the module as the user gave it, its loss and start.
@@ -119,18 +120,9 @@ class NetworkModel:
             p.grad = g
 
     def vacate(self) -> None:
-        """Give the memory of a large model's parameters and gradient back: both are zeros until they are written.
-
-        So does the module that the model was copied from, if it is in `FRESH`: it becomes a view of the same zeros.
-        """
-        if not tricks.ON or self.flat.nbytes < tricks.LARGE or not self.flat.is_cpu:
-            return
-        self._in_place_of(trainable(self.module, self.family.shared)[0], tricks.untouched_zeros(self.flat))
-        own = dict(self.module.named_parameters()) if self.family.module in FRESH else {}
-        for name, p in self.family.module.named_parameters():
-            q = own.get(name)
-            if p.requires_grad and q is not None and (q.shape, q.dtype) == (p.shape, p.dtype):
-                p.data = q.data
+        """Give the memory of a large model's parameters and gradient back: both are zeros until they are written."""
+        if tricks.ON and self.flat.nbytes >= tricks.LARGE and self.flat.is_cpu:
+            self._in_place_of(trainable(self.module, self.family.shared)[0], tricks.untouched_zeros(self.flat))
 
     @property
     def still(self) -> frozenset[str]:
@@ -381,14 +373,23 @@ class NetworkModel:
 
 
 def _copied(family: NetworkSpec, dtype: torch.dtype, device: str) -> tuple[nn.Module, Tensor]:
-    """A copy of the module, and a vector [d] whose views are its parameters, unless it copies itself otherwise."""
+    """A copy of the module, and a vector [d] whose views are its parameters, unless it copies itself otherwise.
+
+    A module in `FRESH` that is already in this dtype and on this device is not copied.
+    """
     params, _ = trainable(family.module, family.shared)
     flat = torch.empty(sum(p.numel() for p in params), dtype=dtype, device=device)
-    views = torch.split(flat, [p.numel() for p in params])
-    plain = {
-        p: v.view(p.shape).copy_(p.detach()) for p, v in zip(params, views, strict=True) if type(p) is nn.Parameter
-    }
-    return placed(family.module, dtype, device, {id(p): nn.Parameter(v) for p, v in plain.items()}), flat
+    parts = torch.split(flat, [p.numel() for p in params])
+    views = {p: v.view(p.shape) for p, v in zip(params, parts, strict=True) if type(p) is nn.Parameter}
+    floats = (t for t in (*family.module.parameters(), *family.module.buffers()) if t.is_floating_point())
+    stays = len(views) == len(params) and all((t.dtype, str(t.device)) == (dtype, device) for t in floats)
+    if family.module in FRESH and stays:
+        for p, v in views.items():
+            tricks.move(p.data, v)
+            p.data = v
+        return family.module, flat
+    copies = {id(p): nn.Parameter(v.copy_(p.detach())) for p, v in views.items()}
+    return placed(family.module, dtype, device, copies), flat
 
 
 def _refuse_complex(module: nn.Module) -> None:

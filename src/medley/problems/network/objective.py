@@ -32,10 +32,21 @@ ROW_GRADIENTS = 1 << 24
 """How many numbers of row gradients `NetworkObjective.squares` holds at once: 64 MiB in float32."""
 
 
-def rows_at_once(X: Data, outputs: int = 1) -> int:
+FEW_ROWS = 64
+"""How many rows an evaluation takes at once, at least, unless they have very many outputs; of a model that `is_wide`
+not more, because its layers may be wide, too."""
+
+
+def rows_at_once(X: Data, of: NetworkModel | None = None) -> int:
     """Rows per forward pass of an evaluation, at least 1, from how many inputs and outputs a row has."""
     inputs = max(1, X.shape[1:].numel())
-    return max(1, min(max(64, EVALUATED_AT_ONCE // inputs), (1 << 24) // max(1, outputs)))
+    most = FEW_ROWS if of is not None and is_wide(of) else max(FEW_ROWS, EVALUATED_AT_ONCE // inputs)
+    return max(1, min(most, (1 << 24) // max(1, 1 if of is None else of.numbers)))
+
+
+def is_wide(model: NetworkModel) -> bool:
+    """Whether a pass over all rows could take more memory than the model, which has 64 MiB or more, on a CPU."""
+    return model.flat.is_cpu and model.flat.nbytes >= 1 << 26
 
 
 @dataclass
@@ -85,14 +96,14 @@ class NetworkObjective:
     def loss(self, x: Vec, rows: Rows = None) -> float:
         """f_i(x) on these rows, in evaluation mode.
 
-        A user's own loss gets as many rows at a time as an evaluation takes, and its means are averaged.
+        A user's own loss and a large model get as many rows at a time as an evaluation takes, and means are averaged.
         """
         X, y = (self.X, self.y) if rows is None else (self.X[rows], self.y[rows])  # lazy rows are read in batches
         w = self._weights(rows)
         p = self.problem
         self.meter.rows += len(y) / 3
-        most = rows_at_once(X, p.numbers)
-        if len(y) <= most or not callable(p.family.loss):
+        most = rows_at_once(X, p)
+        if len(y) <= most or not (callable(p.family.loss) or is_wide(p)):
             return float(p.mean_loss(p.outputs(x, X), y, w))
         parts = [slice(at, at + most) for at in range(0, len(y), most)]
         totals = [float(p.mean_loss(p.outputs(x, X[s]), y[s], None if w is None else w[s])) * len(y[s]) for s in parts]
@@ -298,7 +309,7 @@ class NetworkObjective:
         p.load(x)
         p.mode(False)
         blocks = []
-        most = rows_at_once(self.X, p.numbers)
+        most = rows_at_once(self.X, p)
         for at in range(0, self.n, most):
             rows = slice(at, at + most)
             batch = NetworkBatch(self, x, *self._rows(rows), rows)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
@@ -61,6 +62,27 @@ def may_draw(module: nn.Module) -> bool:
     """Whether a forward pass of this module may draw random numbers; True for a user's own class, which may do so."""
     torchs = type(module).__module__.startswith("torch.nn.modules.")
     return not torchs or isinstance(module, DRAWING)
+
+
+def depends(out: Tensor, on: Sequence[Tensor]) -> list[bool]:
+    """Whether a tensor depends on each of these leaves, as torch's graph says, without a gradient's memory.
+
+    If there is an autograd.Function, which may return no gradient, the gradient says it.
+    """
+    total = out.sum()
+    todo: list[Any] = [total.grad_fn]
+    seen = set[object]()
+    leaves = set[int]()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return [g is not None for g in torch.autograd.grad(total, on, allow_unused=True)]
+        seen.add(node)
+        leaves.add(id(getattr(node, "variable", None)))
+        todo += [after for after, _ in node.next_functions]
+    return [id(t) in leaves for t in on]
 
 
 def counted(module: nn.Module) -> dict[str, object]:
@@ -171,7 +193,7 @@ class NetworkProblem(NetworkModel):
             log.info(
                 "x₀ is drawn by the layers' reset_parameters, for every seed; Network(start='module') keeps weights"
             )
-            fresh = redrawn(self.family.module, generator.initial_seed())
+            fresh = redrawn(self.family.module, generator.initial_seed(), in_place=self.module is self.family.module)
             params, _ = trainable(fresh, self.family.shared)
             for mine, drawn in zip(self.split(self.flat), params, strict=True):
                 mine.copy_(drawn.detach())
@@ -242,12 +264,10 @@ class NetworkProblem(NetworkModel):
         state = {**params, **{name: b.clone() for name, b in module.named_buffers()}}
         with self.forked(), torch.enable_grad():
             out = outputs_of(functional_call(module.eval(), state, args, named, tie_weights=False))
-            slopes: Sequence[Tensor | None] = [None] * len(trained)
-            if out.requires_grad:
-                slopes = torch.autograd.grad(out.sum(), [*trained.values()], allow_unused=True)
+            reached = depends(out, [*trained.values()])
         for m, training in modes:
             m.training = training
-        return {name: g is not None for name, g in zip(trained, slopes, strict=True)}
+        return dict(zip(trained, reached, strict=True))
 
     def works_in_place(self, X: Data) -> tuple[bool, frozenset[str]]:
         """Whether a forward pass of these rows, in training or evaluation mode, changes them, and the still buffers.
