@@ -59,12 +59,13 @@ def draw_cohort(rule: Participation, round: int, sizes: Sizes, seed: int) -> Ids
             "participation",
         )
     ids = np.sort(cohort.astype(np.int64))
-    unknown = ids[(ids < 0) | (ids >= n)].tolist()
-    if unknown:
-        raise RecipeError(f"{where} names client {unknown[0]}, but ids go from 0 to {n - 1}", "participation")
-    twice = ids[1:][ids[1:] == ids[:-1]].tolist()
-    if twice:
-        raise RecipeError(f"{where} names client {twice[0]} more than once; name each client once", "participation")
+    for end in (ids[:1], ids[-1:]):
+        if end.size and not 0 <= end.item() < n:
+            raise RecipeError(f"{where} names client {end.item()}, but ids go from 0 to {n - 1}", "participation")
+    is_twice = ids[1:] == ids[:-1]
+    if is_twice.any():
+        twice = ids[1:][is_twice].item(0)
+        raise RecipeError(f"{where} names client {twice} more than once; name each client once", "participation")
     return ids
 
 

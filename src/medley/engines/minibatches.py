@@ -235,7 +235,9 @@ def _padded_batches(group: Group, b: int, X: ClientVecs) -> tuple[Tensor, Tensor
 def _source_of_rows(parts: list[Tensor]) -> tuple[Tensor, list[int], Tensor | None]:
     """Like `_one_source`, plus the places in the tensor if ``parts`` name rows of one tensor by number; else None."""
     lazies = [part for part in parts if isinstance(part, Lazy)]
-    source = lazies[0].memory if lazies else None
+    if not lazies:
+        return *_one_source(parts), None
+    source = lazies[0].memory
     if source is None or len(lazies) < len(parts) or any(part.memory is not source for part in lazies):
         return *_one_source([in_memory(part) for part in parts]), None
     begins = [*itertools.accumulate(map(len, parts[:-1]), initial=0)]

@@ -199,7 +199,7 @@ class Scenario:
                 ids = np.intersect1d(draw_cohort(self.participation, round, sizes, seed), members)
             else:
                 ids = members[draw_cohort(self.participation, round, sizes[members], seed)]
-        return tuple(i for i in ids.tolist() if sizes[i])
+        return tuple(ids[sizes[ids] > 0].tolist())
 
     @property
     def parts(self) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Fused:
         """Whether the problem has a weight decay of its own."""
         return bool(self.ridge.any()) if isinstance(self.ridge, Tensor) else self.ridge != 0
 
-    @property
+    @cached_property
     def maps(self) -> bool:
         """Whether there are convolutions or pooling."""
         return any(isinstance(layer, Conv | Pool) for layer in self.layers)
