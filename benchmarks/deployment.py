@@ -68,7 +68,7 @@ def table(clients: int, rounds: int, hidden: int, method: str) -> recipe.Recipe:
 
 
 def tally(server: Deployment) -> dict[str, tuple[float, float]]:
-    """Seconds of processor time, with children that have ended, and peak memory in MB, by kind of process."""
+    """Seconds of processor time, with children that have ended, and peak memory in MiB, by kind of process."""
     spent: dict[str, tuple[float, float]] = {}
     for number, command in server.processes().items():
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -159,6 +159,7 @@ def main() -> None:
     if a.mbit and "MEDLEY_NAMESPACE" not in os.environ:
         within_namespace()
     looks = dict[int, dict[str, tuple[float, float]]]()
+    peaks = dict[str, float]()
     loads = list[float]()
     at = dict[int, tuple[float, float]]()
     cut_after = 0.0
@@ -177,6 +178,7 @@ def main() -> None:
         with started(command, server.folder, server.env, "run") as (p, log):
             while p.poll() is None:
                 loads.append(os.getloadavg()[0])
+                peaks |= {kind: max(most, peaks.get(kind, 0.0)) for kind, (_, most) in tally(server).items()}
                 if done := len(re.findall(r"round \d+:", log.read_text())):
                     looks.setdefault(done, tally(server))
                 if a.mbit:
@@ -193,7 +195,7 @@ def main() -> None:
                 sys.exit(f"the run ended with {p.returncode}\n{server.logs()}")
         result = md.Result.load(server.folder / "run")
         times = between((server.folder / "node0.log").read_text())
-    report(a, result, times, loads, looks, at, cut_after, command_line)
+    report(a, result, times, loads, looks, peaks, at, cut_after, command_line)
 
 
 def report(
@@ -202,6 +204,7 @@ def report(
     times: list[float],
     loads: list[float],
     looks: dict[int, dict[str, tuple[float, float]]],
+    peaks: dict[str, float],
     at: dict[int, tuple[float, float]],
     cut_after: float,
     command_line: str,
@@ -220,9 +223,9 @@ def report(
     # The first look after a round: not at the last one, after which the clients evaluate.
     first = min(looks)
     last = max(k for k in looks if k < a.rounds)
-    for kind, (seconds, peak) in looks[last].items():
+    for kind, (seconds, _) in looks[last].items():
         spent = (seconds - looks[first].get(kind, (0.0, 0.0))[0]) / max(last - first, 1)
-        print(f"  {kind:14} {spent:6.3f} s of processor time an exchange, peak {peak:.0f} MB")
+        print(f"  {kind:14} {spent:6.3f} s of processor time an exchange, peak of the run {peaks[kind]:.0f} MiB")
     if a.save:
         moved = [(b[0] - c[0], b[1] - c[1]) for c, b in itertools.pairwise(at.values())]
         run = {"command": command_line, "mbit": a.mbit, "model_MB": round(size, 3), "nodes": a.clients}
@@ -230,7 +233,7 @@ def report(
         run |= {"seconds_an_exchange": {"mean": round(wall, 2), "all": rounded(times, 2)}}
         run |= {"cut": f"in round 2, after {cut_after:.0f} MB went up"} if cut_after else {}
         run |= {"MB_up_by_round": rounded(u for u, _ in moved), "MB_down_by_round": rounded(d for _, d in moved)}
-        save(a.save, run | {"peak_MB": {kind: round(peak) for kind, (_, peak) in looks[last].items()}})
+        save(a.save, run | {"peak_MiB": {kind: round(peak) for kind, peak in peaks.items()}})
 
 
 if __name__ == "__main__":

@@ -300,6 +300,14 @@ def test_a_model_is_sent_and_read_without_a_copy_of_the_whole(monkeypatch: pytes
     assert made < 0.1
     assert torch.equal(content["reply"], LARGE)
 
+    text = pytree.to_bytes({"x": LARGE, "y": torch.ones(3)})
+    taken = Pieces([text[at : at + (1 << 16)] for at in range(0, len(text), 1 << 16)])
+    tree = pytree.from_bytes(taken, {}, take=True)
+    assert torch.equal(tree["x"], LARGE)
+    assert tree["y"].tolist() == [1, 1, 1]
+    assert len(taken) == len(text)
+    assert sum(map(len, taken.views)) < 3 << 16  # the head, and what a piece has of two tensors
+
     flwr_api.discard(sent)  # as its letter
     assert not letter["common"]
     assert letter["own"] == b"small"

@@ -118,3 +118,18 @@ def test_replies_regrouped_have_the_sum_and_the_buffers_of_a_block_and_stay_as_t
     assert torch.equal(total.buffers[0], block.buffers[0])
     assert singles[0].buffers[0].tolist() == [0.25, 0.75]
     assert singles[0].replies[0]["v"].tolist() == [1.0, 0.0]
+
+
+def test_a_sum_begins_in_the_memory_of_a_reply_only_if_nothing_else_uses_it() -> None:
+    for own in (False, True):
+        x = torch.tensor([3.0, 4.0])
+        packed = {"x": x, "n": torch.tensor([2]), "t": 5.0}
+        total = accumulate(None, packed, 0.3, own)
+        assert [v if isinstance(v, float) else v.tolist() for v in total.values()] == [
+            (torch.tensor([3.0, 4.0]) * 0.3).tolist(),
+            [0.6],
+            1.5,
+        ]
+        assert (total["x"] is x) == own
+        assert (x.tolist() == [3.0, 4.0]) != own
+        assert packed["n"].tolist() == [2]

@@ -53,7 +53,7 @@ class FedAvg(Algorithm[Server]):
     def round(self, s: Server, clients: Cohort) -> None:
         """x ← x + η_g Σ p̃_i (y_i − x): the server adds the mean displacement, times its step size."""
         delta = clients.ask(self.train, Model(s.x)).mean().delta
-        s.x = s.x + (delta if self.server_lr == 1.0 else self.server_lr * delta)
+        s.x = (delta if self.server_lr == 1.0 else self.server_lr * delta).add_(s.x)  # in the mean's memory
 
     @on_client(vectorized=True)
     def train(self, me: Client, request: Model) -> Step:

@@ -41,13 +41,15 @@ class Pieces:
         """Leave no bytes, so that their memory is free although something still holds this object."""
         self._pieces, self._ends = [], []
 
-    def between(self, begin: int, end: int) -> Iterator[memoryview]:
-        """Views of the bytes from ``begin`` to before ``end``."""
+    def between(self, begin: int, end: int, take: bool = False) -> Iterator[memoryview]:
+        """Views of the bytes from ``begin`` to before ``end``. With ``take``, a piece goes once all of it is read."""
         k = bisect_right(self._ends, begin)
         while begin < end:
             at = self._ends[k] - len(self._pieces[k])
             yield self._pieces[k][begin - at : end - at]
             begin = self._ends[k]
+            if take and begin <= end:
+                self._pieces[k] = memoryview(b"")
             k += 1
 
 

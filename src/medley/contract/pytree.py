@@ -17,11 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..runtime.tricks import trim
 from .errors import MedleyError, WireError
 from .pieces import Content, Pieces
 
 Skeleton = Any
 """A pytree as JSON values; a tensor is ``{"tensor": name}``."""
+
+TRIMMED = 1 << 25
+"""Bytes of a tensor after which the memory of pieces that were taken is given back to the system."""
 
 LONGEST_HEAD = 100_000_000
 """Bytes of the longest head that is read, as in safetensors."""
@@ -178,17 +182,21 @@ def safetensors(store: Mapping[str, Tensor], metadata: Mapping[str, str] | None 
     return [len(first).to_bytes(8, "little"), first, *parts]
 
 
-def from_bytes(raw: Content | memoryview, classes: Mapping[str, type]) -> Any:
-    """Inverse of `to_bytes`; runs no code from the bytes. Raises WireError for bytes that are not a pytree."""
+def from_bytes(raw: Content | memoryview, classes: Mapping[str, type], *, take: bool = False) -> Any:
+    """Inverse of `to_bytes`; runs no code from the bytes. Raises WireError for bytes that are not a pytree.
+
+    With ``take``, pieces of ``raw`` are taken out of it as they are read, and their memory is free.
+    """
     try:
-        store = _tensors_in(raw if isinstance(raw, Pieces) else Pieces([raw]))
+        store = _tensors_in(raw if isinstance(raw, Pieces) else Pieces([raw]), take)
         return unpack(json.loads(store.pop("tree").numpy().tobytes()), store, classes)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError, RecursionError) as e:
         raise WireError(f"these bytes are not a state that Medley saved: {type(e).__name__}: {e}") from None
 
 
-def _tensors_in(raw: Pieces) -> dict[str, Tensor]:
+def _tensors_in(raw: Pieces, take: bool = False) -> dict[str, Tensor]:
     """The tensors in safetensors' format, by name, each copied once. Raises ValueError or KeyError for other bytes."""
+    freed = 0
     first = int.from_bytes(raw[:8], "little") + 8
     if len(raw) < 8 or first > min(len(raw), LONGEST_HEAD):
         raise ValueError(f"a head of {first} bytes in {len(raw)}")
@@ -205,9 +213,12 @@ def _tensors_in(raw: Pieces) -> dict[str, Tensor]:
         store[name] = t = torch.empty(shape, dtype=dtype)
         if after > begin:
             flat = t.reshape(-1).view(torch.uint8).numpy()
-            for piece in raw.between(first + begin, first + after):
+            for piece in raw.between(first + begin, first + after, take):
                 flat[begin - end : begin - end + len(piece)] = np.frombuffer(piece, np.uint8)
                 begin += len(piece)
+                if take and begin >= freed + TRIMMED:  # glibc keeps what lies between longer-lived values
+                    trim()
+                    freed = begin
         end = after
     if end != len(raw) - first:
         raise ValueError(f"{len(raw) - first - end} bytes belong to no tensor")

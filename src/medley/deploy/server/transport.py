@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...contract import MedleyError, WireError, pytree
 from ...contract.message import Packed, form_of, nbytes
-from ...contract.pieces import Content
+from ...contract.pieces import Content, Pieces
 from ...contract.place import name_of
 from ...secure.ring import Ring
 from ...wire.codec import resending
@@ -168,8 +168,10 @@ class FlowerConnection:
         """
         who = _who(exchange, i)
         raw = body(answer, name_of(i), i)
+        if isinstance(answer, Pieces):
+            answer.clear()  # whose bytes are taken out of the body
         try:
-            tree = pytree.from_bytes(raw, {})
+            tree = pytree.from_bytes(raw, {}, take=True)
         except WireError as e:
             raise WireError(f"{who}: {printable(str(e))}") from None
         content = table(who, tree, ["reply", "buffers", "up", "rows", "engines"])
@@ -192,7 +194,7 @@ class FlowerConnection:
     def _take(self, reply: Fold, exchange: Exchange, i: int, answer: Answer) -> None:
         """Add client i's answer to its block."""
         packed, buffers, receipt, engines = answer
-        reply.add(exchange, i, packed, None)
+        reply.add(exchange, i, packed, None, own=True)
         reply.receipts.append(receipt)
         reply.ran(engines)
         if buffers is not None and reply.buffers is not None:
