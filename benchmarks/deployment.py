@@ -155,7 +155,7 @@ def main() -> None:
         "--save", type=Path, help="a JSON file of such runs, in which this one replaces that of its command"
     )
     a = parser.parse_args()
-    command_line = " ".join(["python benchmarks/deployment.py", *options(sys.argv[1:])])
+    a.command = " ".join(["python benchmarks/deployment.py", *options(sys.argv[1:])])
     if a.mbit and "MEDLEY_NAMESPACE" not in os.environ:
         within_namespace()
     looks = dict[int, dict[str, tuple[float, float]]]()
@@ -195,7 +195,7 @@ def main() -> None:
                 sys.exit(f"the run ended with {p.returncode}\n{server.logs()}")
         result = md.Result.load(server.folder / "run")
         times = between((server.folder / "node0.log").read_text())
-    report(a, result, times, loads, looks, peaks, at, cut_after, command_line)
+    report(a, result, times, loads, looks, peaks, at, cut_after)
 
 
 def report(
@@ -207,7 +207,6 @@ def report(
     peaks: dict[str, float],
     at: dict[int, tuple[float, float]],
     cut_after: float,
-    command_line: str,
 ) -> None:
     """Print the run's figures, and save them."""
     wall = (result.history[-1]["wall"] - result.history[0]["wall"]) / a.rounds
@@ -228,7 +227,7 @@ def report(
         print(f"  {kind:14} {spent:6.3f} s of processor time an exchange, peak of the run {peaks[kind]:.0f} MiB")
     if a.save:
         moved = [(b[0] - c[0], b[1] - c[1]) for c, b in itertools.pairwise(at.values())]
-        run = {"command": command_line, "mbit": a.mbit, "model_MB": round(size, 3), "nodes": a.clients}
+        run = {"command": a.command, "mbit": a.mbit, "model_MB": round(size, 3), "nodes": a.clients}
         run |= {"load": rounded([min(loads), max(loads)], 1)}
         run |= {"seconds_an_exchange": {"mean": round(wall, 2), "all": rounded(times, 2)}}
         run |= {"cut": f"in round 2, after {cut_after:.0f} MB went up"} if cut_after else {}
