@@ -230,17 +230,19 @@ def _tensor(hint: Any) -> ValueType:
     axes = tuple(axis for axis in hint.dim_str.split() if not (axis.startswith("*") and axis != "*"))
     shape = None if "..." in axes else axes
 
+    # Of each axis its length, or the name of a length that all its axes have, or nothing.
+    sizes = [int(axis) if axis.isdigit() else axis if axis.isidentifier() else None for axis in shape or ()]
+
     def fits(value: Any, lengths: dict[str, int]) -> bool:
         if not isinstance(value, Tensor):
             return False
         if dtypes is not None and str(value.dtype).removeprefix("torch.") not in dtypes:
             return False
         return shape is None or (
-            len(value.shape) == len(shape)
+            value.ndim == len(sizes)
             and all(
-                size
-                == (int(axis) if axis.isdigit() else lengths.setdefault(axis, size) if axis.isidentifier() else size)
-                for axis, size in zip(shape, value.shape, strict=True)
+                axis is None or size == (axis if isinstance(axis, int) else lengths.setdefault(axis, size))
+                for axis, size in zip(sizes, value.shape, strict=True)
             )
         )
 

@@ -127,13 +127,14 @@ class Message:
             raise WireError(f"{where}: a {cls.__name__} has fields {sorted(declared)}, but this one has {came:.200}")
         lengths = {} if d is None else {"d": d}
         for name, value in packed.items():
-            if not any(kind.fits(value, lengths) for kind in declared[name]):
+            alternatives = declared[name]
+            if not (alternatives[0].fits(value, lengths) or any(kind.fits(value, lengths) for kind in alternatives)):
                 raise WireError(
                     f"{where}: {cls.__name__}.{name} is {_value_text(value)}, but is declared as "
                     f"{in_words(kind.text for kind in declared[name])}{'' if d is None else f' with d = {d}'}"
                 )
-            of_model = isinstance(value, Tensor) and any("d" in (kind.axes or ()) for kind in declared[name])
-            if dtype is not None and of_model and value.is_floating_point() and value.dtype != dtype:  # type: ignore[union-attr]
+            other = isinstance(value, Tensor) and value.dtype != dtype and value.is_floating_point()
+            if dtype is not None and other and any("d" in (kind.axes or ()) for kind in alternatives):
                 raise WireError(f"{where}: {cls.__name__}.{name} is {_value_text(value)}, but the model is of {dtype}")
             if finite and not is_finite(value):
                 raise WireError(f"{where}: {cls.__name__}.{name} contains numbers that are not finite")
@@ -160,7 +161,8 @@ def is_finite(value: Tensor | Scalar | None) -> bool:
     """True if ``value`` contains no NaN, no infinity and no whole number that overflows a float."""
     if isinstance(value, Tensor):
         # One pass for the sum; a second pass is needed only if finite numbers overflow.
-        return not value.is_floating_point() or math.isfinite(value.sum().item()) or bool(value.isfinite().all())
+        some = value.is_floating_point() and value.numel()
+        return not some or math.isfinite(value.sum().item()) or bool(value.isfinite().all())
     return not isinstance(value, int | float) or abs(value) <= sys.float_info.max
 
 

@@ -7,6 +7,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -140,12 +141,12 @@ class Analysis(Algorithm[Report]):
         used, missing = self.used(site)
         tables = []
         for name in categorical:
-            categories = texts(site.frame, name, site.name)
+            categories = texts(site.columns, name, site.name)
             values = sorted({str(v) for v in {*categories[used].tolist()}})
             for v in values if len(values) > 1 else ():
                 site.cell((categories == v) & used, name)
             tables.append(sketched(values, f"{site.name}: C({name})"))
-        text = [float(is_text(site.frame, c, site.name)) for c in columns]
+        text = [float(is_text(site.columns, c, site.name)) for c in columns]
         rows = np.zeros((request.sites, 3))
         rows[me.id] = used.sum(), missing, site.dropped
         shape = (len(tables), *(tables[0].shape if tables else (0, 0)))
@@ -173,9 +174,15 @@ def named_by(table: Tensor, column: str, sites: int) -> list[str]:
     return in_sequence([*counts])
 
 
+@cache
+def triangle(p: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the upper triangle of a matrix [p, p], row after row."""
+    return np.triu_indices(p)
+
+
 def upper(A: np.ndarray) -> np.ndarray:
     """The upper triangle of a symmetric matrix, row after row."""
-    out: np.ndarray = A[np.triu_indices(len(A))]
+    out: np.ndarray = A[triangle(len(A))]
     return out
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import wraps
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -23,6 +24,65 @@ from .extra import needed
 log = logging.getLogger("medley")
 
 FLOATS = {float, np.longdouble}
+
+F = TypeVar("F", bound=Callable[..., np.ndarray])
+
+
+class Columns:
+    """Rows of a frame whose columns are read once: what functions that are `once` find in all rows is kept.
+
+    Args:
+        frame: all rows; nobody changes it
+        used: these rows, bool [n]; None for all
+        kept: what has been read
+    """
+
+    def __init__(self, frame: Any, used: np.ndarray | None = None, kept: dict[Any, Any] | None = None) -> None:
+        self.frame = frame
+        self.used = used
+        self.kept: dict[Any, Any] = {} if kept is None else kept
+
+    def at(self, used: np.ndarray) -> Columns:
+        """Some of all rows, bool [n]."""
+        return Columns(self.frame, None if used.all() else used, self.kept)
+
+    def __reduce__(self) -> Any:
+        return Columns, (self.frame, self.used)  # what has been read is not sent
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.kept:
+            self.kept[name] = self.frame[name]
+        return self.kept[name] if self.used is None else self.kept[name][self.used]
+
+    def __len__(self) -> int:
+        return len(self.frame) if self.used is None else int(np.count_nonzero(self.used))
+
+    def assign(self, **columns: Any) -> Any:
+        """The frame of these rows with other columns."""
+        return (self.frame if self.used is None else self.frame[self.used]).assign(**columns)
+
+
+def once(how: F) -> F:
+    """A function that reads a column of a frame; of `Columns` it reads all rows, and only the first time."""
+
+    @wraps(how)
+    def read(frame: Any, name: str, *more: Any, **named: Any) -> np.ndarray:
+        if not isinstance(frame, Columns):
+            return how(frame, name, *more, **named)
+        key = how.__name__, name
+        if key not in frame.kept:
+            try:
+                values = how(Columns(frame.frame, None, frame.kept), name, *more, **named)
+            except BadData:
+                if frame.used is None:
+                    raise
+                return how({name: frame[name]}, name, *more, **named)  # another row may have been refused
+            values.setflags(write=False)
+            frame.kept[key] = values
+        values = frame.kept[key]
+        return values if frame.used is None else np.asarray(values[frame.used])
+
+    return cast(F, read)
 
 
 def table(data: Any, site: str) -> Any:
@@ -37,17 +97,19 @@ def table(data: Any, site: str) -> Any:
     if not isinstance(data, pandas.DataFrame):
         raise BadData(f"{site}: a {type(data).__name__} is no frame; give a pandas DataFrame, or columns in a dict")
     out = data.reset_index(drop=True)
-    out.columns = [str(c).strip() for c in out.columns]
-    if not len(out) or out.columns.has_duplicates:
+    names = [str(c).strip() for c in out.columns]
+    if not len(out) or len({*names}) < len(names):
         raise BadData(f"{site}: the frame has {'no rows' if not len(out) else 'two columns of one name'}")
-    columns = {c: out[c] for c in out.columns}
-    plain = {c: _plain(column) for c, column in columns.items() if _has_objects(column)}
+    if names != [*out.columns] or type(out.columns) is not pandas.Index:
+        out.columns = names
+    columns = {c: out[c] for c, dtype in zip(out.columns, out.dtypes, strict=True) if _has_objects(dtype)}
+    plain = {c: _plain(column) for c, column in columns.items()}
     changed = {c: column for c, column in plain.items() if column is not columns[c]}
     return out.assign(**changed) if changed else out
 
 
-def _has_objects(column: Any) -> bool:
-    kind = getattr(column.dtype, "categories", column).dtype
+def _has_objects(dtype: Any) -> bool:
+    kind = dtype.categories.dtype if hasattr(dtype, "categories") else dtype
     types = needed("pandas").api.types
     return bool(types.is_object_dtype(kind) or types.is_string_dtype(kind))
 
@@ -57,6 +119,12 @@ def _plain(column: Any) -> Any:
     their ends, None for empty ones. The same column if nothing changes.
     """
     pandas = needed("pandas")
+    if pandas.api.types.infer_dtype(column) == "string":  # each text once
+        codes, kinds = factorized(column)
+        plain = [text(v) or None for v in kinds]
+        if plain == [*kinds]:
+            return column
+        return pandas.Series(np.array([*plain, None], object)[codes], column.index, dtype=object)
     objects = column.astype(object).tolist()
     names = {v: text(v) or None for v in {v for v in objects if isinstance(v, str | bytes)}}  # each text once
     values = [names[v] if isinstance(v, str | bytes) else None if cells.is_missing(v) else v for v in objects]
@@ -106,6 +174,16 @@ def is_text(frame: Any, name: str, site: str) -> bool:
     return True
 
 
+@once
+def missing(frame: Any, name: str) -> np.ndarray:
+    """The rows that lack a column, bool [n]."""
+    column = frame[name]
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        return np.asarray(np.isnan(column.to_numpy()) if column.dtype.kind == "f" else np.zeros(len(column), bool))
+    return np.array(column.isna(), bool)
+
+
+@once
 def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for categories") -> np.ndarray:
     """A column as floats, missing as NaN.
 
@@ -114,7 +192,7 @@ def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for cat
     """
     column = frame[name]
     place = Place(site, column=name)
-    gone = column.isna().to_numpy()
+    gone = missing(frame, name)
     kind = getattr(column.dtype, "numpy_dtype", None)
     if not is_numeric(column):
         values = texts(frame, name, site)[~gone].tolist()
@@ -138,6 +216,7 @@ def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for cat
     return values
 
 
+@once
 def texts(frame: Any, name: str, site: str) -> np.ndarray:
     """A column as categories, by their texts: whole numbers as "1", others as they are; None where missing.
 
@@ -145,10 +224,13 @@ def texts(frame: Any, name: str, site: str) -> np.ndarray:
     """
     column = frame[name]
     place = Place(site, column=name)
+    if needed("pandas").api.types.infer_dtype(column) == "string":  # each text once
+        codes, kinds = factorized(column)
+        return np.take(np.array([*map(text, kinds), None], object), codes)
     values = column.tolist()
     if not {*map(type, values)} <= {str, int, bool}:
         cells.refuse_kind(np.asarray(column), place)
-        values = [None if m else v for m, v in zip(column.isna().to_numpy(), values, strict=True)]
+        values = [None if m else v for m, v in zip(missing(frame, name), values, strict=True)]
     types = {*map(type, values)} - {type(None)}
     numeric = {t for t in types if issubclass(t, Real | Decimal)}
     infinite = [isinstance(v, float | np.floating) and abs(v) == math.inf for v in values] if types & FLOATS else []
@@ -159,9 +241,6 @@ def texts(frame: Any, name: str, site: str) -> np.ndarray:
     if odd:
         row = next(k for k, v in enumerate(values) if type(v) in odd)
         raise _no_text(values[row], place.at(int(column.index[row])), bool(numeric))
-    if types == {str}:  # each text once
-        names = {v: text(v) for v in {*values} if v is not None}
-        return np.array([names.get(v) for v in values], dtype=object)
     return np.array([None if v is None else text(v) for v in values], dtype=object)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..contract import Client, Cohort, Message, RecipeError, WireError, on_client
 from .analysis import Agreement, Analysis, Hello, Json, Moments, Report, named_by, packed, site_of, tensor, unpacked
-from .cells import is_text, numbers, texts
+from .cells import is_text, missing, numbers, texts
 from .formulas import check_columns
 from .levels import sketched
 from .rules import Withheld
@@ -226,7 +226,7 @@ class Describe(Analysis):
         site = site_of(me)
         site.rows((), self.where)
         check_columns(site.frame, [*self.named, *self.reads[0]], site.name)
-        text = [float(is_text(site.frame, c, site.name)) for c in self.named]
+        text = [float(is_text(site.columns, c, site.name)) for c in self.named]
         return Agreement(tensor(text), tensor(np.zeros((0, 0, 0))), tensor(np.zeros((request.sites, 3))))
 
     @on_client
@@ -236,8 +236,8 @@ class Describe(Analysis):
         used, _ = site.rows((), self.where)
         out = []
         for c in self._mine(unpacked(request.values)):
-            present = used & ~site.frame[c].isna().to_numpy()
-            values, counts = np.unique(texts(site.frame[present], c, site.name).astype(str), return_counts=True)
+            present = used & ~missing(site.columns, c)
+            values, counts = np.unique(texts(site.at(present), c, site.name).astype(str), return_counts=True)
             out.append(sketched([str(v) for v in values[counts >= site.rules.rows]], f"{site.name}: {c}"))
         return Tables(tensor(np.array(out)))
 
@@ -251,7 +251,7 @@ class Describe(Analysis):
         out = []
         units = iter(message.get("units") or repeat(0))
         for c in message["numeric"]:
-            x = numbers(site.frame, c, site.name)
+            x = numbers(site.columns, c, site.name)
             for k, (rows, has_count) in enumerate(groups):
                 present = rows & ~np.isnan(x)
                 may = has_count and self._may(site, c, x, present)
@@ -263,8 +263,8 @@ class Describe(Analysis):
                     sums = [present.sum(), *site.moments(c, x, present, (1, 2), by) * [scale, scale**2], 0]
                 out.append([*sums, *gone])
         for c in message["categorical"]:
-            values = texts(site.frame, c, site.name)
-            filled = ~site.frame[c].isna().to_numpy()
+            values = texts(site.columns, c, site.name)
+            filled = ~missing(site.columns, c)
             most = filled.sum() * float(np.log2(max(site.frame[c].nunique(), 2)))  # bits that its rows can hide
             for rows, has_count in groups:
                 in_group = rows & filled
@@ -275,8 +275,8 @@ class Describe(Analysis):
                         of = site.digest(cell, np.ones(int(cell.sum())))
                         site.spend(c, {f"count {of}": float(np.log2(1 + 3 * np.sqrt(in_group.sum())))}, most)
                 for k, (cell, may) in enumerate(zip(cells, allowed, strict=True)):
-                    missing = self._missing(site, c, rows, has_count) if k == 0 else (0, 0)
-                    out.append([cell.sum() if may else 0, 0, 0, 0 if may else 1, *missing])
+                    gone = self._missing(site, c, rows, has_count) if k == 0 else (0, 0)
+                    out.append([cell.sum() if may else 0, 0, 0, 0 if may else 1, *gone])
         return Moments(tensor(np.array(out, dtype=float).reshape(-1)))
 
     def _mine(self, columns: list[str]) -> list[str]:
@@ -294,7 +294,7 @@ class Describe(Analysis):
 
     def _missing(self, site: Site, c: str, rows: np.ndarray, has_count: bool) -> tuple[int, int]:
         """Rows without a value, and whether their number is withheld."""
-        absent = rows & site.frame[c].isna().to_numpy()
+        absent = rows & missing(site.columns, c)
         return (int(absent.sum()), 0) if has_count and site.may(f"{c} missing", absent) else (0, 1)
 
     def _groups(self, site: Site, levels: dict[str, list[str]]) -> list[tuple[np.ndarray, bool]]:
@@ -304,8 +304,8 @@ class Describe(Analysis):
         used, _ = site.rows((), self.where)
         if not self.by:
             return [(used, True)]
-        values = texts(site.frame, self.by, site.name)
-        used = used & ~site.frame[self.by].isna().to_numpy()
+        values = texts(site.columns, self.by, site.name)
+        used = used & ~missing(site.columns, self.by)
         groups = [used, *(used & (values == v) for v in levels[self.by])]
         return [(rows, site.may(self.by, rows)) for rows in groups]
 
@@ -320,7 +320,7 @@ class Describe(Analysis):
         )
         out = []
         for c, g, mean in message["means"]:
-            x = numbers(site.frame, c, site.name)
+            x = numbers(site.columns, c, site.name)
             rows, has_count = groups[g]
             present = rows & ~np.isnan(x)
             may = has_count and self._may(site, c, x, present)
@@ -343,7 +343,7 @@ class Describe(Analysis):
         bins = np.zeros((2, len(message["means"]), most))
         units = message.get("units") or repeat(0)
         for k, ((c, g, mean), unit) in enumerate(zip(message["means"], units, strict=False)):
-            x = numbers(site.frame, c, site.name)
+            x = numbers(site.columns, c, site.name)
             grid = Grid(*message["grids"][c])
             rows, has_count = groups[g]
             present = rows & ~np.isnan(x)

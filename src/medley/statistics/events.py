@@ -19,14 +19,19 @@ risk.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from .risksets import AtRisk, grouped
 from .rounding import WIDEST
 from .site import APART, DOMINANT, SHARE, Site, share_of
 
-SHARES = [(0.5 + 0.5 * u, 0.5 * w) for u, w in zip(*np.polynomial.legendre.leggauss(4), strict=True)]
-"""Gauss's places and weights for the mean of Efron's logarithms over shares from 0 to 1."""
+
+@cache
+def shares() -> list[tuple[float, float]]:
+    """Gauss's places and weights for the mean of Efron's logarithms over shares from 0 to 1."""
+    return [(0.5 + 0.5 * u, 0.5 * w) for u, w in zip(*np.polynomial.legendre.leggauss(4), strict=True)]
 
 
 class Events:
@@ -108,7 +113,7 @@ class Events:
         slope = np.zeros(len(L))
         pull = np.zeros(X.shape)
         later = self.at.sums(r[:, None] * Z)[self.at.place]
-        for share, w in SHARES if self.ties == "efron" else [(0.0, 1.0)]:
+        for share, w in shares() if self.ties == "efron" else [(0.0, 1.0)]:
             part = share * np.clip(e, 0.0, 1.0)  # of each other row of the same time
             taken = (part * r)[:, None] * Z
             S, *M = (later - self._at_same_time(taken) + taken).T

@@ -25,7 +25,7 @@ import numpy as np
 from ..contract import BadData, RecipeError
 from ..contract.text import tex
 from ..rows.coding import text
-from .cells import is_numeric, numbers, texts
+from .cells import is_numeric, missing, numbers, texts
 from .extra import needed
 from .splines import COLUMN, EXAMPLE, Spline, b_spline, natural_spline, spline_column, spline_of
 
@@ -417,7 +417,7 @@ def complete(frame: Any, names: Sequence[str]) -> np.ndarray:
     """The rows in which none of these columns is missing, bool [n]."""
     out = np.ones(len(frame), bool)
     for name in names:
-        out &= frame[name].notna().to_numpy()
+        out &= ~missing(frame, name)
     return out
 
 

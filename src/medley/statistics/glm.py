@@ -24,7 +24,7 @@ import numpy as np
 from torch import Tensor
 
 from ..contract import BadData, Client, Cohort, Message, RecipeError, Stalled, WireError, on_client, positive
-from .analysis import Ask, Moments, Report, lower, packed, site_of, tensor, unpacked, upper
+from .analysis import Ask, Moments, Report, lower, packed, site_of, tensor, triangle, unpacked, upper
 from .basis import Basis
 from .families import FAMILIES, LINKS, Family, FamilyName, refuse_unknown
 from .formulas import design, designed, parsed, within
@@ -204,7 +204,7 @@ class GLM(Weighted):
             raise Unfit(f"{len(names)} parameters are too many for {n} rows: leave out columns or merge categories")
         point: dict[str, Any] = {"terms": packed(levels), "rows": n, "basis": tensor([]), "treatment": sent(by)}
         T = Basis(names)
-        at = np.triu_indices(len(names))
+        at = triangle(len(names))
         first: dict[str, Any] = {"b": tensor([]), "bread": tensor([]), "mean": 0.0, "alpha": self.alpha or 1e-6}
         if noisy:
             table = ask(self.magnitudes, Point(**first, **point)).sums.numpy().reshape(len(names) + 2, -1)
@@ -216,8 +216,7 @@ class GLM(Weighted):
 
         def in_units(method: Any, request: Point) -> Any:
             """The sum of the sites' replies, in their own units."""
-            up, (outcome, weight) = ask(method, request), request.units.tolist()
-            return scaled(up, self._powers(outcome, weight, type(up)), 1)
+            return self._scaled(ask(method, request), request, 1)
 
         begun = in_units(self.begin, Point(**first, **point))
         x, (weight, total) = begun.x.numpy(), begun.sums.tolist()
@@ -269,7 +268,7 @@ class GLM(Weighted):
         """The columns in which a direction stands out; of categories, those whose effect is far from their median."""
         T = np.eye(len(names))
         if point["basis"].numel():
-            T[np.triu_indices(len(names))] = point["basis"]
+            T[triangle(len(names))] = point["basis"]
         effects = dict(zip(names, moved, strict=True))
         d = T @ step
         effects.pop("Intercept", None)
@@ -278,6 +277,11 @@ class GLM(Weighted):
             effects |= {base: abs(middle)} | {names[k]: abs(d[k] - middle) for k in others}
         most = max(effects.values(), default=0.0)
         return [name for name, effect in effects.items() if effect > 0.3 * most] or names
+
+    def _scaled(self, up: Message, request: Point, sign: int) -> Any:
+        """A reply in the request's units, or back from them."""
+        outcome, weight = request.units.tolist()
+        return scaled(up, self._powers(outcome, weight, type(up)), sign) if outcome or weight else up
 
     def _powers(self, outcome: float, weight: float, reply: type[Message] = Curve) -> dict[str, Any]:
         """The exponents by which a reply's fields are divided, from those of the outcome's and the weights' units.
@@ -347,11 +351,11 @@ class GLM(Weighted):
             total = r.outcome.total
             events = r.outcome.events(X, event) if self._counts else events
         site.effective(weight, X)
-        zero_one = ((X == 0) | (X == 1)).all(0)
+        columns = np.ascontiguousarray(X.T)
+        zero_one = ((columns == 0) | (columns == 1)).all(1)
         sums = [X.sum(0) * zero_one, (Z**2).sum(0), 1.0 * ~zero_one, events * zero_one, right, Z.T @ weight]
         up = Begun(tensor(sums), tensor(upper(Z.T @ (weight[:, None] * Z))), tensor([r.w.sum(), total]))
-        outcome, weight = request.units.tolist()
-        return cast(Begun, scaled(up, self._powers(outcome, weight, Begun), -1))
+        return cast(Begun, self._scaled(up, request, -1))
 
     @on_client
     def magnitudes(self, me: Client[Any], request: Point) -> Moments:
@@ -409,13 +413,14 @@ class GLM(Weighted):
         pull = w * left * slope / V
         site.effective(expected, r.X)
         H: Any = lambda v: tensor(upper(X.T @ (v[:, None] * X)))
-        scores = pull[:, None] * X
         total = X.T @ pull
         nothing = tensor([])
         free = self.free
         first, second, cross = family.shape(y, mu, a) if free else (0 * y, 0 * y, 0 * y)
         shaped = tensor([w @ first, -(w @ second), *(-(X.T @ (w * cross)))]) if free else nothing
+        scores = X[:, :0]
         if self.cov != "model":
+            scores = pull[:, None] * X
             scores = np.column_stack([scores, w * first]) if free else scores
             if request.bread.numel():
                 h = expected * np.einsum("ij,jk,ik->i", X, lower(request.bread), X)
@@ -437,7 +442,7 @@ class GLM(Weighted):
             sums += [family.sums(y, flat, w, request.null)[0], w @ slope_, w @ bend_]
         up = Curve(tensor(total), H(expected), observed, meat, shaped, tensor(sums))
         up = up if r.outcome is None else rounded(self, r, request, up, X, mu, w * left**2 / V, scores)
-        return cast(Curve, scaled(up, self._powers(*request.units.tolist()), -1))
+        return cast(Curve, self._scaled(up, request, -1))
 
     @on_client
     def stack(self, me: Client[Any], request: Point) -> Stacked:
@@ -456,7 +461,7 @@ class GLM(Weighted):
         left = r.y - mu
         site.effective(r.w * slope**2 / V, r.X)
         observed = r.w * (slope**2 / V - left * bend)
-        pairs = np.triu_indices(X.shape[1])
+        pairs = triangle(X.shape[1])
         used, _ = self.used(site)
         most = float(len(mu)) if r.outcome is not None and r.outcome.integers else np.inf
         u = (left * slope / V)[:, None] * X
@@ -465,8 +470,7 @@ class GLM(Weighted):
         inside = within_used(used, r.scored.rows)
         bread = squares.sum(0) if self.canonical else robust.sums(squares, inside)
         up = robust.reply(request.influence, bread)
-        outcome, weight = request.units.tolist()
-        return cast(Stacked, scaled(up, self._powers(outcome, weight, Stacked), -1))
+        return cast(Stacked, self._scaled(up, request, -1))
 
     def _rows(self, site: Site, request: Point) -> Rows:
         """The site's rows of this fit, once they may leave; they are kept for the next exchange."""
@@ -546,7 +550,7 @@ def within_basis(X: np.ndarray, basis: Tensor) -> np.ndarray:
     if not basis.numel():
         return X
     T = np.eye(X.shape[1])
-    T[np.triu_indices(len(T))] = basis.numpy()
+    T[triangle(len(T))] = basis.numpy()
     return X @ T
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
 
 import numpy as np
 
-from .cells import factorized
+from .cells import Columns, factorized
 
 log = logging.getLogger("medley")
 
@@ -50,13 +49,16 @@ def _beyond(shares: np.ndarray, others: np.ndarray) -> bool:
     return bool(shares.mean() - chance - 2 * error > (1 - chance) / 3)
 
 
-def warn_of_copies(frame: Any, name: str) -> None:
+def warn_of_copies(columns: Columns, name: str) -> None:
     """Log a warning if more rows are alike in all columns than chance explains, because each counts as a patient."""
-    n = len(frame)
+    n = len(columns)
     kinds = np.zeros(n, int)
     shares = list[float]()  # of pairs of rows that are alike in a column
-    for column in sorted(frame, key=lambda c: frame[c].dtype.kind != "f"):  # those with the most values first
-        codes = factorized(frame[column])[0] + 1
+    for column in sorted(columns.frame, key=lambda c: columns[c].dtype.kind != "f"):  # those with the most values first
+        codes, names = factorized(columns[column])
+        if n - len(names) <= 5:
+            return
+        codes = codes + 1
         shares.append(float(np.square(np.bincount(codes) / n).sum()))
         distinct, kinds = np.unique(kinds * (n + 1) + codes, return_inverse=True)
         copies = n - len(distinct)

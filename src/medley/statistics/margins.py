@@ -167,8 +167,8 @@ class Margins(GLM):
         both = picked & used
         site.least(int(both.sum()), f"over={self.over!r}")
         at = both[used]
-        names, X = design(f, site.frame[both], levels, site.name)
-        others = within(f, site.frame[both], levels, site.name, names, X)
+        names, X = design(f, site.at(both), levels, site.name)
+        others = within(f, site.at(both), levels, site.name, names, X)
         site.admit_fit(both, X, names, columns[1:], None, beside=others)
         site.combinations(X, further=max(values, 1) * (p + 1))
         return cast(np.ndarray, at)

@@ -83,20 +83,21 @@ class Register:
         self._cells = list[dict[str, int]]()
         self._tables = list[np.ndarray]()
         self._at = np.arange(len(rows)) if self.file is None else None  # the frame's rows among the register's
+        self._plain = self.file is None  # whether these are the same, and each is a patient
         self._read = 0
         self._lines = 0
         self._pending = list[Any]()
         self._numbers = np.zeros(0, int)  # `_patient` as an array
         self._safe = dict[str, tuple[int, int, int]]()  # by key, how many sets hide so many patients of so many rows
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> contextlib.AbstractContextManager[None]:
         """Nobody else writes meanwhile, and what others have written is known."""
-        if self.file is None:
-            yield
-            return
-        with _locked(self.file):
-            self._catch_up(self.file)
+        return contextlib.nullcontext() if self.file is None else self._reading(self.file)
+
+    @contextlib.contextmanager
+    def _reading(self, file: Path) -> Iterator[None]:
+        with _locked(file):
+            self._catch_up(file)
             if self._at is None:
                 self._match()
             yield
@@ -167,19 +168,27 @@ class Register:
         """Values of the frame's rows [n], in the register's order of rows; 0 for others, of which the last are cut."""
         with self.reading():
             assert self._at is not None
-            out = np.zeros(len(self._patient))
-            out[self._at] = values + 0.0
+            out = values + 0.0
+            if not self._plain:
+                out = np.zeros(len(self._patient))
+                out[self._at] = values + 0.0
+            if len(out) and out[-1]:
+                return out
             return out[: np.flatnonzero(out)[-1] + 1] if out.any() else out[:0]
 
     def spread(self, rows: np.ndarray) -> np.ndarray:
         """The register's rows, bool, from rows [n] of the frame."""
         assert self._at is not None
+        if self._plain:
+            return np.array(rows, bool)
         out = np.zeros(len(self._patient), bool)
         out[self._at[rows]] = True
         return out
 
     def persons(self, rows: np.ndarray) -> np.ndarray:
         """Patients, bool, from the register's rows; earlier sets may be shorter than it is now."""
+        if self._plain:
+            return rows
         if len(self._numbers) != len(self._patient):
             self._numbers = np.array(self._patient, int)
         out = np.zeros(len(self._patient), bool)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import lower, tensor
+from .analysis import lower, tensor, triangle
 from .families import Canonical, Family, OutcomeSums
 from .scoring import BAD, CHI2, DEVIANCE, GRID, LLF, NULL, OPEN, OVER, Curve, N, Point
 from .site import APART, SHARE, Site, share_of
@@ -169,6 +169,8 @@ def directions(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Orthonormal columns Q [n, k] of A [n, p], in A's order, and R = Qᵀ A; columns that add nothing have none."""
     Q = np.zeros((len(A), 0))
     for column in A.T:
+        if not column.any():
+            continue
         rest = column
         for _ in range(3):
             rest = rest - Q @ (Q.T @ rest)
@@ -196,11 +198,10 @@ def rounded(
     if not glm.canonical:
         size = float(np.sqrt(sums[CHI2] / n)) if glm.kind.dispersed else 1.0
         return _each_time(outcome, up, mu, f"{request.alpha} {request.null}", size)
-    pairs = np.triu_indices(scores.shape[1])
     gaussian = glm.kind.homoscedastic
     M = np.eye(X.shape[1])
     if request.basis.numel():
-        M[np.triu_indices(len(M))] = request.basis.numpy()
+        M[triangle(len(M))] = request.basis.numpy()
     g, outcome_sums = outcome.figures(glm.kind, M, request.b.numpy(), r, mu, request.mean)
     of, null = glm.kind.figures(outcome_sums, mu, r.w, request.mean)
     sums[DEVIANCE], sums[LLF : LLF + 2], sums[NULL : NULL + 3] = of[0], of[1:], null
@@ -212,9 +213,10 @@ def rounded(
     if closing and not gaussian:
         sums[CHI2] = outcome.closing(mu, squares[:, None], None if glm.kind.dispersed else COARSE)[0]
     if robust:
+        pairs = triangle(scores.shape[1])
         meat = outcome.closing(mu, scores[:, pairs[0]] * scores[:, pairs[1]], None) if closing else 0 * meat
     elif glm.cov == "cluster":
-        meat = np.outer(g, g)[np.triu_indices(len(g))]
+        meat = np.outer(g, g)[triangle(len(g))]
     sums[OPEN] = not closing and (robust or not gaussian)
     return Curve(tensor(g), up.H, up.O, tensor(meat), up.shape, tensor(sums))
 

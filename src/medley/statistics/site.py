@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .cells import numbers, table
+from .cells import Columns, numbers, table
 from .formulas import check_columns, chosen, complete
 from .likeness import warn_of_copies
 from .register import Register
@@ -60,6 +60,7 @@ class Site:
     imputed: Mapping[str, int] = field(default_factory=dict)
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
     picked: tuple[Any, tuple[np.ndarray, int]] | None = field(default=None, repr=False)
+    _columns: Columns | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def of(cls, name: str, data: Any, rules: Rules, needs: Sequence[str], register: Any) -> Site:
@@ -76,12 +77,22 @@ class Site:
         dropped = int((~complete_rows).sum())
         if dropped:
             frame = frame[complete_rows]  # its index has the rows' numbers in the site's own data
+        columns = Columns(frame)
         if not rules.id:
-            warn_of_copies(frame, name)
+            warn_of_copies(columns, name)
         history = Register(frame, register, rules.rows, rules.id)
         if not has_site:
             frame = frame.assign(site=name)
-        return cls(name, frame, rules, history, dropped, len(frame), own=has_site)
+        out = cls(name, frame, rules, history, dropped, len(frame), own=has_site)
+        out._columns = Columns(frame, None, columns.kept)
+        return out
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the frame, each read once."""
+        if self._columns is None or self._columns.frame is not self.frame:
+            self._columns = Columns(self.frame)
+        return self._columns
 
     def rows(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
         """The rows [n] of a condition in which no column is missing, and the number of rows with a missing value.
@@ -108,14 +119,14 @@ class Site:
         self.admit("", [every_row, *cells, admitted], what)
         for column in selecting:  # how many rows it picks is a figure of these columns
             self.admit(column, [picked], what)
-        used = picked & complete(self.frame, columns) if columns else picked
+        used = picked & complete(self.columns, columns) if columns else picked
         self.least(int(used.sum()), f"{', '.join(columns)} without missing values")
         used.setflags(write=False)
         return used, int(picked.sum() - used.sum())
 
-    def at(self, used: np.ndarray) -> Any:
-        """The frame of these rows: no copy if they are all rows."""
-        return self.frame if used.all() else self.frame[used]
+    def at(self, used: np.ndarray) -> Columns:
+        """The columns of these rows."""
+        return self.columns.at(used)
 
     def column(self, used: np.ndarray, name: str, default: float) -> np.ndarray:
         """A column of numbers on these rows; ``default`` if it has no name."""
@@ -205,8 +216,10 @@ class Site:
 
     def digest(self, used: np.ndarray, values: np.ndarray) -> str:
         """A digest of the coefficients of a sum over these rows, in whatever order they are."""
-        rows = np.zeros(self.n)
-        rows[used] = values
+        rows = values
+        if not used.all():
+            rows = np.zeros(self.n)
+            rows[used] = values
         size = float(np.abs(values).max(initial=0.0)) or 1.0
         return blake2b(self.register.ordered(np.rint(rows / size * 1e8)).tobytes(), digest_size=8).hexdigest()
 
@@ -240,10 +253,12 @@ class Site:
         cells = list[np.ndarray]()
         split = list[str]()
         two = list[tuple[str, np.ndarray]]()
-        distinct_values = {name: np.unique(x) for name, x in columns.items()}
+        known = [key for key in self.register.sets if key.startswith("function of ")]
+        most = 2 * (len(columns) + len(known)) + 1
+        distinct_values = {name: distinct(x, most) for name, x in columns.items()}
         many = {name: x for name, x in columns.items() if len(distinct_values[name]) > 2}
         functions = _functions([*many], keys, [*(beside or {})])
-        earlier = {*functions.values(), *(key for key in self.register.sets if key.startswith("function of "))}
+        earlier = {*functions.values(), *known}
         for name, x in columns.items():
             values = distinct_values[name]
             if len(values) > 2:
@@ -260,17 +275,19 @@ class Site:
                 split += [name] if name in names else []
                 two += [(name, mine[1])] if len(values) == 2 else []
         pairs = [a & b for (i, a), (j, b) in itertools.combinations(two, 2) if i != j]
+        sets = each_once([used, *cells, *pairs])
         with self.register.reading():
-            distinct: dict[frozenset[bytes], str] = {frozenset(self.register.sets.get(key, {})): key for key in keys}
-        for key in distinct.values():
-            self.admit(key, [used, *cells, *pairs], f"the categories of {_short(split)}" if split else "its rows")
-        self.register.add((*keys, *functions.values()), [used, *cells, *pairs])
+            unlike: dict[frozenset[bytes], str] = {frozenset(self.register.sets.get(key, {})): key for key in keys}
+        for key in unlike.values():
+            self.admit(key, sets, f"the categories of {_short(split)}" if split else "its rows")
+        self.register.add((*keys, *functions.values()), sets)
         if event is None:
             return
         by = f" by {_short(split)}" if split else ""
         happened = list[np.ndarray]()
         for outcome, kind in ((event, "with"), (~event, "without")):
-            rows = [s & within_used(used, outcome) for s in [used, *cells, *(pairs if squares else ())]]
+            there = within_used(used, outcome)
+            rows = [s & there for s in (sets if squares else each_once([used, *cells]))]
             self.admit(f"{keys[0]} {kind}", rows, f"rows {kind} the event{by}", "events")
             happened += rows
         self.admit_events(outcome_column or keys[0], happened, f"rows by event{by.replace(' by', ' and')}")
@@ -296,7 +313,7 @@ class Site:
         Rows of one combination have one weight. If weights differ, the information is t equations for their numbers,
         and ``further`` sums are as many more.
         """
-        if not len(X) or max(len(np.unique(x)) for x in X.T) > 7:
+        if not len(X) or any(len(distinct(x, 7)) > 7 for x in X.T):
             return
         kinds, which = np.unique(X, axis=0, return_inverse=True)
         p = X.shape[1]
@@ -306,7 +323,10 @@ class Site:
 
     def dominated(self, x: np.ndarray, name: str) -> None:
         """Raise Withheld if a few rows have nearly all of a column's spread."""
-        squares = np.sort((x - np.median(x)) ** 2)[::-1]
+        squares = (x - np.median(x)) ** 2
+        if (self.rules.rows - 1) * squares.max() < 0.99 * DOMINANT * squares.sum():
+            return
+        squares = np.sort(squares)[::-1]
         for few, share in ((1, DOMINANT), (self.rules.rows - 1, FEW_DOMINANT)):
             if self.rules.rows > 1 and squares[:few].sum() > share * squares.sum() and len(np.unique(x)) > 2:
                 raise Withheld(
@@ -331,7 +351,7 @@ class Site:
 
     def _refuse_single_row(self, X: np.ndarray) -> None:
         """Raise Withheld if a combination of columns is 0 in all rows except one."""
-        u, size, _ = np.linalg.svd(X / np.maximum(np.abs(X).max(0), 1e-300), full_matrices=False)
+        u, size, _ = np.linalg.svd(X / np.maximum(np.abs(X.T.copy()).max(1), 1e-300), full_matrices=False)
         leverage = (u[:, size > 1e-10 * size[0]] ** 2).sum(1)
         if self.rules.rows > 1 and leverage.max() > 1 - 1e-9:
             raise Withheld(
@@ -347,11 +367,13 @@ class Site:
         least: int = getattr(self.rules, kind)
         if least <= 1 or not weights.any():
             return
-        shares = weights * X.T**2  # of rows in a column, so in a category
+        shares = weights * np.square(np.ascontiguousarray(X.T))  # of rows in a column, so in a category
         k = min(least - 1, len(weights))
-        few = np.partition(shares, -k, axis=1)[:, -k:]
         totals = shares.sum(1)
-        dominated = (few.max(1) > DOMINANT * totals) | (few.sum(1) > FEW_DOMINANT * totals)
+        dominated = k * shares.max(1) >= 0.99 * DOMINANT * totals  # it may be
+        if dominated.any():
+            few = np.partition(shares, -k, axis=1)[:, -k:]
+            dominated = (few.max(1) > DOMINANT * totals) | (few.sum(1) > FEW_DOMINANT * totals)
         uneven = kind == "rows" and weights.sum() ** 2 < (least - 1e-9) * (weights @ weights)
         if uneven or dominated.any():
             raise Withheld(
@@ -361,8 +383,21 @@ class Site:
             )
 
 
+def distinct(x: np.ndarray, most: int) -> np.ndarray:
+    """The distinct values of a column [n] if they are at most so many, else more of them than that."""
+    some = np.unique(x[: 2 * most])
+    return some if len(some) > most else np.unique(x)
+
+
+def each_once(sets: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The sets of rows, bool [n] each, that are not empty, each once."""
+    return [*{s.tobytes(): s for s in sets if s.any()}.values()]
+
+
 def within_used(used: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Rows [n] of the site, from rows of its ``used``."""
+    if used.all():
+        return np.array(rows, bool)
     out = np.zeros(len(used), bool)
     out[np.flatnonzero(used)] = rows
     return out
