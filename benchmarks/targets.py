@@ -377,12 +377,11 @@ def norton_base() -> float:
     return ten - 10 * (vectors(md.FedNorton(), 40) - ten) / 30
 
 
-def study() -> Any:
-    """Six sites of 1,000 rows, and the call that fits a logistic regression."""
+@cache
+def frames() -> dict[str, Any]:
+    """Six sites of 1,000 rows."""
     import numpy as np
     import pandas as pd
-
-    import medley as md
 
     g = np.random.default_rng(0)
     sites = {}
@@ -391,7 +390,60 @@ def study() -> Any:
         table["s"] = g.choice(["u", "v", "w"], 1000)
         table["died"] = (g.random(1000) < 1 / (1 + np.exp(-(table["a"] - 0.5 * table["b"] + 0.3)))).astype(int)
         sites[f"site{k}"] = table
+    return sites
+
+
+def study() -> Any:
+    """The call that fits a logistic regression to these rows."""
+    import medley as md
+
+    sites = frames()
     return lambda: md.statistics.Study(sites).glm("died ~ a + b + c + d + C(s)", "binomial")
+
+
+@cache
+def further_frames() -> dict[str, Any]:
+    """The same rows with more columns: a number with gaps, a count, and months until an event or the end."""
+    import numpy as np
+
+    g = np.random.default_rng(1)
+    sites = {}
+    for name, table in frames().items():
+        mean = np.exp(-0.3 * table["a"])
+        gaps = np.where(g.random(1000) < 0.2, np.nan, table["b"] + g.normal(size=1000))
+        months = np.round(10 * g.exponential(mean) + 0.1, 1)
+        sites[name] = table.assign(gaps=gaps, count=g.poisson(mean), months=months, event=1 * (g.random(1000) < 0.6))
+    return sites
+
+
+ANALYSES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "linear": ("a linear regression", lambda s: s.glm("c ~ a + b + d + C(s)")),
+    "poisson": ("a Poisson regression", lambda s: s.glm("count ~ a + b + C(s)", "poisson")),
+    "cox": ("Cox's model", lambda s: s.cox("months ~ a + b + C(s)", "event")),
+    "kaplan-meier": ("survival curves of three groups", lambda s: s.kaplan_meier("months", "event", 0.5, 30.0, "s")),
+    "mixed": ("a mixed model", lambda s: s.mixed("c ~ a + b + (1 | site)")),
+    "describe": ("a table of three groups", lambda s: s.describe(["a", "b", "died"], "s")),
+    "quantiles": ("quantiles of three columns", lambda s: s.describe(["a", "b", "c"])),
+    "impute": ("two imputations", lambda s: s.impute(["gaps", "b"], m=2, iterations=2, seed=1).glm("gaps ~ b")),
+}
+"""Other analyses of these rows, in words."""
+
+
+def enter_analysis(name: str, text: str, call: Callable[[Any], object]) -> None:
+    """Enter one of these as a target without a limit: other work should not make it slower."""
+
+    def analysis() -> float:
+        import medley as md
+
+        rules = md.statistics.Rules(exact=name == "impute")  # sites that round impute nothing
+        run = lambda: call(md.statistics.Study(further_frames(), rules=rules))
+        run()
+        with clocked() as seconds:
+            run()
+        return 1e3 * seconds[0]
+
+    analysis.__name__ = f"study-{name}"
+    case(f"{text}, the same sites", "CPU ms", None, stays=True)(analysis)
 
 
 @case("a logistic regression over six sites of 1,000 rows", "CPU ms", 25.0)
@@ -419,6 +471,10 @@ def glm_first() -> float:
     with clocked() as seconds:
         fit()
     return seconds[0]
+
+
+for key, (text, call) in ANALYSES.items():
+    enter_analysis(key, text, call)
 
 
 @case("`Processes(2)` on the CNN with 100 clients, over one process", "times as fast, wall", 1.8, more=True)

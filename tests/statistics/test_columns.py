@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import medley as md
+from medley.contract import BadData
 from medley.statistics import Rules, Study, Withheld
 from medley.statistics.cells import Columns, missing, numbers, texts
 from medley.statistics.site import DOMINANT, FEW_DOMINANT, Site, distinct, each_once
@@ -82,7 +82,7 @@ def test_a_row_that_is_not_used_refuses_nothing() -> None:
     right = slope(Study(data, rules=OPEN), "old == 1")
     data["Chur"].loc[30, "x"] = np.inf
     study = Study(data, rules=OPEN)
-    with pytest.raises(md.BadData, match="Chur, row 30, column 'x'"):
+    with pytest.raises(BadData, match="Chur, row 30, column 'x'"):
         slope(study)
     assert slope(study, "old == 1") == right
 

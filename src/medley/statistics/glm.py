@@ -418,9 +418,8 @@ class GLM(Weighted):
         free = self.free
         first, second, cross = family.shape(y, mu, a) if free else (0 * y, 0 * y, 0 * y)
         shaped = tensor([w @ first, -(w @ second), *(-(X.T @ (w * cross)))]) if free else nothing
-        scores = X[:, :0]
+        scores = pull[:, None] * X if self.cov != "model" else X[:, :0]
         if self.cov != "model":
-            scores = pull[:, None] * X
             scores = np.column_stack([scores, w * first]) if free else scores
             if request.bread.numel():
                 h = expected * np.einsum("ij,jk,ik->i", X, lower(request.bread), X)
