@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def exact(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``Rules()`` with exact=True, but for tests marked `rounded`."""
-    if "rounded" not in request.keywords:
+def exact(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``Rules()`` with exact=True, but for tests marked `rounded`; a test in which that has changed says so."""
+    rounded = "rounded" in request.keywords
+    if not rounded:
         monkeypatch.setattr(Rules.__init__, "__defaults__", EXACT)
+    yield
+    assert Rules().exact is not rounded
