@@ -38,8 +38,7 @@ class Columns:
     """
 
     def __init__(self, frame: Any, used: np.ndarray | None = None, kept: dict[Any, Any] | None = None) -> None:
-        self.frame = frame
-        self.used = used
+        self.frame, self.used = frame, used
         self.kept: dict[Any, Any] = {} if kept is None else kept
 
     def at(self, used: np.ndarray) -> Columns:

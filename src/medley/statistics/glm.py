@@ -351,8 +351,7 @@ class GLM(Weighted):
             total = r.outcome.total
             events = r.outcome.events(X, event) if self._counts else events
         site.effective(weight, X)
-        columns = np.ascontiguousarray(X.T)
-        zero_one = ((columns == 0) | (columns == 1)).all(1)
+        zero_one = (((columns := X.T.copy()) == 0) | (columns == 1)).all(1)
         sums = [X.sum(0) * zero_one, (Z**2).sum(0), 1.0 * ~zero_one, events * zero_one, right, Z.T @ weight]
         up = Begun(tensor(sums), tensor(upper(Z.T @ (weight[:, None] * Z))), tensor([r.w.sum(), total]))
         return cast(Begun, self._scaled(up, request, -1))
@@ -494,7 +493,7 @@ class GLM(Weighted):
         if not self.kind.takes(y).all():  # do not print the value: it belongs to a patient
             reason = f"the outcomes of family={self.kind.name!r} are {self.kind.outcomes}"
             raise BadData(f"{site.name}: {reason}, and {f.response} has others")
-        if len(values := np.unique(y)) <= 3 and not self.kind.binary:  # sums of y and y² tell how many have each
+        if not self.kind.binary and len(values := np.unique(y)) <= 3:  # sums of y and y² tell how many have each
             for v in values:
                 site.cell(y == v, f.response)
         w = site.column(used, self.extra[2], 1.0) if scored is None else scored.w[scored.rows]

@@ -118,7 +118,7 @@ class Outcome:
         eta = link.link(mu)
         weight = r.w
         right = 0 * Xy
-        for _ in range(8 if canonical else 1):
+        for further in reversed(range(8 if canonical else 1)):
             with np.errstate(all="ignore"):
                 V = family.variance(mu, alpha)
                 slope = link.slope(mu)
@@ -127,6 +127,8 @@ class Outcome:
                 break
             weight = new
             right = r.X.T @ (weight * (eta - r.offset)) + (slope / V)[0] * (Xy - r.X.T @ (r.w * mu))
+            if not further:
+                break
             b = np.linalg.lstsq(r.X.T @ (weight[:, None] * r.X), right, rcond=None)[0]
             with np.errstate(all="ignore"):
                 eta = r.X @ b + r.offset
