@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..contract import Need
 from ..datasets.on_use import deferred
 from ..federation.protocols import Population
 from ..federation.row_sample import RowSample
@@ -26,7 +27,7 @@ from ..storage.spill import BUDGET as SPILLED
 from .plan import Method, split
 from .profile import operations
 from .read_once import read_once, unheld
-from .trial import ROUNDS, ROWS, Small, Trial, TrialRound, local, tried
+from .trial import ROUNDS, ROWS, THIN, Small, Trial, TrialRound, local, tried, tried_thin
 
 BUDGET = 1.6
 """Seconds that the trials of all methods should take: longer rounds are extrapolated from fewer clients or rows."""
@@ -228,7 +229,7 @@ def estimate(method: Method, fed: Population, shared: Shared, seeds: int = 1, bu
     return Estimate(
         name=split(method)[0].name,
         engine=str(trial.result.settings["engine"]),
-        parameters=trial.result.x.numel(),
+        parameters=shared.x0.numel(),
         clients=clients,
         rows=rows,
         flops=3 * rows * shared.forward,  # a gradient is a forward pass and two products of its size on the way back
@@ -279,11 +280,21 @@ def _first(method: Method, fed: Population, shared: Shared) -> tuple[Trial, Fit]
     trial = None
     if len(draw.cohort(1)) > 1:
         with contextlib.suppress(Exception):
-            trial = tried(method, fed, shared.options, Small(draw, 1, free=free), shared.x0)
+            trial = _counted(method, fed, shared, Small(draw, 1, free=free))
     if trial is None:
         free = False
         trial = tried(method, fed, shared.options, Small(draw, 1 << 30), shared.x0)
     return trial, _fit(trial.rounds[-1], shared.gradient, free)
+
+
+def _counted(method: Method, fed: Population, shared: Shared, small: Small) -> Trial:
+    """The trial; of a few coordinates of a large model, if its gradients are free and the method needs no layers."""
+    o = shared.options
+    large = small.free and shared.x0.numel() >= 2 * THIN and Need.ADAPTERS not in small.problem.gives
+    if large and o.codec is None and o.secure is None:
+        with contextlib.suppress(Exception):
+            return tried_thin(method, fed, o, small, shared.x0)
+    return tried(method, fed, o, small, shared.x0)
 
 
 def _fit(r: TrialRound, gradient: Gradient, free: bool = False) -> Fit:
@@ -301,7 +312,7 @@ def _streamed(method: Method, fed: Population, shared: Shared) -> tuple[Trial, l
     small = Small(draw, 1, None)
     small = replace(small, free=shared.gradient.free(sum(small.sizes(1).values())))
     with contextlib.suppress(Exception):
-        trial = tried(method, fed, shared.options, small, shared.x0)
+        trial = _counted(method, fed, shared, small)
         return trial, _steps(trial, small, shared.gradient)
     small = replace(small, clients=1 << 30)
     trial = tried(method, fed, shared.options, small, shared.x0)
@@ -380,8 +391,10 @@ def _gradient(draw: Simulation, x: torch.Tensor) -> Gradient:
             return time.perf_counter() - began
 
         few = min(2, objective.n)
+        began = time.process_time()
         first = taken(few)  # makes oneDNN's kernels
-        least = first if first > SLOW else min(taken(few), taken(few))
+        slow = time.process_time() - began > SLOW  # else it may have waited for others
+        least = first if slow else min(taken(few), taken(few))
         rows = max(few, min(_batch(draw), objective.n, int(few * GRADIENT / max(1e-9, least))))
         memory.restart()
         before = memory.peak()
@@ -392,7 +405,7 @@ def _gradient(draw: Simulation, x: torch.Tensor) -> Gradient:
         return Gradient(0.0, 0.0)
     problem = draw.problem
     countable = isinstance(problem, NetworkProblem) and problem.family.train is None
-    row = seconds / rows if rows == few or first > SLOW else max(0.0, seconds - least) / (rows - few)
+    row = seconds / rows if rows == few or slow else max(0.0, seconds - least) / (rows - few)
     return Gradient(max(0.0, seconds - rows * row), row, memory.peak() - before, countable)
 
 
@@ -411,7 +424,7 @@ def _memory(trial: Trial, shared: Shared, rounds: int, clients: float) -> int:
     memories = trial.memory * (len(once) + len(twice))
     more = min(memories, SPILLED) - min(trial.memory * 2 * last.clients, SPILLED)
     replies = last.up / last.clients * (clients - last.clients) if trial.apart else 0.0
-    held = memory.peak() + shared.unheld + shared.gradient.memory
+    held = trial.peak + shared.unheld + shared.gradient.memory
     return max(shared.peak, held + int(max(0.0, more) + max(0.0, replies)))
 
 

@@ -37,7 +37,9 @@ from ..engines.stacked import Stacked
 from ..federation.run import PreparedRun
 from ..federation.simulation import Simulation
 from ..problems.network.objective import NetworkObjective
+from ..runtime import memory
 from ..runtime.forwarded import forwarded
+from ..runtime.tricks import trim
 from ..server.options import RunOptions
 from ..storage.result import Result
 from ..transports.inprocess import InProcessConnection
@@ -54,6 +56,9 @@ TASKS = 2
 
 ROWS = 2
 """The most rows of a client in a trial whose rows are cut."""
+
+THIN = 1 << 20
+"""Coordinates of a large model that take part in a trial whose gradients are only counted."""
 
 
 def local(pace: Pace, n: int) -> int:
@@ -85,14 +90,21 @@ class Small:
             In a stream's trial, None is for all rows and one more step in each round, so that `TrialRound.work`, whose
             memory's rows do not follow the client's, tells what comes once and what with each step
         free: whether gradients cost nothing and are only counted, with the steps of the engine `Seq`
+        thin: so many coordinates of the model take part, of a network whose gradients are free; None for all
     """
 
     draw: Simulation
     clients: int
     batches: int | None = 0
     free: bool = False
+    thin: int | None = None
     tested: bool = False
-    problem, first_steps = forwarded("draw", "problem", "first_steps")
+    (first_steps,) = forwarded("draw", "first_steps")
+
+    @property
+    def problem(self) -> Any:
+        """The problem of the trial."""
+        return self.draw.problem if self.thin is None else thinned(self.draw.problem, self.thin)
 
     @property
     def rounds_per_task(self) -> int | None:
@@ -159,17 +171,18 @@ class Small:
             return me  # as quick as in a run
         if self.free and me.replay is not None:
             of_rows = me.objective_of
-            me.objective_of = lambda rows: flat(of_rows(rows))  # type: ignore[misc]
-            me.replay = replace(me.replay, problem=flat(me.replay.problem))
+            me.objective_of = lambda rows: flat(of_rows(rows), thin=self.thin)  # type: ignore[misc]
+            me.replay = replace(me.replay, problem=flat(me.replay.problem, thin=self.thin))
         if self.batches is None:
-            return replace(me, problem=flat(me.problem) if self.free else me.problem, pace=self.pace(i, round))
+            problem = flat(me.problem, thin=self.thin) if self.free else me.problem
+            return replace(me, problem=problem, pace=self.pace(i, round))
         X, y, w = self.draw.clients.rows.of(self.draw.plan.step(t), i)
         n = self._cut(i, t, int(self.draw.task(t).sizes[i]))
         objective = self.draw.problem_at(t).bind(X[:n], y[:n], None if w is None else w[:n])
         if hasattr(me.problem, "rng"):
             objective.rng = me.problem.rng  # type: ignore[attr-defined]
         if self.free or round == 1:
-            objective = flat(objective, Flat if self.free else Curved)
+            objective = flat(objective, Flat if self.free else Curved, self.thin)
         return replace(me, problem=objective, pace=self.pace(i, round))
 
     def evaluator(self, *_: object) -> Any:
@@ -265,11 +278,21 @@ class Flat(Curved):
         return taken
 
 
-def flat(objective: Any, kind: type[NetworkObjective] = Flat) -> Any:
-    """A network's objective as this kind; any other as it is."""
+def flat(objective: Any, kind: type[NetworkObjective] = Flat, thin: int | None = None) -> Any:
+    """A network's objective as this kind, of ``thin`` coordinates if it is given; any other as it is."""
     if not isinstance(objective, NetworkObjective):
         return objective
-    return kind(**{f.name: getattr(objective, f.name) for f in fields(objective) if f.init})
+    values = {f.name: getattr(objective, f.name) for f in fields(objective) if f.init}
+    if thin is not None:
+        values["problem"] = thinned(objective.problem, thin)
+    return kind(**values)
+
+
+def thinned(problem: Any, d: int) -> Any:
+    """A network's problem for its first d coordinates alone. What needs its layers raises an error."""
+    out = problem.restricted(problem.allowed)
+    out.d, out.flat, out.gradient, out.head_at = d, problem.flat[:d], problem.gradient[:d], None
+    return out
 
 
 class TrialRound(NamedTuple):
@@ -300,7 +323,7 @@ class TrialRound(NamedTuple):
 
 class Trial(NamedTuple):
     """A trial's rounds in order, its result, the bytes of a client's newest memory, as a mean over clients, whether
-    the server holds replies apart, and whether its gradients were only counted.
+    the server holds replies apart, whether its gradients were only counted, and the most bytes that the process held.
     """
 
     rounds: list[TrialRound]
@@ -308,6 +331,7 @@ class Trial(NamedTuple):
     memory: float
     apart: bool
     counted: bool
+    peak: int
 
 
 class Timed(InProcessConnection):
@@ -396,4 +420,26 @@ def tried(
     host: Any = connection.host
     memories = [versions[-1][1] for versions in host.memories.versions.values() if versions]
     size = sum(t.numel() * t.element_size() for _, t in pytree.tensors(memories))
-    return Trial(out, result, size / max(1, len(memories)), connection.apart, small.free)
+    return Trial(out, result, size / max(1, len(memories)), connection.apart, small.free, memory.peak())
+
+
+def tried_thin(method: Method, fed: Any, options: RunOptions, small: Small, x0: Tensor) -> Trial:
+    """`tried` for a large model whose gradients are free, from trials of two small numbers of its coordinates: bytes and
+    seconds grow along a line with them. Raises an error if the method needs the network's layers.
+    """
+    half, thin = THIN // 2, THIN
+    less = tried(method, fed, options, replace(small, thin=half), x0[:half].clone())
+    trim()
+    memory.restart()
+    before = memory.peak()
+    more = tried(method, fed, options, replace(small, thin=thin), x0[:thin].clone())
+    grow = lambda a, b: b + max(0.0, b - a) * (x0.numel() - thin) / (thin - half)
+    rounds = [
+        r._replace(
+            **{k: grow(getattr(s, k), getattr(r, k)) for k in ("wall", "served")},
+            **{k: round(grow(getattr(s, k), getattr(r, k))) for k in ("down", "up")},
+        )
+        for s, r in zip(less.rounds, more.rounds, strict=True)
+    ]
+    peak = before + int((more.peak - before) * x0.numel() / thin)
+    return more._replace(rounds=rounds, memory=grow(less.memory, more.memory), peak=peak)
