@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -182,7 +183,10 @@ def prepared(
     peak = memory.peak() + more.before
     draw.rows = read_once(draw.rows)
     draw.clients = replace(draw.clients, rows=draw.rows)
-    x = start(draw.problem, draw.problem.initial(streams.generator(o.seed, "init")), o.weights)
+    problem = draw.problem
+    large = isinstance(problem, NetworkProblem) and problem.d >= 2 * THIN  # the module's weights are as good to time
+    x = problem.flat.clone() if large else problem.initial(streams.generator(o.seed, "init"))
+    x = start(problem, x, o.weights)
     forward = _forward(draw)
     tell("timing a gradient and an evaluation")
     gradient = _gradient(draw, x)
@@ -251,12 +255,15 @@ def _mean(draw: Simulation, s: int, length: int) -> tuple[float, float]:
     first = s * length + 1
     count = min(LOOKED_AT, max(2, PACES // max(1, len(draw.cohort(first)))), max(1, length))
     rounds = [first + k * max(0, length - 1) // max(1, count - 1) for k in range(count)]
+    of = draw.scenario.pace.of
+    pace = cache(lambda i, t: of(draw.seed, i, t))
+    steady = draw.scenario.pace.steady
     clients = rows = 0
     for t in rounds:
         cohort = draw.cohort(t)
         sizes = draw.task(t).sizes
         clients += len(cohort)
-        rows += sum(local(draw.scenario.pace.of(draw.seed, i, t), int(sizes[i])) for i in cohort)
+        rows += sum(local(pace(i, first if steady else t), int(sizes[i])) for i in cohort)
     return clients / count, rows / count
 
 

@@ -274,9 +274,11 @@ class Network(NetworkSpec):
             log.warning(DRAWS)
         if Need.NOISE in p.gives and not p.draws_random_numbers(rows):
             p.gives -= {Need.NOISE}
+        first = counted(p.module)
         p.changes_inputs, p.still = p.works_in_place(rows)
         before = counted(p.module)
-        p.works_in_place(rows)  # of the same rows and random numbers: last outputs that a module keeps stay the same
+        if before != first:
+            p.works_in_place(rows)  # of the same rows and random numbers: last outputs that a module keeps stay the same
         p.numbers = out[0].numel()
         moved = [name for name, value in counted(p.module).items() if value != before.get(name, value)]
         if moved:
@@ -294,10 +296,10 @@ class Network(NetworkSpec):
         layers = p.note_layers(rows)
         self._ends(p, out, layers.end)
         if self.shared is not None and body:
-            first = p
+            whole = p
             names = without_last(p.module, self.shared, layers.last, layers.failed)
             p = NetworkProblem(replace(self, shared=names), classes, p.dtype, device)
-            p.__setstate__({name: getattr(first, name) for name in (*TRIED, "sample")})
+            p.__setstate__({name: getattr(whole, name) for name in (*TRIED, "sample")})
         return p if p.shared_count == len(p.shapes) else SharedNetwork(p)
 
     @staticmethod

@@ -60,8 +60,8 @@ def is_binary(loss: object) -> bool:
 
 def may_draw(module: nn.Module) -> bool:
     """Whether a forward pass of this module may draw random numbers; True for a user's own class, which may do so."""
-    torchs = type(module).__module__.startswith("torch.nn.modules.")
-    return not torchs or isinstance(module, DRAWING)
+    known = type(module).__module__.startswith(("torch.nn.modules.", "medley.models."))
+    return not known or isinstance(module, DRAWING)
 
 
 def depends(out: Tensor, on: Sequence[Tensor]) -> list[bool]:
