@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -14,12 +15,15 @@ from typing import Any
 import typer
 
 from ..runtime.terminals import on_terminal
+from ..runtime.tricks import paused_collector
 from .arguments import AsJson, Debug, Methods, RecipeFile, Rounds, Seeds, Set, names_in, seeds_in
 from .console import say, show, table
 
 
 class Progress:
-    """What a command does at the moment, said again with each second that it takes, or minute without a terminal."""
+    """What a command does at the moment, said again after a second, and with each second more that it takes, or minute
+    without a terminal.
+    """
 
     def __init__(self) -> None:
         self._over = Event()
@@ -37,16 +41,16 @@ class Progress:
 
     def next(self, what: str) -> None:
         """Begin another part."""
-        self._part = what, time.monotonic()
         self._said = time.monotonic()
+        self._part = what, self._said
         say(what)
 
     def _speak(self) -> None:
-        silence = 0.8 if on_terminal(sys.stderr) else 60  # a file gets no line a second
-        while not self._over.wait(silence / 8):
+        later = 0.8 if on_terminal(sys.stderr) else 60  # a file gets no line a second
+        while not self._over.wait(0.1):
             what, began = self._part
             now = time.monotonic()
-            if now - self._said >= silence:
+            if now - self._said >= (0.8 if self._said <= began else later):
                 self._said = now
                 say(f"{what}: {now - began:.0f} s so far")
 
@@ -70,15 +74,18 @@ def plan(
 ) -> None:
     """Print the cost of the recipe's runs, from a short trial of each method: operations, bytes, memory, seconds."""
     with Progress() as progress:
-        progress.next("loading torch")  # which takes a second
-        import torch
+        with paused_collector():
+            progress.next("loading torch")  # which takes a second
+            import torch
+
+            progress.next("loading Medley")
+            from .. import recipe
+            from ..experiments.compare import names
+            from ..experiments.estimate import Estimate, estimates
+            from ..report.units import column, duration, plural
+        gc.freeze()  # a search of all that was imported takes as long as a trial
 
         progress.next(f"reading {recipe_file}")
-        from .. import recipe
-        from ..experiments.compare import names
-        from ..experiments.estimate import Estimate, estimates
-        from ..report.units import column, duration, plural
-
         r = recipe.load(recipe_file).with_settings(settings or [])
         progress.next("reading its data")
         methods = r.methods(names_in(only))

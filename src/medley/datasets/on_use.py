@@ -17,7 +17,7 @@ from ..rows.lazy import Lazy, in_memory
 
 _on_use = ContextVar("on_use", default=False)
 
-SAMPLED = 1000
+SAMPLED = 200
 """Rows read on use from which a data set's scaling is estimated."""
 
 
