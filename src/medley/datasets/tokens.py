@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -21,10 +22,13 @@ PADDING = 0
 UNKNOWN = 1
 """The id of all words outside the vocabulary."""
 
+WORDS = re.compile(r"[#@]?[\w']+|[.,!?;]")
+"""A word, or a mark."""
+
 
 def split(line: str) -> list[str]:
     """Words in lower case, with apostrophes, # and @, and punctuation marks of their own; after LEAF's Sent140."""
-    return re.findall(r"[#@]?[\w']+|[.,!?;]", line.lower())
+    return WORDS.findall(line.lower())
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,9 @@ class Vocabulary:
         """
         if length < 1:
             raise RecipeError(f"Vocabulary.encode(length={length}): must be at least 1.", "length")
-        out = torch.zeros(len(lines), length, dtype=torch.int64)
+        out = np.full((len(lines), length), PADDING, np.int64)
+        of = self.ids.get
         for row, line in enumerate(lines):
-            ids = [self.ids.get(word, UNKNOWN) for word in split(line)[:length]] or [UNKNOWN]
-            out[row, : len(ids)] = torch.tensor(ids)
-        return out
+            ids = [of(word, UNKNOWN) for word in split(line)[:length]] or [UNKNOWN]
+            out[row, : len(ids)] = ids
+        return torch.from_numpy(out)

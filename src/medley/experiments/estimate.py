@@ -33,7 +33,7 @@ from .trial import ROUNDS, ROWS, THIN, Small, Trial, TrialRound, local, tried, t
 BUDGET = 1.6
 """Seconds that the trials of all methods should take: longer rounds are extrapolated from fewer clients or rows."""
 
-FORWARD = 0.15
+FORWARD = 0.1
 """Seconds of forward passes from which one evaluation is extrapolated."""
 
 FREE = 0.02
