@@ -424,8 +424,8 @@ def tried(
 
 
 def tried_thin(method: Method, fed: Any, options: RunOptions, small: Small, x0: Tensor) -> Trial:
-    """`tried` for a large model whose gradients are free, from trials of two small numbers of its coordinates: bytes and
-    seconds grow along a line with them. Raises an error if the method needs the network's layers.
+    """`tried` for a large model whose gradients are free, from trials of two small numbers of its coordinates: bytes
+    and seconds grow along a line with them. Raises an error if the method needs the network's layers.
     """
     half, thin = THIN // 2, THIN
     less = tried(method, fed, options, replace(small, thin=half), x0[:half].clone())

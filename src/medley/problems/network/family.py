@@ -278,7 +278,7 @@ class Network(NetworkSpec):
         p.changes_inputs, p.still = p.works_in_place(rows)
         before = counted(p.module)
         if before != first:
-            p.works_in_place(rows)  # of the same rows and random numbers: last outputs that a module keeps stay the same
+            p.works_in_place(rows)  # of the same rows and random numbers: last outputs in a module stay the same
         p.numbers = out[0].numel()
         moved = [name for name, value in counted(p.module).items() if value != before.get(name, value)]
         if moved:
