@@ -184,8 +184,10 @@ def prepared(
     draw.rows = read_once(draw.rows)
     draw.clients = replace(draw.clients, rows=draw.rows)
     problem = draw.problem
-    large = isinstance(problem, NetworkProblem) and problem.d >= 2 * THIN  # the module's weights are as good to time
-    x = problem.flat.clone() if large else problem.initial(streams.generator(o.seed, "init"))
+    if isinstance(problem, NetworkProblem) and problem.d >= 2 * THIN:
+        x = problem.flat.clone()  # as good to time as fresh weights
+    else:
+        x = problem.initial(streams.generator(o.seed, "init"))
     x = start(problem, x, o.weights)
     forward = _forward(draw)
     tell("timing a gradient and an evaluation")

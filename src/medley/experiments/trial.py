@@ -433,7 +433,10 @@ def tried_thin(method: Method, fed: Any, options: RunOptions, small: Small, x0: 
     memory.restart()
     before = memory.peak()
     more = tried(method, fed, options, replace(small, thin=thin), x0[:thin].clone())
-    grow = lambda a, b: b + max(0.0, b - a) * (x0.numel() - thin) / (thin - half)
+
+    def grow(a: float, b: float) -> float:
+        return b + max(0.0, b - a) * (x0.numel() - thin) / (thin - half)
+
     rounds = [
         r._replace(
             **{k: grow(getattr(s, k), getattr(r, k)) for k in ("wall", "served")},
