@@ -13,6 +13,7 @@ from torch import nn
 import medley as md
 from medley.datasets import on_use
 from medley.experiments import estimate as module
+from medley.experiments import trial as trials
 from medley.experiments.estimate import estimates
 from medley.experiments.trial import ROUNDS, Small, TrialRound, local, tried
 from medley.models import cnn, lstm, mlp
@@ -23,14 +24,20 @@ from support.pairs import quick
 
 
 def images(
-    n: int = 600, rule: float | None = 0.5, batch: int = 16, epochs: int = 3, pace: md.scenarios.Pace | None = None
+    n: int = 600,
+    rule: float | None = 0.5,
+    batch: int = 16,
+    epochs: int = 3,
+    pace: md.scenarios.Pace | None = None,
+    network: nn.Module | None = None,
 ) -> md.Federation:
     g = torch.Generator().manual_seed(0)
     y = torch.arange(n) % 10
     data = md.datasets.Dataset(torch.randn(n, 1, 14, 14, generator=g), y, torch.randn(50, 1, 14, 14), y[:50], 10)
-    network = md.problems.Network(cnn((1, 14, 14), 10, channels=[8, 16], hidden=32))
+    module = network or cnn((1, 14, 14), 10, channels=[8, 16], hidden=32)
     pace = pace or md.scenarios.Pace(lr=0.01, epochs=epochs, batch=batch)
-    return md.Federation(network, data=data, partition=md.partitions.IID(6), pace=pace, participation=rule)
+    problem = md.problems.Network(module)
+    return md.Federation(problem, data=data, partition=md.partitions.IID(6), pace=pace, participation=rule)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +144,27 @@ def test_gradients_that_take_long_are_counted_and_not_computed(monkeypatch: pyte
     assert parts == [
         "drawing the clients", "timing a gradient and an evaluation", "trying mine", "trying losses"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "fits"), [(md.FedNorton(), True), (md.FedDecorr(), True), (md.MOON(), False)])
+def test_a_large_model_is_tried_on_few_coordinates_unless_the_method_needs_layers(
+    method: md.Algorithm, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes are exact: here of a vector, and of buffers that do not grow with it."""
+    for name, value in (("BUDGET", 0.0), ("FREE", -1.0)):
+        monkeypatch.setattr(module, name, value)
+    network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(196), nn.Linear(196, 32), nn.ReLU(), nn.Linear(32, 10))
+    fed = images(n=120, network=network)
+    (whole,) = estimates({"mine": method}, fed, 5)
+    sizes = []
+    start = trials.tried
+    for where in (module, trials):
+        monkeypatch.setattr(where, "THIN", 1024)
+    monkeypatch.setattr(trials, "tried", lambda *args: sizes.append(len(args[4])) or start(*args))
+    (e,) = estimates({"mine": method}, fed, 5)
+    assert sizes == ([512, 1024] if fits else [512])
+    assert (e.down, e.up, e.parameters, e.engine) == (whole.down, whole.up, whole.parameters, whole.engine)
+    assert e.source == "gradient"
 
 
 def test_rows_that_are_read_on_use_count_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:

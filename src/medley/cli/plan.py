@@ -95,8 +95,7 @@ def plan(
         rounds = r.rounds if rounds is None else rounds
         costs = list[Estimate]()
         fed = r.federation(on_use=True)
-        options = _without_nodes(r.options())
-        trials = estimates(named, fed, rounds, count, tell=progress.next, seed=r.seed, **options)
+        trials = estimates(named, fed, rounds, count, progress.next, seed=r.seed, **_without_nodes(r.options()))
         for name in named:
             costs.append(next(trials))
             say(f"{name}: {duration(costs[-1].seconds)} a round")
@@ -118,10 +117,9 @@ def plan(
         f"{first.parameters:,} parameters; {first.clients:.4g} clients a round with {first.rows:,.0f} row gradients of "
         f"local steps, {1e-9 * first.flops:.3g} GFLOP if computed as plain steps"
     )
-    rounds_text = plural(first.rounds, "round")
     runs = f"{plural(count, 'seed')}, {plural(len(costs), 'method')}"
     machine = f"{plural(torch.get_num_threads(), 'thread')} on {plural(os.cpu_count() or 1, 'core')}"
     show(
-        f"{rounds_text} and {plural(first.evaluations, 'evaluation')} of {duration(first.evaluation)} each, {runs}, "
+        f"{plural(first.rounds, 'round')} and {plural(first.evaluations, 'evaluation')} of {duration(first.evaluation)} each, {runs}, "
         f"one run after the other: {duration(sum(e.total for e in costs))} with {machine}, loaded as now"
     )

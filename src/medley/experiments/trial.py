@@ -439,8 +439,10 @@ def tried_thin(method: Method, fed: Any, options: RunOptions, small: Small, x0: 
 
     rounds = [
         r._replace(
-            **{k: grow(getattr(s, k), getattr(r, k)) for k in ("wall", "served")},
-            **{k: round(grow(getattr(s, k), getattr(r, k))) for k in ("down", "up")},
+            wall=grow(s.wall, r.wall),
+            served=grow(s.served, r.served),
+            down=round(grow(s.down, r.down)),
+            up=round(grow(s.up, r.up)),
         )
         for s, r in zip(less.rounds, more.rounds, strict=True)
     ]
