@@ -113,13 +113,12 @@ def plan(
     }
     show(table([*columns], zip(*columns.values(), strict=True), right=[*columns][1:]))
     first = costs[0]
-    show(
-        f"{first.parameters:,} parameters; {first.clients:.4g} clients a round with {first.rows:,.0f} row gradients of "
-        f"local steps, {1e-9 * first.flops:.3g} GFLOP if computed as plain steps"
-    )
     runs = f"{plural(count, 'seed')}, {plural(len(costs), 'method')}"
     machine = f"{plural(torch.get_num_threads(), 'thread')} on {plural(os.cpu_count() or 1, 'core')}"
     show(
-        f"{plural(first.rounds, 'round')} and {plural(first.evaluations, 'evaluation')} of {duration(first.evaluation)} each, {runs}, "
-        f"one run after the other: {duration(sum(e.total for e in costs))} with {machine}, loaded as now"
+        f"{first.parameters:,} parameters; {first.clients:.4g} clients a round with {first.rows:,.0f} row gradients of "
+        f"local steps, {1e-9 * first.flops:.3g} GFLOP if computed as plain steps\n"
+        f"{plural(first.rounds, 'round')} and {plural(first.evaluations, 'evaluation')} of "
+        f"{duration(first.evaluation)} each, {runs}, one run after the other: {duration(sum(e.total for e in costs))} "
+        f"with {machine}, loaded as now"
     )
