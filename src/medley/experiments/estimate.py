@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..contract import Need
@@ -23,6 +24,7 @@ from ..problems.network import NetworkProblem, rows_at_once
 from ..problems.network.shared import SharedNetwork
 from ..rows.lazy import in_memory
 from ..runtime import memory, streams
+from ..runtime.tricks import LARGE, trim
 from ..server.options import RunOptions
 from ..storage.spill import BUDGET as SPILLED
 from .plan import Method, split
@@ -50,6 +52,9 @@ SIZES = (16, 1 << 30)
 
 MORE, QUICK = 6, 0.1
 """The most further rounds of these trials, and seconds for them: the second of short rounds is not warm yet."""
+
+PIECES = 2
+"""Times that a large model's evaluation takes the memory of one pass: a run keeps what is freed, which is in pieces."""
 
 LOOKED_AT = 200
 """The most rounds whose cohorts are drawn to find the mean number of clients and rows."""
@@ -192,9 +197,9 @@ def prepared(
     forward = _forward(draw)
     tell("timing a gradient and an evaluation")
     gradient = _gradient(draw, x)
-    seconds = _evaluation(draw, x, o.eval_rows, gradient)
+    seconds, held = _evaluation(draw, x, o.eval_rows, gradient)
     mean = [_mean(draw, s, draw.rounds_per_task or rounds) for s in range(draw.task_count)]
-    peak = max(peak, memory.peak() + more.training)
+    peak = max(peak, held + more.training)
     return Shared(draw, o, mean, forward, seconds, gradient, peak, more.training, x)
 
 
@@ -381,18 +386,23 @@ def _grown(
     return trial, fit, False
 
 
+def _typical(draw: Simulation) -> int:
+    """A client of the first task with about as many rows as the client of a row has on average."""
+    n = draw.task(1).sizes.astype(float)
+    return int(np.abs(n - (n @ n) / max(1.0, n.sum())).argmin())
+
+
 def _batch(draw: Simulation) -> int:
-    """Rows of a mini-batch of a client of the first round with about the mean number of rows."""
-    (first,) = Small(draw, 1).cohort(1)
-    n = max(1, int(draw.task(1).sizes[first]))
-    batch = draw.scenario.pace.of(draw.seed, first, 1).batch
+    """Rows of a mini-batch of the client of `_typical`."""
+    n = max(1, int(draw.task(1).sizes[_typical(draw)]))
+    batch = draw.scenario.pace.of(draw.seed, _typical(draw), 1).batch
     return n if batch is None else min(batch, n)
 
 
 def _gradient(draw: Simulation, x: torch.Tensor) -> Gradient:
-    """A gradient of a few rows and one of a mini-batch, or of as many rows as are quick, of the client of `_batch`."""
+    """A gradient of a few rows and one of a mini-batch, or as many as are quick, of the client of `_typical`."""
     try:
-        objective = draw.problem.bind(*draw.clients.rows.of(draw.plan.step(1), *Small(draw, 1).cohort(1)))
+        objective = draw.problem.bind(*draw.clients.rows.of(draw.plan.step(1), _typical(draw)))
 
         def taken(rows: int) -> float:
             began = time.perf_counter()
@@ -437,8 +447,10 @@ def _memory(trial: Trial, shared: Shared, rounds: int, clients: float) -> int:
     return max(shared.peak, held + int(max(0.0, more) + max(0.0, replies)))
 
 
-def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None, gradient: Gradient) -> float:
-    """Seconds of one evaluation: a forward pass over part of the first task's rows, scaled up to all its rows."""
+def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None, gradient: Gradient) -> tuple[float, int]:
+    """Seconds of one evaluation and the most bytes held in it: of a forward pass over part of the first task's rows,
+    scaled up to all its rows, and to as many as it takes at a time.
+    """
     rows = draw.clients.rows
     data = draw.tasks[0]
     mine = rows.layout.step(0)
@@ -449,17 +461,24 @@ def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None, gradie
     most = min(len(y), rows_at_once(X))
     size = min(most, max(2, min(16, int(FORWARD / max(1e-9, gradient.row / 3)))))
     best = spent = 0.0
+    peak = held = memory.peak()
+    times = PIECES if x.nbytes >= LARGE and n > most else 1
     while spent < FORWARD:  # from few rows to many; the first pass also makes oneDNN's kernels
         some = in_memory(X[:size]) if deferred(X) else X[:size]
+        trim()
+        memory.restart()
+        before = memory.peak()
         began = time.perf_counter()
         draw.problem.losses(draw.problem.outputs(x, some), y[:size])
         seconds = time.perf_counter() - began
+        peak = max(peak, memory.peak())
+        held = max(peak, before + times * (memory.peak() - before) * most // size)
         spent += seconds
         best = seconds / size
         if size == most:
             break
         size = min(most, 4 * size)
-    return best * n
+    return best * n, held
 
 
 def _forward(draw: Simulation) -> float:
