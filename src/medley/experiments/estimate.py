@@ -458,7 +458,7 @@ def _evaluation(draw: Simulation, x: torch.Tensor, eval_rows: int | None, gradie
     n += 0 if data.held is None else len(data.held[1])
     X = rows.X[mine]
     y = rows.y[mine]
-    most = min(len(y), rows_at_once(X))
+    most = min(len(y), rows_at_once(X, draw.problem if isinstance(draw.problem, NetworkProblem) else None))
     size = min(most, max(2, min(16, int(FORWARD / max(1e-9, gradient.row / 3)))))
     best = spent = 0.0
     peak = held = memory.peak()

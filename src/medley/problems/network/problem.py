@@ -58,45 +58,10 @@ def is_binary(loss: object) -> bool:
     return loss is F.binary_cross_entropy_with_logits or isinstance(loss, nn.BCEWithLogitsLoss)
 
 
-def is_known(module: nn.Module) -> bool:
-    """Whether a module's class is torch's or Medley's."""
-    return type(module).__module__.startswith(("torch.nn.modules.", "medley.models."))
-
-
 def may_draw(module: nn.Module) -> bool:
     """Whether a forward pass of this module may draw random numbers; True for a user's own class, which may do so."""
-    return not is_known(module) or isinstance(module, DRAWING)
-
-
-def uses_all(module: nn.Module) -> bool:
-    """Whether it is known without a pass that every parameter takes part: of Medley's models and of layers in a row."""
-    if not is_known(module) or isinstance(module, nn.ModuleList | nn.ModuleDict | nn.MultiheadAttention):
-        return False
-    own = any(callable(v) and not isinstance(v, nn.Module) for v in vars(module).values())
-    hooks = module._forward_hooks or module._forward_pre_hooks
-    simple = isinstance(module, nn.Sequential) or not module._modules or type(module).__module__.startswith("medley.")
-    return not own and not hooks and simple and all(map(uses_all, module.children()))
-
-
-def depends(out: Tensor, on: Sequence[Tensor]) -> list[bool]:
-    """Whether a tensor depends on each of these leaves, as torch's graph says, without a gradient's memory.
-
-    If there is an autograd.Function, which may return no gradient, the gradient says it.
-    """
-    total = out.sum()
-    todo: list[Any] = [total.grad_fn]
-    seen = set[object]()
-    leaves = set[int]()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        if isinstance(node, BackwardCFunction):
-            return [g is not None for g in torch.autograd.grad(total, on, allow_unused=True)]
-        seen.add(node)
-        leaves.add(id(getattr(node, "variable", None)))
-        todo += [after for after, _ in node.next_functions]
-    return [id(t) in leaves for t in on]
+    known = type(module).__module__.startswith(("torch.nn.modules.", "medley.models."))
+    return not known or isinstance(module, DRAWING)
 
 
 def counted(module: nn.Module) -> dict[str, object]:
@@ -258,9 +223,6 @@ class NetworkProblem(NetworkModel):
         A function that was made with the module, such as a lambda over `self`, uses the first module's parameters in
         every copy. Sets ``partial`` if the outputs do not depend on every parameter.
         """
-        if uses_all(self.module) and uses_all(self.family.module):
-            self.partial = False
-            return None
         parts = [v.detach().requires_grad_() for v in self.split(self.flat)]
         copied = self._reached(self.module, {path: parts[i] for path, i in self.places}, X)
         self.partial = not all(copied.values())
