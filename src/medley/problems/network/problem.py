@@ -64,6 +64,27 @@ def may_draw(module: nn.Module) -> bool:
     return not known or isinstance(module, DRAWING)
 
 
+def depends(out: Tensor, on: Sequence[Tensor]) -> list[bool]:
+    """Whether a tensor depends on each of these leaves, as torch's graph says, without a gradient's memory.
+
+    If there is an autograd.Function, which may return no gradient, the gradient says it.
+    """
+    total = out.sum()
+    todo: list[Any] = [total.grad_fn]
+    seen = set[object]()
+    leaves = set[int]()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return [g is not None for g in torch.autograd.grad(total, on, allow_unused=True)]
+        seen.add(node)
+        leaves.add(id(getattr(node, "variable", None)))
+        todo += [after for after, _ in node.next_functions]
+    return [id(t) in leaves for t in on]
+
+
 def counted(module: nn.Module) -> dict[str, object]:
     """By name, numbers that modules hold as plain attributes, also in lists and dicts; tensors as lists of values.
 
