@@ -251,6 +251,14 @@ def test_a_trial_of_a_stream_visits_two_tasks(monkeypatch: pytest.MonkeyPatch) -
     assert 0 < e.seconds < 10
 
 
+def test_a_gradient_is_that_of_a_client_with_many_rows() -> None:
+    """Also if the first round asks a client with one row: most steps are on full mini-batches."""
+    rows = [(torch.randn(n, 2), torch.arange(n) % 2) for n in (1, 1, 1, 80, 50)]
+    fed = md.Federation(md.problems.Network(mlp(2, 2)), clients=rows, pace=md.scenarios.Pace(batch=32))
+    draw = fed.draw(0)
+    assert (module._typical(draw), module._batch(draw)) == (3, 32)
+
+
 def test_seconds_are_the_servers_the_clients_and_their_gradients() -> None:
     gradient = module.Gradient(fixed=0.01, row=0.002)
     r = TrialRound(wall=0.5, served=0.3, clients=2, rows=8, work=16.0, down=0, up=0)
