@@ -126,7 +126,7 @@ class ClientHost:
                     return self._serve(replace(exchange, tolerant=False), block, memories)
             except (ClientFailed, Diverged, WireError) as e:
                 return Fold(block, failed=dict.fromkeys(exchange.blocks[block], str(e))), {}
-        request = self._decoded(exchange, exchange.blocks[block], memories)
+        request = self._decoded(exchange, block, memories)
         fold = Fold(block)
         pending = dict[int, Any]()
         for ids in self._calls(request):
@@ -142,8 +142,9 @@ class ClientHost:
             packed, self.problem.d, where, finite, self.problem.dtype
         )
 
-    def _decoded(self, exchange: Exchange, ids: tuple[int, ...], memories: Mapping[int, Any]) -> Request:
-        """Decode the request and check its messages; a client's first memory is the algorithm's `remember`."""
+    def _decoded(self, exchange: Exchange, block: int, memories: Mapping[int, Any]) -> Request:
+        """Decode a block's request and check its messages; a client's first memory is the algorithm's `remember`."""
+        ids = exchange.blocks[block]
         codec = downlink(self.codec)
         where = f"{self.algorithm.name}.{exchange.method} was asked, round {exchange.round}"
         if exchange.method not in self.algorithm.message_types:
@@ -154,7 +155,7 @@ class ClientHost:
         # Do not wait for an accelerator: the reply to numbers that are not finite will raise an error.
         finite = self.device == "cpu"
         shared = request_of(codec, exchange.common, types.common, dtype)
-        common = types.common.unpack(shared, d, where, finite, dtype)
+        common = types.common.unpack(shared, d, where, finite and block == 0, dtype)  # one pass over it is enough
         each: Mapping[int, Message] = {}
         if types.each is not None:
             missing = sorted({*ids} - exchange.each.keys())

@@ -82,9 +82,8 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -183,17 +182,21 @@ class Memory:
 
 
 class Visit(NamedTuple):
-    """A client's visit at the node: x [d], n_i, or a part of it, the reply's D_i [d] and T_i."""
+    """A client's visit at the node x [d]: its net flow n_i = base + keep·J_i, and the reply's D_i [d] and T_i."""
 
     x: Vec
-    net: Vec | Callable[[slice, Vec], Vec]
+    base: Vec
+    keep: float
     delta: Vec
     T: float
 
-    def flow(self, at: slice, out: Vec) -> Vec:
-        """J_i⁺ = n_i − D_i/T_i in these coordinates, in ``out``."""
-        n = out.copy_(self.net[at]) if isinstance(self.net, Tensor) else self.net(at, out)
-        return n.addcdiv_(self.delta[at], n.new_tensor(self.T), value=-1)
+    def measure(self, J: Vec | None, at: slice, change: Vec, flow: Vec) -> None:
+        """J_i⁺ − J_i = base − (1 − keep)·J_i − D_i/T_i and J_i⁺ in these coordinates, in ``change`` and ``flow``."""
+        if J is None:
+            flow.copy_(torch.add(self.base[at], self.delta[at], alpha=-1 / self.T, out=change))
+            return
+        torch.add(self.base[at], J[at], alpha=self.keep - 1, out=change).add_(self.delta[at], alpha=-1 / self.T)
+        torch.add(J[at], change, out=flow)
 
 
 def steadiness(changed: Tensor, size: Tensor) -> Tensor:
@@ -258,18 +261,13 @@ class FedNorton(Algorithm[Server, Memory]):
         busy = clients.at_work
         S = s.late.kirchhoff(s.S, s.x)
         rho_net, rho_node = s.late.lasting(clients.p, s.rho)
-        first = S * rho_net * (s.late.part - 1) if set(clients.ids) - s.J.keys() else S
-
-        def part(i: int, at: slice, out: Vec) -> Vec:
-            """A part of n_i, in ``out``."""
-            return torch.sub(s.J[i][at], S[at], out=out).mul_(rho_net) if i in s.J else out.copy_(first[at])
+        keep = float(rho_net)
+        base = S * -keep
+        first = base if s.late.part == 0 else base * (1 - s.late.part)
 
         def flow(i: int) -> Vec:
             """n_i."""
-            n = torch.empty_like(S)
-            for at in blocks(S):
-                part(i, at, n[at])
-            return n
+            return torch.add(base, s.J[i], alpha=keep) if i in s.J else first
 
         nets = Each(clients.ids, lambda i: Net(flow(i)), like=Net(S))
         replies = clients.ask(self.simulate, Model(s.x), nets, late="deliver")
@@ -281,8 +279,8 @@ class FedNorton(Algorithm[Server, Memory]):
         s.late.arrived(replies, clients.round)
         visits = dict[int, Visit]()
         for i, w in steps.items():
-            x, net = asked[i] if i in busy else (s.x, partial(part, i))
-            visits[i] = Visit(x, net, w.delta, float(w.T))
+            sent = (*asked[i], 0.0) if i in busy else (s.x, base, keep) if i in s.J else (s.x, first, 0.0)
+            visits[i] = Visit(*sent, w.delta, float(w.T))
         steps.clear()
         rate = sum(clients.p[i] * v.T**-1 for i, v in visits.items()) / replies.share
         root = sum(clients.p[i] * v.T**0.5 for i, v in visits.items()) / replies.share
@@ -315,32 +313,36 @@ class FedNorton(Algorithm[Server, Memory]):
         J = dict(s.J)
         sums = s.S.clone() if is_late else after
         cuts = [slice(None)] if is_late else blocks(S)
+        changes = S.new_empty(1 if is_late else min(TOGETHER, len(visits)), len(S[cuts[0]]))
         while visits:
-            some = {i: visits.pop(i) for i in [*visits][: 1 if is_late else TOGETHER]}
+            some = {i: visits.pop(i) for i in [*visits][: len(changes)]}
             common = {i: fresh * (s.T or v.T) ** 0.5 for i, v in some.items()}
             weight = {i: p[i] / share * ((1 - fresh) * v.T**0.5 + common[i]) for i, v in some.items()}
             back = {i: (s.late.weight(i, p[i]) if is_late else p[i] / share) * common[i] for i in some}
+            factors = S.new_tensor([[p[i] for i in some], [*weight.values()]])
             flows = {i: torch.empty_like(S) for i in some}
-            squares = {i: list[Tensor]() for i in some}  # |J_i⁺ − J_i|² and |J_i⁺|², by block
             for at in cuts:
-                of_after = after[at]
+                part = changes[: len(some), : len(S[at])]
                 of_u = u[at]
-                for i, v in some.items():
-                    flow = v.flow(at, out=flows[i][at])
-                    J_i = J[i][at] if i in J else None
-                    error = change = flow if J_i is None else flow - J_i
+                sizes = []
+                for (i, v), change in zip(some.items(), part, strict=True):
+                    J_i = J.get(i)
+                    flow = flows[i][at]
+                    v.measure(J_i, at, change, flow)
                     if is_late:
                         sums.add_(change, alpha=p[i])
-                        error = s.late.visit(i, p[i], s.x, at=v.x + NEAR * v.delta, flow=flow, change=change)
-                    of_after.add_(error, alpha=p[i])
-                    of_u.add_(error, alpha=weight[i])
+                        change.copy_(s.late.visit(i, p[i], s.x, at=v.x + NEAR * v.delta, flow=flow, change=change))
                     if J_i is not None and fresh:
-                        of_u.add_(J_i, alpha=back[i])
-                    squares[i] += [error @ error, flow @ flow]
-            for i, products in squares.items():
-                of_S += weight[i] - back[i]
-                changed, size = torch.stack(products).view(-1, 2).sum(0)
-                powers += p[i] * torch.stack([changed * (i in J or not is_late), size])
+                        of_u.add_(J_i[at], alpha=back[i])
+                    sizes.append(flow @ flow)
+                made = factors @ part
+                after[at].add_(made[0])
+                of_u.add_(made[1])
+                changed = part.norm(dim=1).square()
+                if is_late and not J.keys() >= some.keys():
+                    changed.zero_()  # the first visit
+                powers += torch.stack([changed, torch.stack(sizes)]) @ factors[0]
+            of_S += sum(weight.values()) - sum(back.values())
             J |= flows
         s.J = J
         s.S = sums
@@ -376,8 +378,8 @@ class FedNorton(Algorithm[Server, Memory]):
         read = None if w == 1 else torch.empty_like(s.x)
         ahead = several * AHEAD * T / (1 + AHEAD * T * star)
         for at in cuts:
-            down = (T**0.5 * u[at]).add_(ahead * S[1][at]).div_(damped)
-            moves = torch.sub(min(b, 1 - HALF * noise) * v[at], down, out=u[at])  # u has served: its memory is v's
+            moves = u[at].mul_(-(T**0.5) / damped).add_(S[1][at], alpha=-ahead / damped)  # u has served: v's memory
+            moves.add_(v[at], alpha=min(b, 1 - HALF * noise))
             torch.add(s.x[at], moves, out=x[at])
             if read is not None:
                 torch.lerp(model[at], x[at], w, out=read[at])
@@ -417,15 +419,24 @@ class FedNorton(Algorithm[Server, Memory]):
     def change_flow(self, me: Client[Memory], request: Star) -> Change:
         """Local descent with the client's own flow J_i, which becomes the mean gradient of this descent."""
         J = torch.zeros_like(request.x) if me.memory.J is None else me.memory.J
-        net = (J - request.S) * request.rho
+        net = torch.sub(J, request.S).mul_(request.rho)
         update = self.descend(me, request.x, net)
-        me.memory.J = net - update.step / update.T
-        change = me.memory.J - J
+        change = update.step  # D_i, and then J_i⁺ − J_i in its memory
+        after = net.expand_as(change).contiguous()  # n_i, and then J_i⁺; a stack's first is common to all
+        u = torch.empty_like(after)
         root = update.T**0.5
         fresh = (1 - request.rho) * (request.T**0.5 if request.T else root)
-        u = (request.rho * root + fresh) * (request.S + change) + fresh * (J - request.S)
-        changed = number(change.square().sum(-1, keepdim=True))
-        size = number(me.memory.J.square().sum(-1, keepdim=True))
+        whole = request.rho * root + fresh
+        norms = []
+        for at in blocks(J):
+            J_i = J[..., at]
+            new = after[..., at].sub_(change[..., at] / update.T)
+            moved = torch.sub(new, J_i, out=change[..., at])
+            S = request.S[..., at]
+            torch.mul(moved + S, whole, out=u[..., at]).add_((J_i - S) * fresh)
+            norms.append(torch.stack([moved.norm(dim=-1, keepdim=True), new.norm(dim=-1, keepdim=True)]))
+        me.memory.J = after
+        changed, size = map(number, (norms[0] if len(norms) == 1 else torch.stack(norms).norm(dim=0)).square())
         return Change(flow=change, u=u, T=update.T, rate=1 / update.T, changed=changed, size=size)
 
     def readmit(self, s: Server, clients: Cohort, who: Sequence[int]) -> None:

@@ -29,9 +29,11 @@ def growth(step: Vec, T: Any, first: Vec, lr: Any) -> Tensor:
     the flow grows by |1 − s| from visit to visit.
     """
     parts = []
+    share = torch.as_tensor(lr / T, dtype=step.dtype, device=step.device)
     for at in blocks(step):
         begin = first[..., at]
-        parts.append(torch.stack([(step[..., at] * (lr / T)).sub_(begin).norm(dim=-1), begin.norm(dim=-1)]))
+        error = torch.addcmul(begin, step[..., at], share, value=-1)
+        parts.append(torch.stack([error.norm(dim=-1), begin.norm(dim=-1)]))
     error, size = parts[0] if len(parts) == 1 else torch.stack(parts).norm(dim=0)
     return torch.where(size > 0, error / size, torch.zeros_like(size))[..., None]
 

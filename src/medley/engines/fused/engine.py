@@ -227,9 +227,9 @@ class Fused:
             for update in updates:
                 update()
             if first is not None:
-                displace(first.copy_(X), x, done, span, drift)
+                displace(first, X, x, done, span, drift)
                 first = None
-        displace(X, x, done, span, drift)
+        displace(X, X, x, done, span, drift)
 
 
 def passed(forwards: list[Forward], h: Tensor) -> tuple[Tensor, list[Back]]:
@@ -241,12 +241,13 @@ def passed(forwards: list[Forward], h: Tensor) -> tuple[Tensor, list[Back]]:
     return h, backs
 
 
-def displace(X: ClientVecs, x: ClientVecs, done: int, span: Span | None, drift: ClientVecs | None) -> ClientVecs:
-    """The displacement from x to X [k, d], in place; the first ``done`` numbers are in the span of the rows."""
-    X[:, done:].sub_(x[:, done:])
+def displace(
+    into: ClientVecs, X: ClientVecs, x: ClientVecs, done: int, span: Span | None, drift: ClientVecs | None
+) -> None:
+    """Write the displacement from x to X [k, d] to ``into``; the first ``done`` numbers are in the span of the rows."""
+    torch.sub(X[:, done:], x[:, done:], out=into[:, done:])
     if span is not None:
-        span.displacement(X[:, :done], x[:, :done], None if drift is None else drift[:, :done])
-    return X
+        span.displacement(into[:, :done], x[:, :done], None if drift is None else drift[:, :done])
 
 
 def backward(backs: list[Back], slope: Tensor) -> list[Update]:
