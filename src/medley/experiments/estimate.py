@@ -32,7 +32,7 @@ from .profile import operations
 from .read_once import read_once, unheld
 from .trial import ROUNDS, ROWS, THIN, Small, Trial, TrialRound, local, tried, tried_thin
 
-BUDGET = 1.6
+BUDGET = 1.2
 """Seconds that the trials of all methods should take: longer rounds are extrapolated from fewer clients or rows."""
 
 FORWARD = 0.1
@@ -41,7 +41,7 @@ FORWARD = 0.1
 FREE = 0.02
 """If a trial's largest gradient takes more seconds, its gradients are counted and not computed."""
 
-GRADIENT = 0.7
+GRADIENT = 0.4
 """A gradient that takes more seconds is extrapolated from one of fewer rows."""
 
 SLOW = 0.25
