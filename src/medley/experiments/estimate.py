@@ -32,7 +32,7 @@ from .profile import operations
 from .read_once import read_once, unheld
 from .trial import ROUNDS, ROWS, THIN, Small, Trial, TrialRound, local, tried, tried_thin
 
-BUDGET = 1.2
+BUDGET = 1.6
 """Seconds that the trials of all methods should take: longer rounds are extrapolated from fewer clients or rows."""
 
 FORWARD = 0.1
