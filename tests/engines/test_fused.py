@@ -203,6 +203,18 @@ def test_displacements_in_blocks_of_outputs_are_those_at_once(spans: list[list[i
     assert float((run() - whole).norm() / whole.norm()) < 1e-13
 
 
+@pytest.mark.parametrize(("columns", "part"), [(8, 1 << 18), (7, 1 << 18), (7, 30), (7, 3)])
+def test_a_product_is_subtracted_in_blocks_from_rows_that_do_not_lie_as_the_processor_likes(
+    columns: int, part: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(products, "PART", part)
+    whole = torch.randn(11, columns)
+    slopes, rows = torch.randn(5, 11), torch.randn(5, columns)
+    W = whole.clone()
+    products.subtract(W, slopes, rows)
+    torch.testing.assert_close(W, whole - slopes.mT @ rows)
+
+
 @pytest.mark.shapes
 def test_the_span_of_the_rows_under_a_streams_masks(spans: list[list[int]]):
     g = torch.Generator().manual_seed(0)

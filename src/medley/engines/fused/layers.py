@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..minibatches import ClientVecs
-from .products import linear, product
+from .products import linear, product, subtract
 
 Update = Callable[[], object]
 """Subtracts the update from a layer's weights. Runs after the whole backward pass, which reads the weights."""
@@ -115,7 +115,7 @@ class Dense:
         """W ← W − δᵀ h, b ← b − Σ δ, with δ [kb, outputs]."""
         k = W.shape[0]
         if k == 1:
-            W[0].addmm_(dz.mT, h, alpha=-1)
+            subtract(W[0], dz, h)
         else:
             W.sub_(torch.bmm(dz.view(k, -1, self.outputs).mT, h.view(k, -1, self.inputs)))
         if b is not None:
