@@ -249,6 +249,14 @@ def test_flowers_refusal_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mon
         local.run(tmp_path / "run", {})
 
 
+def test_init_of_a_recipe_without_data_gives_each_node_the_file_that_reads_them(tmp_path: Path) -> None:
+    r = md.recipe.loads('methods = [{ kind = "FedAvg" }]\n[problem]\nkind = "Softmax"\n[run]\nrounds = 1\n')
+    commands.init(tmp_path / "project", r, clients=2)
+    scripts = [(tmp_path / "project" / name).read_text() for name in ("trial.sh", "compose.yaml")]
+    assert all("--data node/mydata.py" in script for script in scripts)
+    assert (tmp_path / "project" / "node" / "mydata.py").exists()
+
+
 def test_what_would_fail_later_is_refused_before_an_app_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local, _ = deployment(tmp_path / "project")
     events.Events(private(tmp_path / "run"), listen=False).add("app", pid=0)

@@ -57,14 +57,17 @@ def test_a_service_starts_the_node_with_arguments_that_it_takes(
     assert got.exit_code == 0, got.output
 
 
-@pytest.mark.parametrize("over", [True, False])
-def test_a_job_starts_itself_again_when_its_time_is_over_and_only_then(over: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGUSR1, signal.SIGTERM, None])
+def test_a_job_starts_itself_again_when_its_time_is_over_and_only_then(
+    sent: signal.Signals | None, tmp_path: Path
+) -> None:
+    # Slurm sends USR1 to the batch shell as --signal says, and TERM if somebody cancels the job.
     commands.init(tmp_path / "p")
     programs = tmp_path / "p" / "node" / "venv" / "bin"
     programs.mkdir(parents=True)
     wait = "trap 'echo left >> ended; exit 0' TERM; echo began > began; while :; do sleep 0.05; done"
     for path, script in (
-        (programs / "medley", wait if over else "exit 2"),
+        (programs / "medley", wait if sent else "exit 2"),
         (tmp_path / "scontrol", 'echo "$@" >> requeued'),
     ):
         path.write_text(f"#!/bin/bash\n{script}\n")
@@ -77,10 +80,10 @@ def test_a_job_starts_itself_again_when_its_time_is_over_and_only_then(over: boo
         "SLURM_SUBMIT_DIR": str(folder),
     }
     job = subprocess.Popen(["bash", str(folder / "node.slurm")], cwd=tmp_path, env=env)
-    if over:
+    if sent:
         while not (folder / "began").exists():
             assert job.poll() is None
-        job.send_signal(signal.SIGTERM)  # to the batch shell alone, as --signal=B:TERM
-    assert job.wait(30) == (0 if over else 2)
-    assert (folder / "ended").exists() is over
-    assert [p.read_text() for p in folder.glob("requeued")] == ["requeue 7\n"] * over
+        job.send_signal(sent)
+    assert job.wait(30) == (0 if sent else 2)
+    assert (folder / "ended").exists() is bool(sent)
+    assert [p.read_text() for p in folder.glob("requeued")] == ["requeue 7\n"] * (sent == signal.SIGUSR1)

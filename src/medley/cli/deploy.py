@@ -36,7 +36,7 @@ def deploy_init(
     r = None if recipe_file is None else recipe.load(recipe_file)
     for path in commands.init(folder, r, clients):
         show(str(path))
-    if r is not None and "study" in r.tables:
+    if r is not None and ("study" in r.tables or "data" not in r.tables):
         show(f"{folder / 'node/mydata.py'} reads a site's rows; change it first")
     show(f"next: {folder / 'trial.sh'} tries it on this machine; keys.sh, server.sh and medley node begin in earnest")
 

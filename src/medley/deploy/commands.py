@@ -116,7 +116,7 @@ def init(folder: Path, recipe: Recipe | None = None, clients: int | None = None)
     named = _named_files(r)
     names_used = names(r.tables)
     code = f" --allow-code {','.join(sorted(names_used))}" if names_used else ""
-    data = " --data node/mydata.py" if study else ""
+    data = "" if "data" in r.tables and not study else " --data node/mydata.py"
     each = (scripts / "compose_node.txt").read_text(encoding="utf-8")
     nodes = "".join(each.replace("@K@", str(k)) for k in range(n))
     words = {"@NODES@\n": nodes, "@CLIENTS@": str(n), "@CODE@": code, "@DATA@": data, "@VERSION@": own_version()}

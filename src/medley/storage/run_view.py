@@ -315,7 +315,8 @@ def line(e: Mapping[str, Any], names: Mapping[int, str] | None = None) -> str:
             return f"{at} {', '.join(part for part in (answers, silent, figures) if part)}"
         case "start":
             verb = f"continues after round {e['round']} of" if e.get("round") else "begins its rounds, 1 to"
-            return f"{at} {e.get('method')}, seed {e.get('seed')}: {verb} {e.get('of')}"
+            what = f"{verb} {e.get('of')}" if e.get("of") else "begins to measure a model"
+            return f"{at} {e.get('method')}, seed {e.get('seed')}: {what}"
         case "end":
             return f"{at} {e.get('outcome')}{': ' + e['message'] if e.get('message') else ''}"
         case "awaited":

@@ -34,7 +34,10 @@ def preparation(source: Any, call: str) -> Scaling:
                 f'{call}: there is no file {source}; a study with an analysis of kind = "prepare" writes it into its '
                 "folder as prepared.json: put it next to the recipe, and at each node next to its copy of the recipe"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        except OSError as e:
+            whose = "the user who runs this may not read it: change its owner, or its mode"
+            raise BadData(f"{call}: {source}: {whose if isinstance(e, PermissionError) else e}") from None
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise BadData(f"{call}: {source} holds no preparation ({type(e).__name__}: {e})") from None
     if not isinstance(scaling, Scaling) or scaling.coding is None:
         raise RecipeError(

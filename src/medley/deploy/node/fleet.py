@@ -41,6 +41,14 @@ HEARTBEAT = 30.0
 offline."""
 
 
+REFUSED = {
+    "has expired": "has expired: its server needs a new one",
+    "not yet valid": "is not valid yet: check the clocks of both machines",
+    "mismatch": "is for another host: give --superlink the name that is in it",
+}
+"""What OpenSSL's reasons for refusing a certificate mean."""
+
+
 class Unreachable(MedleyError):
     """The SuperLink does not answer, or something else does. The caller should try again."""
 
@@ -341,9 +349,11 @@ class FleetNode:
             raise Unreachable(f"the SuperLink at {self.superlink} answers {code} to {name}: {text}") from None
         except httpx.TransportError as e:
             if "certificate verify failed" in str(e).lower():
-                raise Unreachable(  # temporary: the SuperLink may get a valid certificate later
-                    f"the file given as --ca does not vouch for the certificate of {self.superlink}: {e}"
-                ) from None
+                # temporary: the SuperLink may get a valid certificate later
+                about = f"the certificate of {self.superlink}"
+                what = next((text for reason, text in REFUSED.items() if reason in str(e)), "")
+                what = f"{about} {what}" if what else f"the file given as --ca does not vouch for {about}"
+                raise Unreachable(f"{what}: {e}") from None
             raise Unreachable(f"the SuperLink at {self.superlink} cannot be reached: {e or type(e).__name__}") from None
         except (ValueError, RuntimeError) as e:  # no protobuf; or the client was closed by another thread
             raise Unreachable(f"{self.superlink} answers {name} with something that is not Flower's: {e}") from None

@@ -80,8 +80,8 @@ def ledgers(config: Mapping[str, Any]) -> Path:
     if noted != folder.resolve():
         try:
             written(_place(key), f"{folder.resolve()}\n", owner_only=True)
-        except MedleyError as e:  # keys on a medium that cannot be written
-            log.info("the place of the ledgers is not noted: %s", e)
+        except MedleyError:  # keys on a medium that cannot be written
+            log.info("%s cannot be written, so nothing refuses another --memory: always give this one", _place(key))
     return _plain(folder)
 
 
@@ -122,7 +122,11 @@ def _place(key: Path) -> Path:
 
 def _noted(place: Path) -> Path:
     """The folder of ledgers that a file beside a key notes. Raises RecipeError for a damaged one."""
-    text = place.read_text(encoding="utf-8", errors="replace").strip()
+    try:
+        text = place.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as e:
+        text = f"{place} cannot be read ({e.strerror}): give it the owner of the key, who runs this node"
+        raise RecipeError(text, "key") from None
     folder = Path(text)
     if not folder.is_absolute() or {"\0", "\N{REPLACEMENT CHARACTER}"} & {*text}:
         raise RecipeError(

@@ -117,11 +117,11 @@ class Names:
 
     def facts(self) -> dict[str, str]:
         """The facts that two clients have to agree on, in words."""
-        out = {"rows": f"scaled by the numbers {self.scaling}" if self.scaling else "that are not scaled"}
+        out = dict[str, str]()
         for what, names in (("column", self.features), ("label", self.labels)):
             out[f"{what}s"] = ", ".join(names)[:200] or UNNAMED
             out |= {f"as {what} {k}": name for k, name in enumerate(names)}
-        return out
+        return out | {"rows": f"scaled by the numbers {self.scaling}" if self.scaling else "that are not scaled"}
 
     def differs(self, other: Names) -> tuple[str, str] | None:
         """The first fact on which two clients differ, as each states it; None if they agree."""
@@ -157,6 +157,7 @@ def _as_read(name: str) -> str:
 UNNAMED = "without names"
 
 REMEDIES = {
+    "row": ": give all clients rows of one form, from the same prepared.json if they are prepared",
     "column": ": give all clients the same columns, in one order",
     "label": ": write classes alike, and name all under [clients] labels = [...] in the server's and nodes' recipe",
 }
@@ -260,12 +261,12 @@ class ClientReport:
     def facts(self) -> dict[str, str]:
         """The facts that all clients have in common, in words."""
         return {
+            **self.names.facts(),
             "rows of shape and type": str(self.X.plain()),
             "targets of shape and type": str(self.y.plain()),
             "weights of rows": "not at all" if self.weights is None else f"of shape and type {self.weights.plain()}",
             "targets": "without classes" if self.classes is None else "in classes",
             "tasks": f"{len(self.tasks)} in number",
-            **self.names.facts(),
         }
 
     def differs(self, other: ClientReport) -> str:

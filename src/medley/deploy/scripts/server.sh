@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # ./server.sh: the SuperLink on loopback, and nginx before it, which passes only what nodes need and registered keys have
 # signed (medley deploy gate). Ends all of them with itself.
-# PORT (39391) is the port for nodes, LISTEN (0.0.0.0) its address, LINK (PORT + 1) the SuperLink's port on loopback.
+# PORT (39391) is the port for nodes, LISTEN (0.0.0.0) its address, LINK (PORT + 1) the SuperLink's port on loopback. A
+# later start takes PORT and LISTEN of this one, if it is given none.
 set -euo pipefail
 cd "$(dirname "$0")"
 umask 077
-port="${PORT:-39391}" listen="${LISTEN:-0.0.0.0}"
+listen="" port=""
+[ ! -f flwr/address ] || read -r listen port < flwr/address
+port="${PORT:-${port:-39391}}" listen="${LISTEN:-${listen:-0.0.0.0}}"
 link="${LINK:-$((port + 1))}"
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_HOME="$PWD/flwr"
 nginx="$(command -v nginx || echo /usr/sbin/nginx)"
@@ -14,6 +17,7 @@ nginx="$(command -v nginx || echo /usr/sbin/nginx)"
 exec 9> superlink.lock
 flock -n 9 || { echo "another server.sh runs in this folder: two on one superlink.db would lose messages" >&2; exit 2; }
 mkdir -p "$FLWR_HOME" logs
+[ -n "${TRIAL:-}" ] || echo "$listen $port" > "$FLWR_HOME/address"
 # Five files of each log are kept, of 0.6 MB at most: a new one at each start, and where one is full.
 full=600000
 rotate() {

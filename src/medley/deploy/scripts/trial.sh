@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 umask 077
-export PORT="${PORT:-39391}" LISTEN=127.0.0.1 FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_HOME="$PWD/flwr"
+export TRIAL=yes PORT="${PORT:-39391}" LISTEN=127.0.0.1
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_HOME="$PWD/flwr"
 nodes="@CLIENTS@" node="${NODE:-medley}"
 [ -f keys/server.pem ] || { echo "makes keys: ./keys.sh"; ./keys.sh 127.0.0.1 "$nodes"; }
 mkdir -p logs
