@@ -33,7 +33,7 @@ def services(project: Path) -> dict[str, Any]:
 def test_ports_and_paths_are_those_of_the_other_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there, folder = services(project), project.resolve()
     assert list(there) == ["server", "node0", "node1"]
-    port = re.search(r"PORT:-(\d+)", (project / "server.sh").read_text(encoding="utf-8"))
+    port = re.search(r"port:-(\d+)", (project / "server.sh").read_text(encoding="utf-8"))
     assert port is not None
     assert there["server"]["ports"] == [f"{port[1]}:{port[1]}"]
     assert (project / there["server"]["command"]).is_file()
