@@ -311,6 +311,10 @@ def test_a_study_is_deployed_as_a_training_is(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     assert f"client 1: {len(frames()['Bern'])} rows" in told.output
     assert "asks for Describe, GLM; Rules(rows=5" in told.output
+    source = tmp_path / "app/node/recipe.toml"
+    source.write_text(RECIPE.replace('"age", ', '"aeg", '), encoding="utf-8")
+    told = ask(*check, "--data", tmp_path / "app/node/mydata.py")
+    assert (told.exit_code, "client 1 has no column 'aeg'. Did you mean 'age'?" in told.output) == (2, True)
     told = ask(*check)
     assert told.exit_code != 0
     assert "medley node: give --data (a study uses your rows" in told.output

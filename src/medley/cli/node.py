@@ -274,10 +274,11 @@ def _categories(data_set: Any) -> list[str]:
 
 
 def _report_site(recipe_file: Path, data: Path | None, client: int) -> None:
-    """Build the recipe's analyses and rules, then print a description of the site's rows."""
+    """Read the columns of the recipe's analyses as they do, then print a description of the site's rows."""
     from .. import recipe
     from ..deploy.node.poll import data_function
     from ..statistics.site import Site
+    from ..statistics.study import check_site, gaps
 
     if data is None:
         raise _missing({"data": None}, "a study uses your rows: a file whose data(context) returns a frame")
@@ -285,11 +286,15 @@ def _report_site(recipe_file: Path, data: Path | None, client: int) -> None:
     analyses = r.analyses()
     context = SimpleNamespace(run_config={}, node_config={"partition-id": client})
     site = Site.of(f"client {client}", data_function(data)(context), r.rules(), r.complete(), None)
+    warning = gaps(analyses, site)
+    check_site(analyses, site)
     typer.echo(
         f"client {client}: {site.n} rows; {site.dropped} are left out because a column in complete is missing there"
     )
     typer.echo(f"columns: {', '.join(map(str, site.frame.columns))}")
     typer.echo(f"{recipe_file} asks for {', '.join(a.name for a in analyses)}; {r.rules()!r} say what may leave")
+    if warning:
+        typer.echo(f"warning: {warning}")
 
 
 def _check(recipe_file: Path, keyring: Path | None) -> None:

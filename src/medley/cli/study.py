@@ -50,12 +50,15 @@ def study(
     from .. import recipe
     from ..statistics import Study
     from ..statistics.files import save_last
+    from ..statistics.study import gaps
     from ..storage.atomic import private
 
     r = recipe.load(recipe_file).with_settings(settings or [])
     analyses = r.analyses()
     frames = _frames(files, site, delimiter, f"medley study {recipe_file}")
     sites = Study(frames, r.rules(), r.complete(), r.options().get("secure"), registers=registers)
+    for warning in filter(None, [gaps(analyses, site) for site in sites.sites.values()]):
+        say(warning)
     folder = None if save is None else private(save)
     results = list[Any]()
     for analysis in analyses:

@@ -16,6 +16,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ..contract import Algorithm, Client, Cohort, Message, RecipeError, Vec, on_client
+from ..contract.place import name_of
 from ..numerics.dense import symmetric
 from ..rows.coding import folded
 from .cells import in_sequence, is_text, texts
@@ -107,6 +108,17 @@ class Analysis(Algorithm[Report]):
     def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Columns that a row must have, and which of them are categories."""
 
+    @property
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """For each set of rows that the analysis sums over, the columns that these rows must have."""
+        return (self.reads[0],)
+
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """The columns that must be numbers."""
+        columns, categorical = self.reads
+        return tuple(c for c in columns if c not in {*categorical, getattr(self, "cluster", "")})
+
     def summed(self, clients: Cohort, method: Any, message: Message) -> Any:
         """The sum of the sites' replies, each of weight 1."""
         return clients.ask(method, message).sum(dict.fromkeys(clients.ids, 1.0))
@@ -123,8 +135,12 @@ class Analysis(Algorithm[Report]):
         mixed = split.keys() - {*categorical, getattr(self, "cluster", "")}  # names of clusters stay at their site
         if mixed:
             name = min(mixed)
+            at = f"{split[name]} of {len(clients.ids)} sites"
+            if not self.masked(clients):  # the sites answer the same once more
+                each = clients.ask(self.agree, Hello(len(clients.ids))).each()
+                at = ", ".join(name_of(i) for i, reply in each.items() if reply.text[columns.index(name)] > 0)
             raise RecipeError(
-                f"{name} is text at {split[name]} of {len(clients.ids)} sites and numbers at the others; recode it "
+                f"{name} is text at {at} and numbers at the others; recode it "
                 f"there, or write C({name}) for categories, which an outcome or an event cannot be"
             )
         tables = zip(categorical, up.levels, strict=True)

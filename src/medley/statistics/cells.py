@@ -164,6 +164,12 @@ def is_text(frame: Any, name: str, site: str) -> bool:
     first = cells.kind_of_text(kinds[0]) if kinds else ""
     if first and "unit" not in first and all(map(cells.kind_of_text, kinds)):  # "3a" may well be a category
         log.warning("%s, column %r: its texts are taken for categories, but %r %s", site, name, kinds[0], first)
+    odd = [v for v in kinds if not cells.is_number(v)]
+    if 0 < len(odd) < len(kinds) / 2:
+        log.warning(
+            "%s, column %r: it is taken for categories, since %r is no number, but most of its texts are",
+            site, name, odd[0],
+        )  # fmt: skip
     for category in kinds:
         if category.lower() in cells.MISSING and not {"+", "-"} <= {*kinds}:
             log.warning(
@@ -200,6 +206,9 @@ def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for cat
             remedy = (
                 "its texts are numbers; convert them in each site's data, pandas.to_numeric(column.astype('string'))"
             )
+        elif 2 * sum(map(cells.is_number, values)) > len(values):
+            row = next(k for k, v in enumerate(texts(frame, name, site)) if v is not None and not cells.is_number(v))
+            raise cells.no_number(column.iloc[row], place.at(int(column.index[row])), "write numbers alone")
         elif "" not in kinds:
             remedy = f"its text {kinds.pop()}"
         raise BadData(f"it is not a number; {remedy.format(name)}", place=place)

@@ -149,6 +149,16 @@ class Describe(Analysis):
         """See `Analysis.reads`; columns may be missing in a row."""
         return (self.by,) if self.by else (), ()
 
+    @property
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """See `Analysis.together`: each column has its own rows."""
+        return tuple((c, *self.reads[0]) for c in self.named)
+
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """See `Analysis.numeric`; other columns of texts are categories."""
+        return tuple(self.ranks)
+
     def round(self, s: Report, clients: Cohort) -> None:
         """Which columns are text, which categories there are, sums by group, then squares and histograms."""
         kinds = np.rint(self.summed(clients, self.agree, Hello(len(clients.ids))).text.numpy())

@@ -155,6 +155,11 @@ class Prepare(Describe):
         fitted = {"mean", "median", "standardise", "encode"}
         return {c: "encode" in plan for c, plan in plans(self.columns).items() if fitted & plan.keys()}
 
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """See `Analysis.numeric`: columns without categories."""
+        return tuple(c for c, categorical in self.named.items() if not categorical)
+
     def curved(self, column: str) -> bool:
         """See `Describe.curved`: columns with a median."""
         return "median" in plans(self.columns)[column]

@@ -148,7 +148,11 @@ class Site:
         """Record that sums of ``key`` over these rows leave; raise Withheld if they reveal too few rows."""
         least: int = getattr(self.rules, kind)
         if not self.register.admit(key, sets, least):
-            why, remedy = "", "ask for the same rows as before (a study's complete=[...] leaves out rows with gaps)"
+            why = ""
+            remedy = (
+                "ask for the same rows as before (if gaps are the difference, complete=[...] must name all analyses' "
+                "columns before the first figure leaves; later this helps only in a new register, from the site's owner)"
+            )
             if self.imputed:
                 why = f" ({', '.join(f'{c} is imputed in {n}' for c, n in self.imputed.items())}: few, by category)"
                 few = min(self.imputed, key=lambda c: self.imputed[c])

@@ -43,14 +43,16 @@ from ..storage.events import ExchangeEvent
 from ..transports import InProcess
 from ..wire.connection import Transport
 from ..wire.ledger import Ledger
-from .analysis import Analysis
+from .analysis import Analysis, Hello
 from .balance import Balance, BalanceTable
 from .bootstrap import Bootstrap, bootstrap
+from .cells import missing, numbers
 from .correlation import Correlation, Correlations
 from .curves import Curves, KaplanMeier
 from .describe import Describe
 from .extra import needed
 from .fit import Cost, GLMFit
+from .formulas import check_columns
 from .glm import GLM
 from .imputation import Imputed, impute
 from .margins import Margins, MarginsFit
@@ -118,6 +120,38 @@ def check_ring(secure: SecureSum, sites: int) -> None:
             f"give SecureSum(bits=64, bound={widest(weights)})",
             "secure",
         )
+
+
+def check_site(analyses: Sequence[Analysis], site: Site) -> None:
+    """Read a site's columns as the analyses do. Raises the error with which their first questions would be refused.
+
+    What they ask is noted in the site's register, so this site must have one of its own.
+    """
+    me = Sites({0: site})(0, 1)
+    for analysis in analyses:
+        cast(Any, analysis.agree)(me, Hello(1))
+        rows = site.at(analysis.used(site)[0])
+        for name in analysis.numeric:
+            numbers(rows, name, site.name, "write C({}) for categories, which an outcome or an event cannot be")
+
+
+def gaps(analyses: Sequence[Analysis], site: Site) -> str:
+    """A warning of gaps because of which analyses are of different rows of a site; empty if there are none.
+
+    Raises BadData for a column that the site does not have.
+    """
+    rows = {columns for analysis in analyses for columns in analysis.together}
+    names = [*dict.fromkeys(c for columns in rows for c in columns)]
+    check_columns(site.frame, names, site.name)
+    lacking = {c: int(missing(site.columns, c).sum()) for c in sorted(names)}
+    if len(analyses) < 2 or len({frozenset(c for c in columns if lacking[c]) for columns in rows}) < 2:
+        return ""
+    counts = ", ".join(f"{c} in {n}" for c, n in lacking.items() if n)
+    return (
+        f"{site.name}: columns have gaps, so that the analyses are of different rows ({counts}), and the site may "
+        "withhold the later ones. Name these columns in complete of the first [[study]] before anything is asked: what "
+        "has left stays in the site's register"
+    )
 
 
 def _as_frame(lines: list[tuple[str, str, float, int]]) -> Any:
