@@ -160,7 +160,7 @@ def test_a_node_counts_the_categories_that_its_preparation_knows(tmp_path: Path)
     from medley.statistics import Study
 
     site = pandas.DataFrame({"sex": ["F", "M"] * 20, "ward": ["a", "b"] * 20})
-    file = Study({"A": site, "B": site}).prepare(["sex: encode"]).save(tmp_path / "prepared.json")
+    file = Study({"A": site, "B": site}).prepare(["sex: mode, encode"]).save(tmp_path / "prepared.json")
     (recipe := tmp_path / "recipe.toml").write_text(RECIPE)
     (data := tmp_path / "mydata.py").write_text(text := PREPARED.replace("FILE", str(file)))
     words = ["node", "--check", f"--recipe={recipe}", f"--data={data}", "--client=1"]
@@ -171,6 +171,9 @@ def test_a_node_counts_the_categories_that_its_preparation_knows(tmp_path: Path)
     got = CliRunner().invoke(app, words)
     assert got.exit_code == 0, got.output
     assert "column sex: 3 rows with a known category, 1 with another, 0 missing" in " ".join(got.output.split())
+    data.write_text(text.replace('"f", "m", "f", "m"', '"F", None, "F", "?"').replace('"FILE")', '"FILE").split(0.5)'))
+    got = CliRunner().invoke(app, words)
+    assert "column sex: 2 rows with a known category, 1 with another, 1 missing" in " ".join(got.output.split())
 
 
 CALL = "subprocess:getoutput"

@@ -65,7 +65,7 @@ def test_gaps_that_make_analyses_differ_are_said_before_the_first() -> None:
 def test_a_refusal_for_gaps_says_what_helps_afterwards() -> None:
     study = Study({"Lyon": rows(where=np.where(np.arange(80) < 3, None, "a"))})
     study.pca(["age", "died"])
-    with pytest.raises(Withheld, match=r"all analyses' columns before the first .*; later this helps only in a new reg"):
+    with pytest.raises(Withheld, match=r"before the first figure leaves; later this helps only if the site's"):
         study.pca(["age", "died"], where="where == 'a'")
 
 

@@ -224,6 +224,7 @@ def _report_rows(recipe_file: Path, data: Path | None, config: Mapping[str, str 
     from ..deploy.node.poll import data_function
     from ..deploy.node.rows import report
     from ..deploy.protocol.reports import agreed
+    from ..rows.coding import counting
 
     client = int(config["partition-id"])
     side = ClientSide(recipe_file, None if data is None else data_function(data), None, code.replace(",", " ").split())
@@ -231,13 +232,14 @@ def _report_rows(recipe_file: Path, data: Path | None, config: Mapping[str, str 
     side.recipe_and_method(context)
     side.recipe.options()
     side.claims = False
-    try:
-        data_sets = side.own_data(client, context)
-    except MedleyError:
-        raise
-    except Exception as e:
-        raise BadData(f"--data {data}: data(context) fails: {type(e).__name__}: {e}", client=client) from e
-    lots = side.lots(context)
+    with counting() as counts:
+        try:
+            side.own_data(client, context)
+        except MedleyError:
+            raise
+        except Exception as e:
+            raise BadData(f"--data {data}: data(context) fails: {type(e).__name__}: {e}", client=client) from e
+        lots = side.lots(context)
     client_report = report(lots, client)
     scenario = side.recipe.scenario(tuple(client_report.X.shape), client_report.classes)
     scenario.problem.ready(client_report.X.example(), client_report.y.example(), client_report.classes, None, "cpu")
@@ -254,23 +256,8 @@ def _report_rows(recipe_file: Path, data: Path | None, config: Mapping[str, str 
     for k, task in enumerate(client_report.tasks):
         where = f"task {k}: " if len(client_report.tasks) > 1 else ""
         typer.echo(f"{where}{task.rows} training rows, {task.test} test rows, labels {list(task.labels)}")
-    if data_sets is None and "data" in side.recipe.tables:
-        data_sets = side.recipe.federation().whole(side.recipe.seed)[0].data
-    for k, data_set in enumerate(data_sets if isinstance(data_sets, list | tuple) else [data_sets]):
-        for line in _categories(data_set):
-            typer.echo(f"task {k}: {line}" if len(client_report.tasks) > 1 else line)
-
-
-def _categories(data_set: Any) -> list[str]:
-    """How many training rows have a category that the data set's preparation knows, a line for each such column."""
-    scaling = getattr(data_set, "scaling", None)
-    if scaling is None or scaling.coding is None:
-        return []
-    features = data_set.X.double() * scaling.deviation + scaling.mean
-    return [
-        f"column {name}: {matched} rows with a known category, {others} with another, {missing} missing"
-        for name, (matched, others, missing) in scaling.coding.counted(features.numpy()).items()
-    ]
+    for column, (known, others, missing) in counts.items():
+        typer.echo(f"column {column}: {known} rows with a known category, {others} with another, {missing} missing")
 
 
 def _report_site(recipe_file: Path, data: Path | None, client: int) -> None:

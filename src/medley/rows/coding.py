@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
@@ -19,6 +21,21 @@ log = logging.getLogger("medley")
 
 MOST = 6
 """Unknown categories that a message names."""
+
+_counts: ContextVar[dict[str, np.ndarray]] = ContextVar("counts")
+
+
+@contextmanager
+def counting() -> Iterator[dict[str, np.ndarray]]:
+    """The values of each column of categories that are coded meanwhile: known, unknown, and missing ones that are not
+    yet filled in [3].
+    """
+    counts = dict[str, np.ndarray]()
+    token = _counts.set(counts)
+    try:
+        yield counts
+    finally:
+        _counts.reset(token)
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,9 @@ class Column:
         present = [v for v in values if v is not None]
         unknown = Counter(v for v in present if v not in levels)
         recognised = len(present) - unknown.total()
+        found = recognised, unknown.total(), len(values) - len(present)
+        counts = _counts.get({})
+        counts[self.name] = counts.get(self.name, 0) + np.array(found)
         place = f"{call}: column {self.name!r}"
         if not unknown:
             log.info("%s: %d values are known categories, 0 are not", place, recognised)
@@ -123,22 +143,6 @@ class Coding:
         if missing:
             raise BadData(f"{call}: there is no column {missing[0]!r}, which the preparation reads")
         out: np.ndarray = np.concatenate([c(cells[c.name], call) for c in self.columns], 1)
-        return out
-
-    def counted(self, features: np.ndarray) -> dict[str, tuple[int, int, int]]:
-        """For each column of categories, how many values of these rows [n, features] are known, unknown and missing.
-
-        Missing values count as known if the preparation fills them in, and as unknown if they have no indicator.
-        """
-        out = {}
-        at = 0
-        for c in self.columns:
-            mine = features[:, at : at + len(c.features)] > 0.5
-            at += len(c.features)
-            if c.levels is not None:
-                recognised = mine[:, : len(c.levels)].any(1)
-                missing = mine[:, -1] & ~recognised if c.indicator else np.zeros(len(mine), bool)
-                out[c.name] = int(recognised.sum()), int((~recognised & ~missing).sum()), int(missing.sum())
         return out
 
     def plain(self) -> list[dict[str, Any]]:

@@ -151,7 +151,7 @@ class Site:
             why = ""
             remedy = (
                 "ask for the same rows as before (if gaps are the difference, complete=[...] must name all analyses' "
-                "columns before the first figure leaves; later this helps only in a new register, from the site's owner)"
+                "columns before the first figure leaves; later this helps only if the site's owner begins a register)"
             )
             if self.imputed:
                 why = f" ({', '.join(f'{c} is imputed in {n}' for c, n in self.imputed.items())}: few, by category)"
