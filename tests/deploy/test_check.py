@@ -13,12 +13,14 @@ from typer.testing import CliRunner
 
 from medley.cli import app
 from medley.cli.node import ALLOWED
-from medley.contract.errors import RecipeError
+from medley.contract.errors import BadData, RecipeError
+from medley.datasets import Dataset
 from medley.deploy.node.app import ClientSide
 from medley.deploy.node.fleet import FleetNode
 from medley.deploy.node.poll import data_function
-from medley.deploy.node.rows import report
+from medley.deploy.node.rows import own_lots, report
 from medley.flower import client_app
+from medley.recipe import loads
 
 pytest.importorskip("flwr")
 
@@ -141,6 +143,12 @@ def test_a_node_says_its_columns_and_labels_and_holds_them_against_the_recipes(t
         side = ClientSide(recipe, data_function(data), None)
         context: Any = SimpleNamespace(run_config={}, node_config={"partition-id": 1})
         assert json.loads(json.dumps(report(side.lots(context), 1).tasks[0].support)) == json.loads(there)
+
+
+def test_a_label_after_a_split_says_that_its_row_is_not_the_files() -> None:
+    rows = Dataset([[float(k)] for k in range(8)], ["dead", "home", "home", "moved"] * 2).split(0.25)
+    with pytest.raises(BadData, match=r"the label 'moved' is not among .*; \d training rows have it .rows are counted"):
+        own_lots(loads(RECIPE + '[clients]\nlabels = ["dead", "home"]\n'), 0, rows)
 
 
 PREPARED = """

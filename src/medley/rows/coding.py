@@ -98,8 +98,8 @@ class Column:
         unknown = Counter(v for v in present if v not in levels)
         recognised = len(present) - unknown.total()
         found = recognised, unknown.total(), len(values) - len(present)
-        counts = _counts.get({})
-        counts[self.name] = counts.get(self.name, 0) + np.array(found)
+        so_far = _counts.get({})
+        so_far[self.name] = so_far.get(self.name, 0) + np.array(found)
         place = f"{call}: column {self.name!r}"
         if not unknown:
             log.info("%s: %d values are known categories, 0 are not", place, recognised)

@@ -147,6 +147,8 @@ def _numbered(d: Dataset, names: tuple[Any, ...], place: Place, fit: str) -> Dat
     if unknown:
         places = (d.y == unknown[0]).reshape(len(d.y), -1).any(1).nonzero()
         text = f"the label {labels[unknown[0]]!r} is not among [clients] labels = {[*names]}"
+        if d.X_test is not None and len(places):
+            text += f"; {len(places)} training rows have it (rows are counted after split(): look for the label)"
         raise BadData(text, place=place.at(int(places[0]) if len(places) else None, "y"))
     ys = {part: y for part in ("y", "y_test", "y_validation") if (y := getattr(d, part)) is not None}
     new: dict[str, Any] = {part: placed(y, labels, names) for part, y in ys.items()}
