@@ -59,9 +59,9 @@ def draw_cohort(rule: Participation, round: int, sizes: Sizes, seed: int) -> Ids
             "participation",
         )
     ids = np.sort(cohort.astype(np.int64))
-    for end in (ids[:1], ids[-1:]):
-        if end.size and not 0 <= end.item() < n:
-            raise RecipeError(f"{where} names client {end.item()}, but ids go from 0 to {n - 1}", "participation")
+    if ids.size and not 0 <= ids.item(0) <= ids.item(-1) < n:
+        unknown = ids[(ids < 0) | (ids >= n)].item(0)
+        raise RecipeError(f"{where} names client {unknown}, but ids go from 0 to {n - 1}", "participation")
     is_twice = ids[1:] == ids[:-1]
     if is_twice.any():
         twice = ids[1:][is_twice].item(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import pickle
 import subprocess
 import sys
 import weakref
@@ -82,6 +83,15 @@ def test_a_linear_model_has_its_rows_in_memory(monkeypatch: pytest.MonkeyPatch) 
     for family in (md.problems.Softmax(), md.problems.Softmax(intercept=False)):
         fed = md.Federation(family, data=data, partition=md.partitions.IID(clients=4))
         assert type(fed.draw(0).rows.X) is torch.Tensor
+
+
+def test_pickled_rows_hold_no_views_of_them() -> None:
+    data = md.datasets.Dataset(IMAGES.flatten(1), LABELS, classes=5)
+    fed = md.Federation(md.problems.Softmax(), data=data, partition=md.partitions.IID(clients=4))
+    held = fed.draw(0).rows
+    before = len(pickle.dumps(held))
+    assert held.of(0, 0)[0] is held.of(0, 0)[0]
+    assert len(pickle.dumps(held)) == before
 
 
 def test_few_rows_of_many_are_copied() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from medley.contract import BadData
 from medley.statistics import Rules, Study, Withheld
-from medley.statistics.cells import Columns, missing, numbers, texts
+from medley.statistics.cells import Columns, missing, numbers, table, texts
 from medley.statistics.site import DOMINANT, FEW_DOMINANT, Site, distinct, each_once
 
 OPEN = Rules(rows=1, events=1, parameters=1.0, pooled=True)
@@ -115,6 +115,11 @@ def raises(check: Any, *args: Any) -> bool:
     except Withheld:
         return True
     return False
+
+
+def test_a_column_of_empty_texts_is_one_of_missing_numbers() -> None:
+    frame = table({"x": ["", " ", ""], "y": ["", "a", " "]}, "Bern")
+    assert [str(frame[c].dtype) for c in "xy"] == ["float64", "object"]
 
 
 def test_sets_are_each_once_and_not_empty() -> None:

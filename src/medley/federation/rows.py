@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -152,6 +152,9 @@ class ClientRows:
     labels: Tensor | None
     people: Index | None = None
     _views: dict[tuple[int, int], tuple[Tensor, Tensor, Weights]] = field(default_factory=dict, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_views": {}}  # each view would be pickled with all rows
 
     def at(self, rows: Index | slice) -> tuple[Tensor, Tensor, Weights]:
         """X, y and weights of these rows, by their positions."""

@@ -123,7 +123,8 @@ def _plain(column: Any) -> Any:
         plain = [text(v) or None for v in kinds]
         if plain == [*kinds]:
             return column
-        return pandas.Series(np.array([*plain, None], object)[codes], column.index, dtype=object)
+        kind = object if any(plain) else float
+        return pandas.Series(np.array([*plain, None], object)[codes], column.index, dtype=kind)
     objects = column.astype(object).tolist()
     names = {v: text(v) or None for v in {v for v in objects if isinstance(v, str | bytes)}}  # each text once
     values = [names[v] if isinstance(v, str | bytes) else None if cells.is_missing(v) else v for v in objects]

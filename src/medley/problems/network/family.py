@@ -432,7 +432,10 @@ class Network(NetworkSpec):
 
     @property
     def fingerprint(self) -> list[Any]:
-        """All that decides a run's bits. With ``start="draw"``, weights that the seed draws don't count."""
+        """All that decides a run's bits. With ``start="draw"``, weights that the seed draws don't count.
+
+        A module in `FRESH` is drawn anew for this, so its x must not be in use yet.
+        """
         start = self.start or "draw"
         module = redrawn(self.module, in_place=self.module in FRESH) if start == "draw" else self.module
         rest: list[Any] = [self.class_weights, self.ignore_index, self.transform]
