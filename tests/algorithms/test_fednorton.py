@@ -447,7 +447,7 @@ def test_the_mean_round_is_stable_for_times_of_any_distribution(rho):
         nets = [rho * (J_i - S) for J_i in J]
         D = [T_i[i] * s_i[i] * (nets[i] - h * x) for i in range(n)]
         s = Server(x, S, dict(enumerate(J)), rho, T)
-        visits = {i: Visit(x, nets[i], D[i], float(T_i[i])) for i in range(n)}
+        visits = {i: Visit(x, nets[i], 0.0, D[i], float(T_i[i])) for i in range(n)}
         after, u = m.refresh(s, S, visits, dict(enumerate(p.tolist())), rho, lone=False)
         for e in (0.0, 0.5, 2 / (1 + 2 * T * float(p @ s_i) * h)):
             whole = torch.stack([*s.J.values(), x - T**0.5 * u - e * T * after])
@@ -548,7 +548,7 @@ def modulus(K: np.ndarray, lr: np.ndarray, h: np.ndarray, p: np.ndarray, beta: f
     of, T = dict(enumerate(p.tolist())), float(1 / (p @ (1 / T_i)))
     S = sum(of[i] * J_i for i, J_i in enumerate(J))
     visits = {
-        i: Visit(x, J_i - S, float(T_i[i] * s_i[i]) * (J_i - S - float(h[i]) * x), float(T_i[i]))
+        i: Visit(x, J_i - S, 0.0, float(T_i[i] * s_i[i]) * (J_i - S - float(h[i]) * x), float(T_i[i]))
         for i, J_i in enumerate(J)
     }
     s = Server(x, S, dict(enumerate(J)), 1.0, T)
