@@ -179,7 +179,9 @@ def test_a_node_counts_the_categories_that_its_preparation_knows(tmp_path: Path)
     got = CliRunner().invoke(app, words)
     assert got.exit_code == 0, got.output
     assert "column sex: 3 rows with a known category, 1 with another, 0 missing" in " ".join(got.output.split())
-    data.write_text(text.replace('"f", "m", "f", "m"', '"F", None, "F", "?"').replace('"FILE")', '"FILE").split(0.5)'))
+    data.write_text(
+        text.replace('"f", "m", "f", "m"', '"F", None, "F", "?"').replace(f'{file}")', f'{file}").split(0.5)')
+    )
     got = CliRunner().invoke(app, words)
     assert "column sex: 2 rows with a known category, 1 with another, 1 missing" in " ".join(got.output.split())
 
