@@ -12,7 +12,7 @@ import pytest
 from medley.contract import BadData
 from medley.statistics import Rules, Study, Withheld
 from medley.statistics.cells import Columns, missing, numbers, table, texts
-from medley.statistics.site import DOMINANT, FEW_DOMINANT, Site, distinct, each_once
+from medley.statistics.site import DOMINANT, FEW_DOMINANT, Site, distinct, unique_sets
 
 OPEN = Rules(rows=1, events=1, parameters=1.0, pooled=True)
 
@@ -54,7 +54,7 @@ def test_what_was_read_cannot_be_written_and_is_not_sent() -> None:
     columns = Columns(rows())
     with pytest.raises(ValueError, match="read-only"):
         numbers(columns, "x", "Bern")[0] = 1.0
-    assert not pickle.loads(pickle.dumps(columns)).kept
+    assert not pickle.loads(pickle.dumps(columns)).cache
 
 
 def test_a_frame_that_changes_between_two_studies_is_read_anew() -> None:
@@ -124,4 +124,4 @@ def test_a_column_of_empty_texts_is_one_of_missing_numbers() -> None:
 
 def test_sets_are_each_once_and_not_empty() -> None:
     one, none = np.array([True, False]), np.zeros(2, bool)
-    assert [s.tolist() for s in each_once([one, none, ~one, one.copy()])] == [[True, False], [False, True]]
+    assert [s.tolist() for s in unique_sets([one, none, ~one, one.copy()])] == [[True, False], [False, True]]

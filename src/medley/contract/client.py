@@ -158,9 +158,9 @@ class Client(Generic[M]):
         past = [*self._recalled, *([] if self.replay is None else [self.replay.problem])]
         return self.problem.work + sum(objective.work for objective in past) if past else self.problem.work
 
-    def rng(self, purpose: str, again: torch.Generator | None = None) -> torch.Generator:
-        """A fresh stream named (seed, client, round, phase and purpose), or ``again``, restarted at that name."""
-        return streams.generator(self.seed, self.id, self.round, f"{self.phase} {purpose}".lstrip(), again=again)
+    def rng(self, purpose: str, reuse: torch.Generator | None = None) -> torch.Generator:
+        """A fresh stream named (seed, client, round, phase and purpose), or ``reuse``, restarted at that name."""
+        return streams.generator(self.seed, self.id, self.round, f"{self.phase} {purpose}".lstrip(), reuse=reuse)
 
     def secret(self, purpose: str) -> streams.Secret:
         """A random stream for the noise that protects its rows, from ``noise_seed``."""

@@ -97,9 +97,9 @@ class Column:
         present = [v for v in values if v is not None]
         unknown = Counter(v for v in present if v not in levels)
         recognised = len(present) - unknown.total()
-        found = recognised, unknown.total(), len(values) - len(present)
-        so_far = _counts.get({})
-        so_far[self.name] = so_far.get(self.name, 0) + np.array(found)
+        if (tally := _counts.get(None)) is not None:
+            new = np.array([recognised, unknown.total(), len(values) - len(present)])
+            tally[self.name] = tally.get(self.name, 0) + new
         place = f"{call}: column {self.name!r}"
         if not unknown:
             log.info("%s: %d values are known categories, 0 are not", place, recognised)

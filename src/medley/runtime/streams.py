@@ -47,9 +47,9 @@ def _escaped(part: Name) -> str:
     return f"{type(part).__name__[0]}{part}".replace("\\", "\\\\").replace("/", "\\/")
 
 
-def generator(seed: int, *name: Name, again: torch.Generator | None = None) -> torch.Generator:
-    """A fresh torch generator (CPU) of that name, or the generator ``again`` restarted at it."""
-    return (again or torch.Generator()).manual_seed(key(seed, *name))
+def generator(seed: int, *name: Name, reuse: torch.Generator | None = None) -> torch.Generator:
+    """A fresh torch generator (CPU) of that name, or the generator ``reuse`` restarted at it."""
+    return (reuse or torch.Generator()).manual_seed(key(seed, *name))
 
 
 def rng(seed: int, *name: Name) -> np.random.Generator:

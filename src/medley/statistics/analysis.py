@@ -109,7 +109,7 @@ class Analysis(Algorithm[Report]):
         """Columns that a row must have, and which of them are categories."""
 
     @property
-    def together(self) -> tuple[tuple[str, ...], ...]:
+    def required_columns(self) -> tuple[tuple[str, ...], ...]:
         """For each set of rows that the analysis sums over, the columns that these rows must have."""
         return (self.reads[0],)
 

@@ -29,29 +29,29 @@ F = TypeVar("F", bound=Callable[..., np.ndarray])
 
 
 class Columns:
-    """Rows of a frame whose columns are read once: what functions that are `once` find in all rows is kept.
+    """Rows of a frame whose columns are read once: what a `cached_column` function reads of all rows stays in a cache.
 
     Args:
         frame: all rows; nobody changes it
         used: these rows, bool [n]; None for all
-        kept: what has been read
+        cache: what has been read
     """
 
-    def __init__(self, frame: Any, used: np.ndarray | None = None, kept: dict[Any, Any] | None = None) -> None:
+    def __init__(self, frame: Any, used: np.ndarray | None = None, cache: dict[Any, Any] | None = None) -> None:
         self.frame, self.used = frame, used
-        self.kept: dict[Any, Any] = {} if kept is None else kept
+        self.cache: dict[Any, Any] = {} if cache is None else cache
 
     def at(self, used: np.ndarray) -> Columns:
         """Some of all rows, bool [n]."""
-        return Columns(self.frame, None if used.all() else used, self.kept)
+        return Columns(self.frame, None if used.all() else used, self.cache)
 
     def __reduce__(self) -> Any:
         return Columns, (self.frame, self.used)  # what has been read is not sent
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.kept:
-            self.kept[name] = self.frame[name]
-        return self.kept[name] if self.used is None else self.kept[name][self.used]
+        if name not in self.cache:
+            self.cache[name] = self.frame[name]
+        return self.cache[name] if self.used is None else self.cache[name][self.used]
 
     def __len__(self) -> int:
         return len(self.frame) if self.used is None else int(np.count_nonzero(self.used))
@@ -61,7 +61,7 @@ class Columns:
         return (self.frame if self.used is None else self.frame[self.used]).assign(**columns)
 
 
-def once(how: F) -> F:
+def cached_column(how: F) -> F:
     """A function that reads a column of a frame; of `Columns` it reads all rows, and only the first time."""
 
     @wraps(how)
@@ -69,16 +69,16 @@ def once(how: F) -> F:
         if not isinstance(frame, Columns):
             return how(frame, name, *more, **named)
         key = how.__name__, name
-        if key not in frame.kept:
+        if key not in frame.cache:
             try:
-                values = how(Columns(frame.frame, None, frame.kept), name, *more, **named)
+                values = how(Columns(frame.frame, None, frame.cache), name, *more, **named)
             except BadData:
                 if frame.used is None:
                     raise
                 return how({name: frame[name]}, name, *more, **named)  # another row may have been refused
             values.setflags(write=False)
-            frame.kept[key] = values
-        values = frame.kept[key]
+            frame.cache[key] = values
+        values = frame.cache[key]
         return values if frame.used is None else np.asarray(values[frame.used])
 
     return cast(F, read)
@@ -180,7 +180,7 @@ def is_text(frame: Any, name: str, site: str) -> bool:
     return True
 
 
-@once
+@cached_column
 def missing(frame: Any, name: str) -> np.ndarray:
     """The rows that lack a column, bool [n]."""
     column = frame[name]
@@ -189,7 +189,7 @@ def missing(frame: Any, name: str) -> np.ndarray:
     return np.array(column.isna(), bool)
 
 
-@once
+@cached_column
 def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for categories") -> np.ndarray:
     """A column as floats, missing as NaN.
 
@@ -225,7 +225,7 @@ def numbers(frame: Any, name: str, site: str, remedy: str = "write C({}) for cat
     return values
 
 
-@once
+@cached_column
 def texts(frame: Any, name: str, site: str) -> np.ndarray:
     """A column as categories, by their texts: whole numbers as "1", others as they are; None where missing.
 

@@ -150,8 +150,8 @@ class Describe(Analysis):
         return (self.by,) if self.by else (), ()
 
     @property
-    def together(self) -> tuple[tuple[str, ...], ...]:
-        """See `Analysis.together`: each column has its own rows."""
+    def required_columns(self) -> tuple[tuple[str, ...], ...]:
+        """See `Analysis.required_columns`: each column has its own rows."""
         return tuple((c, *self.reads[0]) for c in self.named)
 
     @property

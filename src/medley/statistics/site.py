@@ -84,7 +84,7 @@ class Site:
         if not has_site:
             frame = frame.assign(site=name)
         out = cls(name, frame, rules, history, dropped, len(frame), own=has_site)
-        out._columns = Columns(frame, None, columns.kept)
+        out._columns = Columns(frame, None, columns.cache)
         return out
 
     @property
@@ -279,7 +279,7 @@ class Site:
                 split += [name] if name in names else []
                 two += [(name, mine[1])] if len(values) == 2 else []
         pairs = [a & b for (i, a), (j, b) in itertools.combinations(two, 2) if i != j]
-        sets = each_once([used, *cells, *pairs])
+        sets = unique_sets([used, *cells, *pairs])
         with self.register.reading():
             unlike: dict[frozenset[bytes], str] = {frozenset(self.register.sets.get(key, {})): key for key in keys}
         for key in unlike.values():
@@ -291,7 +291,7 @@ class Site:
         happened = list[np.ndarray]()
         for outcome, kind in ((event, "with"), (~event, "without")):
             there = within_used(used, outcome)
-            rows = [s & there for s in (sets if squares else each_once([used, *cells]))]
+            rows = [s & there for s in (sets if squares else unique_sets([used, *cells]))]
             self.admit(f"{keys[0]} {kind}", rows, f"rows {kind} the event{by}", "events")
             happened += rows
         self.admit_events(outcome_column or keys[0], happened, f"rows by event{by.replace(' by', ' and')}")
@@ -393,7 +393,7 @@ def distinct(x: np.ndarray, most: int) -> np.ndarray:
     return some if len(some) > most else np.unique(x)
 
 
-def each_once(sets: Sequence[np.ndarray]) -> list[np.ndarray]:
+def unique_sets(sets: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The sets of rows, bool [n] each, that are not empty, each once."""
     return [*{s.tobytes(): s for s in sets if s.any()}.values()]
 

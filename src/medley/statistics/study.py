@@ -140,7 +140,7 @@ def gaps(analyses: Sequence[Analysis], site: Site) -> str:
 
     Raises BadData for a column that the site does not have.
     """
-    rows = {columns for analysis in analyses for columns in analysis.together}
+    rows = {columns for analysis in analyses for columns in analysis.required_columns}
     names = [*dict.fromkeys(c for columns in rows for c in columns)]
     check_columns(site.frame, names, site.name)
     lacking = {c: int(missing(site.columns, c).sum()) for c in sorted(names)}

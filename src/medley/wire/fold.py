@@ -84,30 +84,30 @@ class Fold:
         """Record engines that ran."""
         self.engines = sorted({*self.engines, *engines})
 
-    def add(self, exchange: Exchange, i: int, packed: Packed, buffers: State | None, own: bool = False) -> None:
+    def add(self, exchange: Exchange, i: int, packed: Packed, buffers: State | None, in_place: bool = False) -> None:
         """Add client i's reply, and its buffers if they changed. Call it in ascending order of ids.
 
-        With ``own``, nothing else uses the reply, and a sum may begin in its memory.
+        With ``in_place``, nothing else uses the reply, and a sum may begin in its memory.
         """
         with stopwatch.doing("aggregation"):
             if exchange.weights is None:
                 self.replies[i] = packed
             else:
-                self._sum(exchange, i, packed, own)
+                self._sum(exchange, i, packed, in_place)
             if buffers is not None and exchange.buffers is not None:
                 change = (buffers[0] - exchange.buffers[0]) * exchange.p[i]
                 if self.buffers is not None:
                     change = self.buffers[0].add_(change)
                 self.buffers = change, torch.maximum(self.buffers[1], buffers[1]) if self.buffers else buffers[1]
 
-    def _sum(self, exchange: Exchange, i: int, packed: Packed, own: bool = False) -> None:
+    def _sum(self, exchange: Exchange, i: int, packed: Packed, in_place: bool = False) -> None:
         assert exchange.weights is not None
         weight = exchange.weights[i]
         if exchange.clip is not None:
             norm = exchange.clip.norm(packed)
             self.within += norm <= 1
             weight /= max(1.0, norm)
-        self.total = accumulate(self.total, packed, weight, own)
+        self.total = accumulate(self.total, packed, weight, in_place)
 
     def merge(self, other: Fold, exchange: Exchange | None = None) -> None:
         """Add another fold, whose clients come after those so far.
@@ -142,8 +142,8 @@ class Fold:
                 self._sum(exchange, i, packed)
 
 
-def accumulate(total: Packed | None, packed: Packed, weight: float, own: bool = False) -> Packed:
-    """``total`` + ``weight``·``packed``, in place if there is a total already, or in ``packed`` if it is its ``own``.
+def accumulate(total: Packed | None, packed: Packed, weight: float, in_place: bool = False) -> Packed:
+    """``total`` + ``weight``·``packed``, in place if there is a total already; in ``packed``'s memory if ``in_place``.
 
     Raises MedleyError for bools, which have no sum, and WireError for fields that differ in shape or that only some
     clients send.
@@ -156,8 +156,10 @@ def accumulate(total: Packed | None, packed: Packed, weight: float, own: bool = 
             # An integer tensor times a float would be float32, whatever the run's dtype.
             if isinstance(v, Tensor) and not v.is_floating_point():
                 v = v.double()
-            in_place = own and isinstance(v, Tensor)
-            total[name] = None if v is None else v.mul_(weight) if in_place else v * weight  # type: ignore[union-attr]
+            if in_place and isinstance(v, Tensor):
+                total[name] = v.mul_(weight)
+            else:
+                total[name] = None if v is None else v * weight
         return total
     _check_alike(total, packed)
     for name, v in packed.items():

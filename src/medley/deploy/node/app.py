@@ -49,7 +49,7 @@ log = logging.getLogger("medley")
 
 OWN_LOG = "the log of its node says more"
 
-MEND = (
+REMEDY = (
     "the log of its node has the row and what is wrong: its owner mends it, tries it by medley node --check, and "
     "restarts the node"
 )
@@ -113,7 +113,7 @@ def discreet(handler: Handler) -> Handler:
             if isinstance(e, BadData) and e.row is not None:
                 column = e.column if e.stands is None else e.stands[0].column
                 where = "a row" if column is None else f"column {column!r:.100} in a row"
-                left = BadData(f"{name_of(i)}: {where} of its data cannot be used; {MEND}", client=i)
+                left = BadData(f"{name_of(i)}: {where} of its data cannot be used; {REMEDY}", client=i)
             elif cause is None or isinstance(cause, MedleyError | ImportError):
                 raise
             else:  # this error's text contains that of another error

@@ -41,7 +41,7 @@ HEARTBEAT = 30.0
 offline."""
 
 
-REFUSED = {
+CERTIFICATE_ERRORS = {
     "has expired": "has expired: its server needs a new one",
     "not yet valid": "is not valid yet: check the clocks of both machines",
     "mismatch": "is for another host: give --superlink the name that is in it",
@@ -351,7 +351,7 @@ class FleetNode:
             if "certificate verify failed" in str(e).lower():
                 # temporary: the SuperLink may get a valid certificate later
                 about = f"the certificate of {self.superlink}"
-                what = next((text for reason, text in REFUSED.items() if reason in str(e)), "")
+                what = next((text for reason, text in CERTIFICATE_ERRORS.items() if reason in str(e)), "")
                 what = f"{about} {what}" if what else f"the file given as --ca does not vouch for {about}"
                 raise Unreachable(f"{what}: {e}") from None
             raise Unreachable(f"the SuperLink at {self.superlink} cannot be reached: {e or type(e).__name__}") from None

@@ -17,7 +17,6 @@ nginx="$(command -v nginx || echo /usr/sbin/nginx)"
 exec 9> superlink.lock
 flock -n 9 || { echo "another server.sh runs in this folder: two on one superlink.db would lose messages" >&2; exit 2; }
 mkdir -p "$FLWR_HOME" logs
-[ -n "${TRIAL:-}" ] || echo "$listen $port" > "$FLWR_HOME/address"
 # Five files of each log are kept, of 0.6 MB at most: a new one at each start, and where one is full.
 full=600000
 rotate() {
@@ -63,7 +62,10 @@ until grep -qs "startup complete" logs/superlink && [ -s logs/nginx.pid ] && [ -
   living || break
   sleep 0.2
 done
-! living || echo "nodes reach the server at $listen:$port; its logs are logs/superlink and logs/proxy"
+if living; then
+  [ -n "${TRIAL:-}" ] || echo "$listen $port" > "$FLWR_HOME/address"
+  echo "nodes reach the server at $listen:$port; its logs are logs/superlink and logs/proxy"
+fi
 while living; do
   sleep 2 9>&- &
   nap=$! code=0

@@ -194,7 +194,7 @@ class FlowerConnection:
     def _take(self, reply: Fold, exchange: Exchange, i: int, answer: Answer) -> None:
         """Add client i's answer to its block."""
         packed, buffers, receipt, engines = answer
-        reply.add(exchange, i, packed, None, own=True)
+        reply.add(exchange, i, packed, None, in_place=True)
         reply.receipts.append(receipt)
         reply.ran(engines)
         if buffers is not None and reply.buffers is not None:
