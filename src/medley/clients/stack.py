@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, cast
 
 import torch
@@ -33,11 +33,15 @@ class ClientStack(Client[M]):
     def __init__(self, members: Sequence[Client[M]], like: Vec) -> None:
         self._members = tuple(members)
         self.like = like
-        self.p = cast(float, like.new_tensor([me.p for me in members])[:, None])
         self.pace = cast(Pace, StackedPace([me.pace for me in members], like))
         self.problem = cast(Objective, StackedObjective([me.problem for me in members]))
         self.engine = members[0].engine
         self.ran = set()
+
+    @cached_property
+    def p(self) -> float:  # type: ignore[override]
+        """Each client's share p_i, a column [k, 1]."""
+        return cast(float, self.like.new_tensor([me.p for me in self._members])[:, None])
 
     @property
     def members(self) -> tuple[Client[M], ...]:

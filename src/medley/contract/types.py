@@ -45,7 +45,7 @@ def column(values: Sequence[float], like: Tensor, dtype: torch.dtype | None = No
         dtype: default None: the dtype of ``like``
     """
     values_here = torch.tensor(values, dtype=dtype or like.dtype)
-    tensor: Any = values_here.to(like.device)[:, None]
+    tensor: Any = values_here.to(like.device).unsqueeze(1)
     if not tensor.is_cpu:
         tensor.known = tensor._version, values_here.tolist()
     return tensor  # type: ignore[no-any-return]

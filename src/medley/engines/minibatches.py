@@ -144,13 +144,11 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
         rows = table.flatten(0, 1)
         at_rows = [*range(0, k * table.shape[1], table.shape[1])]
     labels, at_labels = _one_source([f.y for f in objectives])
-    begins, lagging = (torch.tensor(at)[:, None, None] for at in (at_rows, at_labels))
-    index += begins
-    lagging -= begins
-    index = index.to(rows.device)
-    lagging = lagging.to(rows.device)
-    row = rows.shape[1:]
+    begins = torch.tensor(at_rows).view(k, 1, 1)
+    index = (index + begins).to(rows.device)
     misaligned = at_rows != at_labels
+    lagging = (torch.tensor(at_labels).view(k, 1, 1) - begins).to(rows.device) if misaligned else begins
+    row = rows.shape[1:]
     kind = rows.dtype if places is None else objectives[0].X.dtype
     # Steps gathered at a time. A table is in the cache already.
     count = 1 if full or table is not None else max(1, min(most, GATHER_LIMIT // (k * b * row.numel())))
@@ -168,11 +166,15 @@ def minibatches(group: Group, X: ClientVecs, table: Float[Tensor, "k n w"] | Non
             ys = labels.index_select(0, some.reshape(-1)).view(*some.shape, *labels.shape[1:]).unbind(1)
         step = 0 if full else t
         share = 1 / b if shares is None else shares[:active, step]
-        yield active, hs[at][:active], ys[at][:active], share, positions[step][:active]
+        now = hs[at], ys[at], positions[step]
+        h, y, p = now if active == k else (v[:active] for v in now)
+        yield active, h, y, share, p
 
 
 def simulated_times(schedules: Sequence[Schedule], how: Descent) -> list[float]:
     """The `simulated_time` of each client. With a pull by a vector mu it is the time without pull."""
+    if how.pull is None and not any(s.me.pace.momentum for s in schedules):
+        return [s.me.pace.lr * s.steps for s in schedules]
     k = len(schedules)
     mu = how.pull[0] if how.pull is not None else 0.0
     if not isinstance(mu, Tensor):

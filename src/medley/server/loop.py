@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from ..contract import Algorithm, State, Vec, pytree
 from ..contract.errors import BudgetSpent, Diverged, MedleyError, RecipeError
+from ..contract.problem import Readout
 from ..runtime import deferred, stopwatch, streams, turns
 from ..runtime.clock import Device
 from ..storage import run_folder
@@ -73,6 +75,7 @@ class Loop:
     """The number of rounds of all tasks together."""
     clientwise: Clientwise = field(init=False)
     _d: int = field(init=False)
+    _readout: Readout | None = field(init=False)
     _readmit: tuple[int, ...] = field(init=False)
     """Clients that lost their memory and start again in the next round."""
     _events: Events | None = field(init=False, default=None)
@@ -80,13 +83,13 @@ class Loop:
 
     def __post_init__(self) -> None:
         o = self.options
-        self._d = len(self.x0)
+        self._d, self._readout = len(self.x0), self.clients.problem.readout
         self.rounds, self._readmit = o.rounds * self.clients.task_count, tuple(o.readmit)
         self.clientwise = Clientwise(
             self.algorithm, self.clients.problem, self.connection, self.evaluator, self.stack_size, o.client_models
         )
 
-    @property
+    @cached_property
     def _seed(self) -> int | str:
         """The seed, as logs and events show it."""
         shown = shown_seed(self.options.seed, self.settings)
@@ -215,8 +218,7 @@ class Loop:
     def _over(self, state: RunState) -> Status | None:
         """The status of a run that ends here, at its target or out of patience; None if it goes on."""
         o = self.options
-        why = reached(state.history, o.target or {}, o.at_least, o.target_over)
-        if why:
+        if o.target and (why := reached(state.history, o.target, o.at_least, o.target_over)):
             return Status("target", why)
         if state.best is not None and (why := exhausted(state.history, str(o.best), state.best["round"], o.patience)):
             return Status("finished", why)
@@ -274,7 +276,7 @@ class Loop:
             view.sampling,
             view.local,
             view.lies,
-            self.clients.problem.readout,
+            self._readout,
         )
         if self._readmit or not (before is view.p or before.keys() == view.p.keys()):
             cohort = regrouped(self.algorithm, state, (cohort, view), before.keys(), self._readmit, self._events)
@@ -333,12 +335,13 @@ class Loop:
 
     def _tell_round(self, state: RunState) -> None:
         """Log a round with its answers, and with its row if it has one."""
-        exchanges = self._exchanges
-        self._exchanges = []
+        exchanges, self._exchanges = self._exchanges, []
+        evaluated = self._evaluated(state.round)
+        if self._events is None and not evaluated and not log.isEnabledFor(logging.INFO):
+            return
         counts = {name: sum(map(len, (getattr(e, name) for e in exchanges))) for name in ("lost", "late", "refused")}
         requests = sum(e.asked for e in exchanges)
         exchange_seconds = sum(e.took for e in exchanges)
-        evaluated = self._evaluated(state.round)
         row = state.history[-1] if evaluated else {}
         columns = ("loss", "test_loss", "accuracy", "gap", "evaluated")
         shown = {k: row[k] for name in columns for k in (name, f"{name}_within") if k in row}

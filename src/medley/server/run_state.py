@@ -41,7 +41,8 @@ class RunState:
     def before(self) -> RunState:
         """A copy for the next round to change. Both share their tensors, because nothing changes these in place."""
         b = self.bookkeeping
-        bookkeeping = replace(b, ledger=b.ledger.fork(), acked=dict(b.acked), notes=b.counts, late=dict(b.late))
+        fresh = {"ledger": b.ledger.fork(), "acked": dict(b.acked), "notes": b.counts, "late": dict(b.late)}
+        bookkeeping = Bookkeeping(**(vars(b) | fresh))
         s = pytree.copy(self.s)
         return RunState(self.round, s, bookkeeping, self.history, self.wall, self.matrix, self.clients, self.best)
 

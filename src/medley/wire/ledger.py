@@ -55,11 +55,11 @@ class Ledger:
     def add(self, entries: list[Entry]) -> None:
         """Add the deliveries of one exchange."""
         del self._rows[self._size * WIDTH :]
-        for e in entries:
-            number = self._methods.setdefault(e.method, len(self._methods))
-            self._rows.extend((e.round, e.exchange, number, e.client, e.down, e.up, e.overhead))
-            self.down += e.down
-            self.up += e.up
+        for round, exchange, method, *rest in entries:
+            number = self._methods.setdefault(method, len(self._methods))
+            self._rows.extend((round, exchange, number, *rest))
+        self.down += sum(e.down for e in entries)
+        self.up += sum(e.up for e in entries)
         self._size += len(entries)
         self.exchanges += bool(entries)
 

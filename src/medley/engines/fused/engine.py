@@ -56,11 +56,11 @@ class Terms(NamedTuple):
     def of(cls, paces: Sequence[Pace], ridge: Vec | float, ridged: bool, x: Vec, how: Descent) -> Terms:
         """The terms of a descent. ``ridge`` is the problem's weight decay, a number or [d]; ``ridged``: it is not 0."""
         scale, pull, shift = how[:3]
-        lr = x.new_tensor([p.lr for p in paces])[:, None]
+        lr = x.new_tensor([p.lr for p in paces]).unsqueeze(1)
         mu, anchor = (0.0, x) if pull is None else pull
         fading: Tensor | None = None
-        decay = ridge + x.new_tensor([p.weight_decay for p in paces])[:, None]
         if pull is not None or ridged or any(p.weight_decay for p in paces):
+            decay = ridge + x.new_tensor([p.weight_decay for p in paces])[:, None]
             fading = (lr * (mu + scale * decay)).expand(len(paces), -1)
         drift: Tensor | None = None
         push: Tensor | None = None
@@ -170,6 +170,7 @@ class Fused:
             return h.reshape(at.numel(), -1), y.flatten(0, 1)
         return h.flatten(2), y
 
+    @torch.inference_mode()  # a view takes less time, and nothing here is differentiated
     def train(
         self, group: Group, x: ClientVecs, X: ClientVecs, spanned: bool, terms: Terms, first: Tensor | None = None
     ) -> None:

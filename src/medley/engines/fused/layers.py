@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -210,16 +210,17 @@ def flatten(h: Tensor) -> tuple[Tensor, Back]:
     )
 
 
-@cache
-def _minus_one(dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.full((), -1.0, dtype=dtype, device=device)
+@lru_cache
+def _minus_ones(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """−1 in this shape: one number of memory."""
+    return torch.full((), -1.0, dtype=dtype, device=device).expand(shape)
 
 
 def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
     """∂l/∂z = softmax(z) − e_y of the cross-entropy."""
     p = torch.softmax(z, 1)
-    at = y[:, None]
-    return p.scatter_add_(1, at, _minus_one(p.dtype, p.device).expand(at.shape))
+    at = y.unsqueeze(1)
+    return p.scatter_add_(1, at, _minus_ones(at.shape, p.dtype, p.device))
 
 
 def squared(z: Tensor, y: Tensor) -> Tensor:

@@ -315,7 +315,7 @@ class NetworkModel:
 
         Changes of large buffers are seen only if torch counts them.
         """
-        buffers = dict(self.module.named_buffers())
+        buffers = dict(self.module.named_buffers()) if self._stood else {}
         for name, (b, version, was) in self._stood.items():
             current = buffers.get(name)
             if was is None:
