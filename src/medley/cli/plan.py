@@ -21,8 +21,8 @@ from .console import say, show, table
 
 
 class Progress:
-    """What a command does at the moment, said again after a second, and with each second more that it takes, or minute
-    without a terminal.
+    """What a command does at the moment, said again with each second that it takes; without a terminal after ten
+    seconds with each minute.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class Progress:
         say(what)
 
     def _speak(self) -> None:
-        later = 0.8 if on_terminal(sys.stderr) else 60  # a file gets no line a second
+        watched = on_terminal(sys.stderr)
         while not self._over.wait(0.1):
             what, began = self._part
             now = time.monotonic()
-            if now - self._said >= (0.8 if self._said <= began else later):
+            if now - self._said >= (0.8 if watched or now - began < 10 else 60):
                 self._said = now
                 say(f"{what}: {now - began:.0f} s so far")
 

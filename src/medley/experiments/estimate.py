@@ -50,8 +50,8 @@ SLOW = 0.25
 SIZES = (16, 1 << 30)
 """Clients of further trials, with all their rows, if the budget allows them."""
 
-MORE, QUICK = 6, 0.1
-"""The most further rounds of these trials, and seconds for them: the second of short rounds is not warm yet."""
+MORE = 6
+"""The most timed rounds of these trials, of which the median counts; they get half of the budget that is left."""
 
 PIECES = 2
 """Times that a large model's evaluation takes the memory of one pass: a run keeps what is freed, which is in pieces."""
@@ -372,10 +372,14 @@ def _grown(
         elif expected > budget:
             break
         began = time.perf_counter()
-        more = int(min(MORE, QUICK / max(1e-9, expected)))
-        trial = tried(method, fed, shared.options, small, shared.x0, ROUNDS + more)
+        trial = tried(method, fed, shared.options, small, shared.x0)
+        left = budget - (time.perf_counter() - began)
+        more = int(min(MORE, left / 2 / max(1e-9, trial.rounds[-1].wall)))
+        if more > 1:  # the second round of a process is not warm yet
+            trial = tried(method, fed, shared.options, small, shared.x0, 1 + more)
         budget -= time.perf_counter() - began
-        r = trial.rounds[-1]
+        timed = sorted(trial.rounds[1:], key=lambda r: r.wall)
+        r = timed[len(timed) // 2]
         clients, mean = shared.mean[0]
         if r.clients == cohort and 0.8 * mean < r.rows < 1.25 * mean:
             return trial, fit, True
