@@ -109,6 +109,11 @@ class Analysis(Algorithm[Report]):
         """Columns that a row must have, and which of them are categories."""
 
     @property
+    def cluster(self) -> str:
+        """The column that says which rows belong together, if the analysis has one."""
+        return ""
+
+    @property
     def required_columns(self) -> tuple[tuple[str, ...], ...]:
         """For each set of rows that the analysis sums over, the columns that these rows must have."""
         return (self.reads[0],)
@@ -117,7 +122,7 @@ class Analysis(Algorithm[Report]):
     def numeric(self) -> tuple[str, ...]:
         """The columns that must be numbers."""
         columns, categorical = self.reads
-        return tuple(c for c in columns if c not in {*categorical, getattr(self, "cluster", "")})
+        return tuple(c for c in columns if c not in {*categorical, self.cluster})
 
     def summed(self, clients: Cohort, method: Any, message: Message) -> Any:
         """The sum of the sites' replies, each of weight 1."""
@@ -132,7 +137,7 @@ class Analysis(Algorithm[Report]):
         up, (columns, categorical) = self.summed(clients, self.agree, Hello(len(clients.ids))), self.reads
         counts = np.rint(up.text.numpy())
         split = {c: int(k) for c, k in zip(columns, counts, strict=True) if 0 < k < len(clients.ids)}
-        mixed = split.keys() - {*categorical, getattr(self, "cluster", "")}  # names of clusters stay at their site
+        mixed = split.keys() - {*categorical, self.cluster}  # names of clusters stay at their site
         if mixed:
             name = min(mixed)
             at = f"{split[name]} of {len(clients.ids)} sites"

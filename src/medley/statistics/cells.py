@@ -35,22 +35,36 @@ class Columns:
         frame: all rows; nobody changes it
         used: these rows, bool [n]; None for all
         cache: what has been read
+        site: what a column `site` has in each row, which the frame lacks; empty if there is none, or the frame has it
     """
 
-    def __init__(self, frame: Any, used: np.ndarray | None = None, cache: dict[Any, Any] | None = None) -> None:
-        self.frame, self.used = frame, used
+    def __init__(
+        self, frame: Any, used: np.ndarray | None = None, cache: dict[Any, Any] | None = None, site: str = ""
+    ) -> None:
+        self.frame, self.used, self.site = frame, used, site
         self.cache: dict[Any, Any] = {} if cache is None else cache
 
-    def at(self, used: np.ndarray) -> Columns:
-        """Some of all rows, bool [n]."""
-        return Columns(self.frame, None if used.all() else used, self.cache)
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns."""
+        return [*self.frame.columns, *(["site"] if self.site else [])]
+
+    @property
+    def index(self) -> Any:
+        """The index of all rows."""
+        return self.frame.index
+
+    def at(self, used: np.ndarray | None) -> Columns:
+        """Some of all rows, bool [n]; None for all."""
+        return Columns(self.frame, None if used is None or used.all() else used, self.cache, self.site)
 
     def __reduce__(self) -> Any:
-        return Columns, (self.frame, self.used)  # what has been read is not sent
+        return Columns, (self.frame, self.used, None, self.site)  # what has been read is not sent
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.cache:
-            self.cache[name] = self.frame[name]
+            whole = self.frame.assign(site=self.site) if name == "site" and self.site else self.frame
+            self.cache[name] = whole[name]
         return self.cache[name] if self.used is None else self.cache[name][self.used]
 
     def __len__(self) -> int:
@@ -58,6 +72,7 @@ class Columns:
 
     def assign(self, **columns: Any) -> Any:
         """The frame of these rows with other columns."""
+        columns = {"site": self.site, **columns} if self.site else columns
         return (self.frame if self.used is None else self.frame[self.used]).assign(**columns)
 
 
@@ -71,7 +86,7 @@ def cached_column(how: F) -> F:
         key = how.__name__, name
         if key not in frame.cache:
             try:
-                values = how(Columns(frame.frame, None, frame.cache), name, *more, **named)
+                values = how(frame.at(None), name, *more, **named)
             except BadData:
                 if frame.used is None:
                     raise
@@ -107,7 +122,14 @@ def table(data: Any, site: str) -> Any:
     return out.assign(**changed) if changed else out
 
 
+def _is_plain(dtype: Any) -> bool:
+    """Whether this is NumPy's type of numbers, or of True and False: pandas takes longer to say so."""
+    return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
+
+
 def _has_objects(dtype: Any) -> bool:
+    if _is_plain(dtype):
+        return False
     kind = dtype.categories.dtype if hasattr(dtype, "categories") else dtype
     types = needed("pandas").api.types
     return bool(types.is_object_dtype(kind) or types.is_string_dtype(kind))
@@ -148,6 +170,8 @@ def factorized(column: Any) -> tuple[np.ndarray, Any]:
 
 def is_numeric(column: Any) -> bool:
     """Whether a column holds numbers, or True and False."""
+    if _is_plain(column.dtype):
+        return True
     if column.dtype == object:
         return all(isinstance(v, Real | Decimal) or cells.is_missing(v) for v in column.tolist())
     return bool(needed("pandas").api.types.is_numeric_dtype(column.dtype))
@@ -184,7 +208,7 @@ def is_text(frame: Any, name: str, site: str) -> bool:
 def missing(frame: Any, name: str) -> np.ndarray:
     """The rows that lack a column, bool [n]."""
     column = frame[name]
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+    if _is_plain(column.dtype):
         return np.asarray(np.isnan(column.to_numpy()) if column.dtype.kind == "f" else np.zeros(len(column), bool))
     return np.array(column.isna(), bool)
 

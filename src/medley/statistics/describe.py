@@ -235,7 +235,7 @@ class Describe(Analysis):
         """Which columns are text here; the rows are counted later."""
         site = site_of(me)
         site.rows((), self.where)
-        check_columns(site.frame, [*self.named, *self.reads[0]], site.name)
+        check_columns(site.columns, [*self.named, *self.reads[0]], site.name)
         text = [float(is_text(site.columns, c, site.name)) for c in self.named]
         return Agreement(tensor(text), tensor(np.zeros((0, 0, 0))), tensor(np.zeros((request.sites, 3))))
 
@@ -275,7 +275,7 @@ class Describe(Analysis):
         for c in message["categorical"]:
             values = texts(site.columns, c, site.name)
             filled = ~missing(site.columns, c)
-            most = filled.sum() * float(np.log2(max(site.frame[c].nunique(), 2)))  # bits that its rows can hide
+            most = filled.sum() * float(np.log2(max(site.columns[c].nunique(), 2)))  # bits that its rows can hide
             for rows, has_count in groups:
                 in_group = rows & filled
                 cells = [in_group, *(in_group & (values == v) for v in message["levels"][c])]

@@ -32,6 +32,13 @@ def xlogy(x: Rows, y: Rows) -> Rows:
         return np.asarray(x * np.log(np.where(x == 0, 1.0, y)))
 
 
+def logistic(eta: Rows) -> Rows:
+    """1 / (1 + e⁻ᶯ), never 0 or 1, which are no means."""
+    small = np.exp(-np.abs(eta))
+    out: Rows = np.clip(np.where(eta < 0, small, 1.0) / (1 + small), 1e-100, 1 - 2.0**-53)
+    return out
+
+
 class Link(NamedTuple):
     """A link g(μ), the mean g⁻¹(η), and its derivatives μ' and μ'' as functions of μ."""
 
@@ -46,7 +53,7 @@ LINKS = {
     "log": Link(np.log, lambda eta: np.exp(np.minimum(eta, 700.0)), lambda mu: mu, lambda mu: mu),
     "logit": Link(
         lambda mu: np.log(mu / (1 - mu)),
-        lambda eta: np.clip(np.exp(-np.logaddexp(0, -eta)), 1e-100, 1 - 2.0**-53),  # never 0 or 1, which are no means
+        logistic,
         lambda mu: mu * (1 - mu),
         lambda mu: mu * (1 - mu) * (1 - 2 * mu),
     ),

@@ -405,11 +405,12 @@ def _comparable(column: Any, values: Any, site: str) -> None:
 
 def check_columns(frame: Any, names: Sequence[str], site: str) -> None:
     """Raise BadData, naming the site, for a column that its frame does not have."""
+    columns = frame.columns
     for name in names:
-        if name not in frame.columns:
+        if name not in columns:
             from ..runtime.field_words import nearest
 
-            remedy = nearest(name, map(str, frame.columns)) or " Name a column that the tables of all sites have."
+            remedy = nearest(name, map(str, columns)) or " Name a column that the tables of all sites have."
             raise BadData(f"{site} has no column {name!r}.{remedy}")
 
 

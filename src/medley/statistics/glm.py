@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -28,7 +28,7 @@ from .analysis import Ask, Moments, Report, lower, packed, site_of, tensor, tria
 from .basis import Basis
 from .families import FAMILIES, LINKS, Family, FamilyName, refuse_unknown
 from .formulas import design, designed, parsed, within
-from .rounding import Outcome, rounded
+from .rounding import OWN, Outcome, rounded
 from .scales import FINER, banded, exponents_of, scaled
 from .scoring import (
     CHI2,
@@ -48,9 +48,6 @@ from .scoring import (
 )
 from .site import Site, within_used
 from .weights import Fit, Robust, Scored, Stacked, Weighted, Weights, sandwich, sent
-
-OWN = 8
-"""A site's own steps before the first sum."""
 
 EVEN = 0.1
 """The share of rows with influence below which a site's own steps stop."""
@@ -128,7 +125,7 @@ class GLM(Weighted):
         """See `Weighted.outcomes`."""
         return (parsed(self.formula).response,)
 
-    @property
+    @cached_property
     def kind(self) -> Family:
         """The family."""
         return FAMILIES[self.family] if isinstance(self.family, str) else self.family()
@@ -472,7 +469,7 @@ class GLM(Weighted):
 
     def _rows(self, site: Site, request: Point) -> Rows:
         """The site's rows of this fit, once they may leave; they are kept for the next exchange."""
-        key = repr(self), bytes(request.terms.numpy()), bytes(request.treatment.numpy())
+        key = self, bytes(request.terms.numpy()), bytes(request.treatment.numpy())
         if key not in site.kept:
             site.kept.clear()
             site.kept[key] = self._prepared(site, unpacked(request.terms), request)

@@ -38,8 +38,8 @@ def rare(site: Site, used: np.ndarray, group: str, columns: Sequence[str], alike
 
     If such groups are too few for a figure of their own, the first of the most frequent kind, by name, are among them.
     """
-    codes, names = factorized(site.frame[group])
-    mine, frame = codes[used], site.frame[used]
+    codes, names = factorized(site.columns[group])
+    mine, frame = codes[used], site.at(used)
     table = np.column_stack([np.ones(len(mine), int), *(factorized(frame[c])[0] for c in columns)])
     order = np.lexsort((*table.T, mine))
     there, starts = np.unique(mine[order], return_index=True)

@@ -88,7 +88,7 @@ def cells_of(site: Site, column: str) -> tuple[bool, np.ndarray]:
 
 def gone(site: Site, column: str) -> np.ndarray:
     """The rows of a site that lack a column [n]."""
-    return ~complete(site.frame, [column])
+    return ~complete(site.columns, [column])
 
 
 class Imputed(InNotebooks):
@@ -222,7 +222,7 @@ class Chain:
         levels = unpacked(fit.point["terms"])
         for i, site in study.sites.items():
             random = rng(self.secret, "impute", model.column, site.name, k, t)
-            eta = rows_of(model, self.study.sites[i], site.frame, levels) @ b
+            eta = rows_of(model, site.at(gone(self.study.sites[i], model.column)), site.name, levels) @ b
             if model.levels:
                 cells[i, model.column] = 1.0 * (random.random(len(eta)) < LINKS["logit"].mean(eta))
                 refuse_near(self.study.sites[i], model, cells[i, model.column])
@@ -256,16 +256,13 @@ def filled(study: Any, models: Sequence[Model], cells: Mapping[tuple[int, str], 
     return out
 
 
-def rows_of(model: Model, site: Site, frame: Any, levels: dict[str, list[str]]) -> np.ndarray:
+def rows_of(model: Model, rows: Any, site: str, levels: dict[str, list[str]]) -> np.ndarray:
     """The design of the rows that lack the column. Raises BadData for a category that only such rows have."""
-    rows = frame[gone(site, model.column)]
     f = parsed(model.glm.text)
     for c in f.categorical:
-        if {*texts(rows, c, site.name)} - {*levels[c]}:
-            raise BadData(
-                f"{site.name}: {c} has a category of which each row lacks {model.column}; merge it with another"
-            )
-    return design(f, rows, levels, site.name)[1]
+        if {*texts(rows, c, site)} - {*levels[c]}:
+            raise BadData(f"{site}: {c} has a category of which each row lacks {model.column}; merge it with another")
+    return design(f, rows, levels, site)[1]
 
 
 def refuse_near(site: Site, model: Model, cells: np.ndarray) -> None:
@@ -298,8 +295,8 @@ def models_of(study: Any, columns: Sequence[str], sites: Any) -> list[Model]:
     if len({*names}) < len(names):
         raise RecipeError(f"impute(columns={columns!r}): give each column once", "columns")
     for site in study.sites.values():
-        check_columns(site.frame, names, site.name)
-        categories |= {c for c in names if is_text(site.frame, c, site.name)}
+        check_columns(site.columns, names, site.name)
+        categories |= {c for c in names if is_text(site.columns, c, site.name)}
     quoted = {c: c if c.isidentifier() else f"`{c}`" for c in names}
     terms = {c: f"C({quoted[c]})" if c in categories else quoted[c] for c in names}
     out = list[Model]()
@@ -322,7 +319,7 @@ def models_of(study: Any, columns: Sequence[str], sites: Any) -> list[Model]:
         )
     for formula, read in [(model.glm.formula, model.glm.reads[0]) for model in out]:
         for site in study.sites.values():
-            check_columns(site.frame, read, site.name)
+            check_columns(site.columns, read, site.name)
             if odd := [c for c in read if c not in {m.column for m in out} and gone(site, c).any()]:
                 raise RecipeError(
                     f"impute({formula!r}): rows of {site.name} lack {odd[0]}; name it among the columns", "columns"

@@ -248,7 +248,7 @@ class Mixed(Analysis):
         j, k = np.triu_indices(C.shape[-1])
         C = (C + C.transpose(0, 1, 2, 4, 3)) / 2
         left = super().used(site)[0] & ~self.used(site)[0]
-        rows_groups = [left.sum(), site.frame[self.cluster][left].nunique()]
+        rows_groups = [left.sum(), site.columns[self.cluster][left].nunique()]
         return Sums(
             tensor(upper(gram)), tensor(counts), tensor(M[first]), tensor(C[:, a, b][:, :, j, k]), tensor(rows_groups)
         )
@@ -325,7 +325,7 @@ class Mixed(Analysis):
             outcome = Outcome.of(site, response, used, FAMILIES["gaussian"], rows, True, most)
         if not self.cluster:
             return Grouped(D, y, np.zeros(0, int), np.zeros(0, int), np.arange(len(y)), outcome)
-        codes = factorized(site.frame[self.cluster])[0]
+        codes = factorized(site.columns[self.cluster])[0]
         Z = D[:, [k for b in layout.groups for k in b]]
         order = np.lexsort((*Z.T[::-1], codes[used]))  # so that equal rows have equal sums, to the bit
         starts = np.unique(codes[used][order], return_index=True)[1]

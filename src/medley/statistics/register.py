@@ -79,7 +79,7 @@ class Register:
         self.sets = dict[str, dict[bytes, np.ndarray]]()
         self.notes = dict[str, Any]()
         self._patient = list[int](rows)  # of each of the register's rows
-        self._version = [0 for _ in rows]
+        self._version = [0] * len(rows)
         self._cells = list[dict[str, int]]()
         self._tables = list[np.ndarray]()
         self._at = np.arange(len(rows)) if self.file is None else None  # the frame's rows among the register's

@@ -26,6 +26,12 @@ COARSE = 0.1
 WIDEST = 0.25
 """The widest grid of a sum of an outcome, as a share of its standard deviation."""
 
+OWN = 8
+"""A site's own steps before the first sum."""
+
+NEAR = 1e-8
+"""A site's own steps end when η has changed by less."""
+
 MOST_STEPS = 12
 """The most values of an outcome in equal steps that counts as whole numbers in another code."""
 
@@ -64,13 +70,14 @@ class Outcome:
         z = root * y
         a = Q.T @ z
         rest = z - Q @ a
-        spread = max(float(np.sqrt(rest @ rest / n)), 1e-4 * float(np.std(z)))
+        deviation = float(np.std(z))
+        spread = max(float(np.sqrt(rest @ rest / n)), 1e-4 * deviation)
         outcome = cls(site, column, used, integers, most, a, R, np.zeros(2))
         keys = [site.digest(used, root * q) for q in Q.T]
         share = SHARE
         if integers:
             share = share_of(most / 2 / max(len(a), 1), SHARE, WIDEST)
-        a = outcome.rounded(a, np.full(len(a), spread), keys, share, prior=APART * float(np.std(z)))
+        a = outcome.rounded(a, np.full(len(a), spread), keys, share, prior=APART * deviation)
         terms = family.constants(r.y, r.w, rest) if isinstance(family, Canonical) else (0 * y, 0 * y)
         V = np.array(terms).T
         of = site.digest(used, r.w) if not family.homoscedastic else "".join(sorted(keys))[:64]
@@ -118,7 +125,8 @@ class Outcome:
         eta = link.link(mu)
         weight = r.w
         right = 0 * Xy
-        for further in reversed(range(8 if canonical else 1)):
+        near = False
+        for further in reversed(range(OWN if canonical else 1)):
             with np.errstate(all="ignore"):
                 V = family.variance(mu, alpha)
                 slope = link.slope(mu)
@@ -127,12 +135,14 @@ class Outcome:
                 break
             weight = new
             right = r.X.T @ (weight * (eta - r.offset)) + (slope / V)[0] * (Xy - r.X.T @ (r.w * mu))
-            if not further:
+            if not further or near:
                 break
             b = np.linalg.lstsq(r.X.T @ (weight[:, None] * r.X), right, rcond=None)[0]
+            before = eta
             with np.errstate(all="ignore"):
                 eta = r.X @ b + r.offset
                 mu = link.mean(eta)
+                near = np.abs(eta - before).max() < NEAR  # Newton's next step is the square of this
             if not (family.inside(mu) & np.isfinite(mu)).all():
                 break
         return weight, right
@@ -176,8 +186,9 @@ def directions(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rest = column
         for _ in range(3):
             rest = rest - Q @ (Q.T @ rest)
-        if np.linalg.norm(rest) > 1e-12 * np.linalg.norm(column) > 0:
-            Q = np.column_stack([Q, rest / np.linalg.norm(rest)])
+        size = np.linalg.norm(rest)
+        if size > 1e-12 * np.linalg.norm(column) > 0:
+            Q = np.column_stack([Q, rest / size])
     return Q, Q.T @ A
 
 

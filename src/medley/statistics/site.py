@@ -44,8 +44,9 @@ FEW_DOMINANT = 0.995
 
 @dataclass
 class Site:
-    """One site's rows, as its client reads them: instead of an objective. ``kept`` belongs to the last analysis,
-    ``imputed`` has the numbers of rows that lacked a column before it was imputed.
+    """One site's rows, as its client reads them: instead of an objective. ``frame`` is as it was given, ``columns`` has
+    the site's name in a column, too. ``kept`` belongs to the last analysis, ``imputed`` has the numbers of rows that
+    lacked a column before it was imputed.
     """
 
     name: str
@@ -73,25 +74,20 @@ class Site:
         frame = table(data, name)
         check_columns(frame, needs, name)
         complete_rows = complete(frame, needs)
-        has_site = "site" in frame.columns
         dropped = int((~complete_rows).sum())
         if dropped:
             frame = frame[complete_rows]  # its index has the rows' numbers in the site's own data
-        columns = Columns(frame)
-        if not rules.id:
-            warn_of_copies(columns, name)
         history = Register(frame, register, rules.rows, rules.id)
-        if not has_site:
-            frame = frame.assign(site=name)
-        out = cls(name, frame, rules, history, dropped, len(frame), own=has_site)
-        out._columns = Columns(frame, None, columns.cache)
+        out = cls(name, frame, rules, history, dropped, len(frame), own="site" in frame.columns)
+        if not rules.id:
+            warn_of_copies(out.columns, name)
         return out
 
     @property
     def columns(self) -> Columns:
-        """The columns of the frame, each read once."""
+        """The columns of the frame, each read once, and the site's name in a column `site`."""
         if self._columns is None or self._columns.frame is not self.frame:
-            self._columns = Columns(self.frame)
+            self._columns = Columns(self.frame, site="" if self.own else self.name)
         return self._columns
 
     def rows(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
@@ -106,9 +102,9 @@ class Site:
 
     def _picked(self, columns: Sequence[str], where: str) -> tuple[np.ndarray, int]:
         """As `rows`, which has the last answer: each exchange of an analysis wants the same rows."""
-        check_columns(self.frame, columns, self.name)
+        check_columns(self.columns, columns, self.name)
         every_row = np.ones(self.n, bool)
-        picked, parts, selecting = chosen(self.frame, where, self.name) if where else (every_row, [every_row], [])
+        picked, parts, selecting = chosen(self.columns, where, self.name) if where else (every_row, [every_row], [])
         # Rows that are alike in each comparison: so a refusal does not depend on what one known row has in another.
         cells = parts
         if where:
@@ -253,7 +249,7 @@ class Site:
         """
         self._refuse_other_knots(names)
         self._refuse_single_row(X)
-        columns = dict(zip([*names, *(beside or {})], [*X.T, *(beside or {}).values()], strict=True))
+        columns = dict(zip([*names, *(beside or {})], [*X.T.copy(), *(beside or {}).values()], strict=True))
         cells = list[np.ndarray]()
         split = list[str]()
         two = list[tuple[str, np.ndarray]]()
@@ -305,7 +301,7 @@ class Site:
 
     def cell(self, cell: np.ndarray, name: str) -> None:
         """Raise Withheld for a value of a column with few rows."""
-        if 0 < cell.sum() < self.rules.rows:
+        if 0 < np.count_nonzero(cell) < self.rules.rows:
             raise Withheld(
                 f"{self.name} withholds: a value of {name} has fewer than {self.rules.rows} rows; merge it with "
                 f"another, or study.without({self.name!r})"
@@ -327,6 +323,8 @@ class Site:
 
     def dominated(self, x: np.ndarray, name: str) -> None:
         """Raise Withheld if a few rows have nearly all of a column's spread."""
+        if (self.rules.rows - 1) * np.ptp(x) ** 2 < 0.99 * DOMINANT * len(x) * x.var():
+            return  # about the median the largest square is no larger than this, and the sum no smaller
         squares = (x - np.median(x)) ** 2
         if (self.rules.rows - 1) * squares.max() < 0.99 * DOMINANT * squares.sum():
             return
@@ -355,7 +353,10 @@ class Site:
 
     def _refuse_single_row(self, X: np.ndarray) -> None:
         """Raise Withheld if a combination of columns is 0 in all rows except one."""
-        u, size, _ = np.linalg.svd(X / np.maximum(np.abs(X.T.copy()).max(1), 1e-300), full_matrices=False)
+        X = X / np.maximum(np.abs(X.T.copy()).max(1), 1e-300)
+        if np.square(X).sum(1).max(initial=0.0) < 0.5 * np.linalg.eigvalsh(X.T @ X)[0]:
+            return  # no row has that share of any combination
+        u, size, _ = np.linalg.svd(X, full_matrices=False)
         leverage = (u[:, size > 1e-10 * size[0]] ** 2).sum(1)
         if self.rules.rows > 1 and leverage.max() > 1 - 1e-9:
             raise Withheld(

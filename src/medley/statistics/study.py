@@ -26,6 +26,7 @@ from ..contract import (
     Pace,
     RecipeError,
     State,
+    Task,
     TooFewReplies,
 )
 from ..contract.arguments import known_keywords, method_with
@@ -102,10 +103,12 @@ class Sites:
     """The sites of a study, as clients by number."""
 
     sites: Mapping[int, Site]
+    task: Task = field(default_factory=Task)
+    pace: Pace = field(default_factory=Pace)
 
     def __call__(self, i: int, round: int) -> Client[Any]:
         """Site i as a client."""
-        return Client(i, 1.0, cast(Any, self.sites[i]), Pace(), cast(Any, None), round=round)
+        return Client(i, 1.0, cast(Any, self.sites[i]), self.pace, cast(Any, None), round=round, task=self.task)
 
 
 def check_ring(secure: SecureSum, sites: int) -> None:
@@ -142,7 +145,7 @@ def gaps(analyses: Sequence[Analysis], site: Site) -> str:
     """
     rows = {columns for analysis in analyses for columns in analysis.required_columns}
     names = [*dict.fromkeys(c for columns in rows for c in columns)]
-    check_columns(site.frame, names, site.name)
+    check_columns(site.columns, names, site.name)
     lacking = {c: int(missing(site.columns, c).sum()) for c in sorted(names)}
     if len(analyses) < 2 or len({frozenset(c for c in columns if lacking[c]) for columns in rows}) < 2:
         return ""
