@@ -103,6 +103,8 @@ def test_quick_checks_decide_as_complete_ones() -> None:
         squares = np.sort((X[:, 0] - np.median(X[:, 0])) ** 2)[::-1]
         most = (squares[0] > DOMINANT * squares.sum()) or (squares[:4].sum() > FEW_DOMINANT * squares.sum())
         assert raises(site.dominated, X[:, 0], "x") == bool(most and len(np.unique(X[:, 0])) > 2)
+        decides = (np.linalg.svd(X)[0][:, :2] ** 2).sum(1).max() > 1 - 1e-9 if np.linalg.matrix_rank(X) == 2 else None
+        assert decides is None or raises(site._refuse_single_row, X) == bool(decides)
         values, all_values = distinct(np.rint(X[:, 0]), 3), np.unique(np.rint(X[:, 0]))
         assert (values.tolist() == all_values.tolist()) if len(all_values) <= 3 else len(values) > 3
         refused += wrong

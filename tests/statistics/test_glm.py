@@ -15,7 +15,7 @@ import medley as md
 
 pytest.importorskip("formulaic")
 
-from medley.statistics import Rules, Study, Weights, Withheld
+from medley.statistics import Rules, Study, Weights, Withheld, rounding
 from medley.statistics.levels import sketched, union
 from support.hospitals import NAMES, patients, sites
 from support.pairs import crossed, quick
@@ -80,6 +80,25 @@ def test_robust_errors_are_those_of_the_textbook(cov: str, reference: Any) -> No
     near([*fit.bse], [there["ols"][cov][k] for k in fit.params.index])
     near([*odds.bse], [there["logit"][cov][k] for k in odds.params.index])
     assert odds.exchanges <= 8
+
+
+@pytest.mark.parametrize(("outcome", "family"), [("ill", "binomial"), ("visits", "poisson"), ("cost", "gamma")])
+def test_a_site_that_ends_its_own_steps_early_gives_the_same_fit(
+    outcome: str, family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pandas as pd
+
+    g = np.random.default_rng(0)
+    x = g.normal(size=(2, 200))
+    mean = np.exp(0.3 * x - 0.2)
+    parts = {"x": x, "ill": 1 * (g.random((2, 200)) < mean / 4), "visits": g.poisson(mean), "cost": g.gamma(3, mean)}
+    data = {f"site {k}": pd.DataFrame({name: v[k] for name, v in parts.items()}) for k in range(2)}
+    fits = []
+    for least in (rounding.NEAR, 0.0):  # no change is smaller than 0, so that all eight steps are made
+        monkeypatch.setattr(rounding, "NEAR", least)
+        fits.append(Study(data).glm(f"{outcome} ~ x", family))
+    np.testing.assert_allclose(fits[0].b, fits[1].b, rtol=1e-12)
+    np.testing.assert_allclose(fits[0].covariance, fits[1].covariance, rtol=1e-12)
 
 
 def test_few_clusters_are_warned_of() -> None:
