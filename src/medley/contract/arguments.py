@@ -6,9 +6,8 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-import typing
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from .errors import RecipeError
@@ -86,14 +85,12 @@ def _show(call: Any, function: Callable[..., Any], settings: Any) -> None:
     entries = [f"    {s.name} ({s.accepts}): {s.doc}" for s in describe(settings)]
     lines = [textwrap.fill(line, 118, subsequent_indent=" " * 8) for line in entries]
     call.__doc__ = "\n".join([first, "", "Args:", *lines, *(["", rest] if rest else []), ""])
-    itself = [p for p in inspect.signature(function).parameters.values() if p.name == "self"]
+    own = inspect.signature(function)
+    itself = [p for p in own.parameters.values() if p.name == "self"]
     signature = inspect.signature(settings)
-    hints = typing.get_type_hints(settings)
     shown = [p.replace(annotation=_bare(p.annotation)) for p in signature.parameters.values()]
-    call.__signature__ = signature.replace(
-        parameters=[*itself, *shown], return_annotation=inspect.signature(function).return_annotation
-    )
-    call.__annotations__ = {name: hints[name] for name in signature.parameters}
+    call.__signature__ = signature.replace(parameters=[*itself, *shown], return_annotation=own.return_annotation)
+    call.__annotations__ = {s.name: s.hint for s in describe(settings)}
 
 
 class _Bare(ast.NodeTransformer):
@@ -103,6 +100,7 @@ class _Bare(ast.NodeTransformer):
         return node.slice.elts[0] if annotated else node  # type: ignore[attr-defined]
 
 
+@cache
 def _bare(annotation: str) -> str:
     """The text of an annotation without bounds and examples, for a readable signature."""
     return ast.unparse(_Bare().visit(ast.parse(annotation, mode="eval")))

@@ -104,13 +104,13 @@ def table(data: Any, site: str) -> Any:
     missing. Raises BadData for data without columns or rows.
     """
     pandas = needed("pandas")
-    if hasattr(data, "to_pandas"):
-        data = data.to_pandas()
-    elif isinstance(data, Mapping):
-        data = pandas.DataFrame(dict(data))
-    if not isinstance(data, pandas.DataFrame):
+    of = data
+    if not isinstance(of, pandas.DataFrame):
+        of = data.to_pandas() if hasattr(data, "to_pandas") else data
+        of = pandas.DataFrame(dict(of)) if isinstance(of, Mapping) else of
+    if not isinstance(of, pandas.DataFrame):
         raise BadData(f"{site}: a {type(data).__name__} is no frame; give a pandas DataFrame, or columns in a dict")
-    out = data.reset_index(drop=True)
+    out = of.reset_index(drop=True)
     names = [str(c).strip() for c in out.columns]
     if not len(out) or len({*names}) < len(names):
         raise BadData(f"{site}: the frame has {'no rows' if not len(out) else 'two columns of one name'}")

@@ -163,7 +163,7 @@ class GLM(Weighted):
         """Whether α is estimated with the coefficients."""
         return self.kind.has_alpha and self.alpha is None
 
-    @property
+    @cached_property
     def canonical(self) -> bool:
         """Whether observed and expected information are the same."""
         return self.uses == self.kind.canonical

@@ -11,6 +11,7 @@ site's account has the bits of each column: log₂ of six deviations over the gr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,8 @@ WIDEST = 0.25
 OWN = 8
 """A site's own steps before the first sum."""
 
-NEAR = 1e-8
-"""A site's own steps end when η has changed by less."""
+NEAR = 1e-6
+"""A site's own steps end once the last has changed each mean by less than this share: the next would by its square."""
 
 MOST_STEPS = 12
 """The most values of an outcome in equal steps that counts as whole numbers in another code."""
@@ -91,12 +92,12 @@ class Outcome:
         most = float(self.most) if self.integers else np.inf
         return self.site.rounded(self.column, np.atleast_1d(values), np.atleast_1d(spread), keys, most, share, prior)
 
-    @property
+    @cached_property
     def total(self) -> float:
         """Σ w y."""
         return float(self.R[:, 0] @ self.a)
 
-    @property
+    @cached_property
     def Xy(self) -> np.ndarray:
         """Xᵀ W y [p]."""
         out: np.ndarray = self.R[:, 1:-1].T @ self.a
@@ -138,11 +139,11 @@ class Outcome:
             if not further or near:
                 break
             b = np.linalg.lstsq(r.X.T @ (weight[:, None] * r.X), right, rcond=None)[0]
-            before = eta
+            before = mu
             with np.errstate(all="ignore"):
                 eta = r.X @ b + r.offset
                 mu = link.mean(eta)
-                near = np.abs(eta - before).max() < NEAR  # Newton's next step is the square of this
+                near = (np.abs(mu - before) < NEAR * np.abs(mu)).all()
             if not (family.inside(mu) & np.isfinite(mu)).all():
                 break
         return weight, right
