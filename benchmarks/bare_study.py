@@ -3,10 +3,10 @@
     python benchmarks/bare_study.py [--repeats 100]
 
 The script does for each site what a study's default rules have it compute: columns read from the frame once; copies of
-rows; the sizes of categories; few rows by sets, leverage and dominance; orthonormal directions of the design, a digest of
-each, and the outcome's sums on a grid; the site's own steps; and scores, information and dominance at each common step.
-It has no messages, no check of what it is given, no register, one family and one formula. Its coefficients are those of
-the study. CPU time, in turns.
+rows; the sizes of categories; few rows by sets, leverage and dominance; orthonormal directions of the design, a digest
+of each, and the outcome's sums on a grid; the site's own steps; and scores, information and dominance at each common
+step. It has no messages, no check of what it is given, no register, one family and one formula. Its coefficients are
+those of the study. CPU time, in turns.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def read(frame: Any) -> Rows:
     y = frame["died"].to_numpy(float)
     codes, kinds = pd.factorize(frame["s"])
     assert len(pd.factorize(columns["a"])[1]) == len(frame)  # no copies
-    assert not any(np.isnan(v).any() for v in columns.values()) and (codes >= 0).all()
+    assert not any(np.isnan(v).any() for v in columns.values())
+    assert (codes >= 0).all()
     assert (np.bincount(codes) >= LEAST).all()
     v, w = (codes == {k: i for i, k in enumerate(kinds)}[level] for level in "vw")
     n = len(y)
@@ -63,7 +64,8 @@ def read(frame: Any) -> Rows:
     scaled = X / np.abs(X).max(0)
     assert np.square(scaled).sum(1).max() < 0.5 * np.linalg.eigvalsh(scaled.T @ scaled)[0]  # no row decides alone
     for x in columns.values():
-        assert len(np.unique(x[:40])) > 20 and (LEAST - 1) * np.ptp(x) ** 2 < 0.99 * DOMINANT * n * x.var()
+        assert len(np.unique(x[:40])) > 20
+        assert (LEAST - 1) * np.ptp(x) ** 2 < 0.99 * DOMINANT * n * x.var()
     event = y > 0
     every = np.ones(n, bool)
     for sets in ([every], [every, v, w], [event, v & event, w & event], [~event, v & ~event, w & ~event]):
