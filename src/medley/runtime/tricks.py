@@ -148,16 +148,19 @@ def move(source: Tensor, to: Tensor) -> None:
     if not ON or source.nbytes < LARGE or not (source.is_cpu and to.is_cpu and source.is_contiguous()):
         to.copy_(source)
         return
-    advise: Callable[[ctypes.c_void_p, ctypes.c_size_t, int], object] = lambda *_: None
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        advise = ctypes.CDLL(None).madvise
     each = BLOCK // source.element_size()
     for at in range(0, source.numel(), each):
         part = source.view(-1)[at : at + each]
         to.view(-1)[at : at + each].copy_(part)
-        begin = part.data_ptr() + -part.data_ptr() % mmap.PAGESIZE
-        size = max(0, part.data_ptr() + part.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
-        advise(ctypes.c_void_p(begin), ctypes.c_size_t(size), MADV_DONTNEED)
+        give_back(part)
+
+
+def give_back(x: Tensor) -> None:
+    """Give the pages of a contiguous tensor on a CPU back to the system: its numbers are lost, or a file's again."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        begin = x.data_ptr() + -x.data_ptr() % mmap.PAGESIZE
+        size = max(0, x.data_ptr() + x.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), MADV_DONTNEED)
 
 
 def onednn() -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..contract import pytree
 from ..contract.errors import WireError
+from ..numerics.paged import paged, put_back
 from ..runtime.versions import version
 from ..wire.arrival import Arrival
 from . import atomic
@@ -71,6 +72,8 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     pieces = pytree.safetensors(store, {**head, "sum": checksum(head, store)})  # safetensors' own would copy them twice
     with atomic.replacing(atomic.make_folder(folder) / FILE) as tmp, tmp.open("wb") as f:
         f.writelines(pieces)
+    for t in store.values():
+        put_back(t)
     for old in folder.glob("memories-*.safetensors"):
         if old.name not in parts:
             old.unlink(missing_ok=True)
@@ -116,7 +119,7 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
         with safe_open(path, "pt") as f:
             head = dict(f.metadata() or {})
             # Copied to memory that torch aligns: some kernels give other bits at other alignments.
-            store = {name: f.get_tensor(name).clone() for name in f.keys()}  # noqa: SIM118 (not a dict)
+            store = {name: paged(f.get_tensor(name).clone()) for name in f.keys()}  # noqa: SIM118 (not a dict)
         if head.get("format") != FORMAT:
             raise other_format(folder, head.get("format"), FORMAT, head.get("medley"))
         if head.pop("sum") != checksum(head, store):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import WireError
+from ..numerics.paged import put_back
 
 
 def checksum(texts: Mapping[str, str], store: Mapping[str, Tensor]) -> str:
@@ -19,6 +20,7 @@ def checksum(texts: Mapping[str, str], store: Mapping[str, Tensor]) -> str:
     for name in sorted(store):
         h.update(f"{name} {store[name].dtype} {list(store[name].shape)}\n".encode())
         h.update(store[name].reshape(-1).view(torch.uint8).numpy().data if store[name].numel() else b"")
+        put_back(store[name])
     return h.hexdigest()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, cast
 
 from ..contract import pytree
-from ..contract.errors import MedleyError
+from ..numerics.paged import full
 from ..runtime import tricks
 
 BUDGET = 1 << 29
@@ -142,10 +142,7 @@ class Spill(MutableMapping[int, Any]):
         else:
             why = "no room left"
         if done < len(raw):
-            raise MedleyError(
-                f"the clients' memories do not fit into {tempfile.gettempdir()} ({why}); set TMPDIR to a folder on a "
-                "larger disk"
-            )
+            raise full(why)
         if free:
             free.pop()
         else:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..contract import MedleyError, Packed, State, WireError
+from ..numerics.paged import paged
 from ..runtime import stopwatch
 from .exchange import Exchange
 
@@ -79,6 +80,12 @@ class Fold:
     def ids(self) -> tuple[int, ...]:
         """Clients that replied, ascending."""
         return tuple(sorted(r.client for r in self.receipts))
+
+    def paged(self) -> Fold:
+        """This fold, whose replies that are kept apart are put into files if they do not fit into memory."""
+        for i, packed in self.replies.items():
+            self.replies[i] = {k: paged(v) if isinstance(v, Tensor) else v for k, v in packed.items()}
+        return self
 
     def ran(self, engines: Iterable[str]) -> None:
         """Record engines that ran."""

@@ -105,6 +105,7 @@ from ...contract import (
 )
 from ...contract.messages import Model, Recalled, TimedStep, recall_all
 from ...numerics.blocks import blocks
+from ...numerics.paged import paged, put_back
 from .descent import passive
 from .late import KEPT, MARGIN, NEAR, Lateness, Share
 
@@ -267,7 +268,11 @@ class FedNorton(Algorithm[Server, Memory]):
 
         def flow(i: int) -> Vec:
             """n_i."""
-            return torch.add(base, s.J[i], alpha=keep) if i in s.J else first
+            if i not in s.J:
+                return first
+            net = torch.add(base, s.J[i], alpha=keep)
+            put_back(s.J[i])
+            return net
 
         nets = Each(clients.ids, lambda i: Net(flow(i)), like=Net(S))
         replies = clients.ask(self.simulate, Model(s.x), nets, late="deliver")
@@ -343,7 +348,9 @@ class FedNorton(Algorithm[Server, Memory]):
                     changed.zero_()  # the first visit
                 powers += torch.stack([changed, torch.stack(sizes)]) @ factors[0]
             of_S += sum(weight.values()) - sum(back.values())
-            J |= flows
+            for i, flow in flows.items():
+                put_back(J.get(i, flow))
+                J[i] = paged(flow)
         s.J = J
         s.S = sums
         if not lone:

@@ -1,0 +1,122 @@
+"""Long vectors that the server keeps: in memory up to a budget, beyond it in files that are read as memory."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import sys
+import tempfile
+import weakref
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ..contract.errors import MedleyError
+from ..runtime import tricks
+
+BUDGET = 1 << 30
+"""Bytes of long vectors to hold in memory, those included to which a round may still have to return."""
+
+LONG = 1 << 20
+"""Bytes of a long vector; shorter ones stay in memory."""
+
+FILE = 1 << 28
+"""Bytes of a file with several vectors."""
+
+
+class Place(NamedTuple):
+    """A part of a file, and of the memory that shows it; ``room`` bytes from ``at`` on."""
+
+    file: io.RawIOBase
+    shown: mmap.mmap
+    at: int
+    room: int
+
+
+_held: dict[int, int] = {}  # bytes of vectors in memory, by their id
+_used: dict[int, int] = {}  # bytes of vectors in files, by their address
+_free: dict[int, list[Place]] = {}  # by bytes of room; to write a new one takes ten times as long
+_moved = [0]  # bytes since the last `tricks.trim`
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free.clear)  # these are the parent's
+
+
+def paged(x: Tensor) -> Tensor:
+    """``x`` itself, or on Linux, if more than `BUDGET` would be held in memory, a tensor of the same numbers in a file.
+
+    The files have no names and go with their tensors. They lie in the folder for temporary files (the environment
+    variable TMPDIR sets it). Never change the tensor in place. Raises MedleyError if the disk is full.
+    """
+    if not x.is_cpu or x.nbytes < LONG or x.data_ptr() in _used or id(x) in _held:
+        return x
+    if sum([*_held.values()]) + x.nbytes <= BUDGET or sys.platform != "linux":
+        _held[id(x)] = x.nbytes
+        weakref.finalize(x, _held.pop, id(x), None).atexit = False
+        if _used:
+            _trim(x.nbytes)
+        return x
+    room = -(-x.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    free = _free.get(room)
+    raw = memoryview(x.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    try:
+        place = free.pop() if free else _new(room)
+        place.file.seek(place.at)
+        while raw:
+            done = place.file.write(raw)
+            if not done:
+                raise full("no room left")
+            raw = raw[done:]
+    except OSError as e:
+        raise full(str(e)) from None
+    bytes_there = memoryview(place.shown)[place.at : place.at + x.nbytes]
+    made = torch.frombuffer(bytes_there, dtype=x.dtype).view(x.shape)
+    weakref.finalize(bytes_there, _leave, made.data_ptr(), place, os.getpid()).atexit = False
+    _used[made.data_ptr()] = bytes_there.nbytes
+    _trim(room)
+    return made
+
+
+def put_back(x: Tensor) -> None:
+    """Give the memory of a paged tensor in a file to the system, until it is read again. Others stay as they are."""
+    if x.data_ptr() in _used:
+        tricks.give_back(x)
+
+
+def full(why: str) -> MedleyError:
+    """The error for a folder of temporary files without room."""
+    return MedleyError(
+        f"what clients and server remember does not fit into {tempfile.gettempdir()} ({why}); set TMPDIR to a folder "
+        "on a larger disk"
+    )
+
+
+def _new(room: int) -> Place:
+    """A place of a new file; its other places are free."""
+    file = cast(io.RawIOBase, tempfile.TemporaryFile(prefix="medley-", buffering=0))  # noqa: SIM115 (open as long as this is)
+    size = max(1, FILE // room) * room
+    file.truncate(size)
+    shown = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    weakref.finalize(shown, file.close).atexit = False
+    first, *others = (Place(file, shown, at, room) for at in range(0, size, room))
+    _free.setdefault(room, []).extend(reversed(others))
+    return first
+
+
+def _trim(size: int) -> None:
+    """Free memory between what stays, after so many more bytes: small things take the ends of vectors' gaps."""
+    _moved[0] += size
+    if _moved[0] > BUDGET >> 1:
+        _moved[0] = 0
+        tricks.trim()
+
+
+def _leave(address: int, place: Place, process: int) -> None:
+    """Free the place of a vector that is gone; without any vectors the files are closed."""
+    if process == os.getpid():
+        _used.pop(address, None)
+        place.shown.madvise(mmap.MADV_DONTNEED, place.at, place.room)  # what was changed in memory, too
+        _free.setdefault(place.room, []).append(place)
+        if not _used:
+            _free.clear()

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import medley as md
+from medley.numerics import paged as pages
+from medley.numerics.paged import paged, put_back
+from support.interrupts import lines_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all vectors stay in memory")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: Any) -> None:
+    """Vectors of 1,000 numbers are long, two of them fit into memory, and a file has three."""
+    gc.collect()
+    monkeypatch.setattr(pages, "LONG", 1000)
+    monkeypatch.setattr(pages, "BUDGET", sum(pages._held.values()) + 2 * 4000)
+    monkeypatch.setattr(pages, "FILE", 3 * 4096)
+
+
+def test_what_exceeds_the_budget_has_the_same_bits():
+    vectors = [torch.full((1000,), float(i)) for i in range(9)]
+    kept = [paged(v) for v in vectors]
+    assert [k is v for k, v in zip(kept, vectors, strict=True)] == [True] * 2 + [False] * 7
+    assert paged(kept[8]) is kept[8]
+    short = torch.zeros(9)
+    assert paged(short) is short
+    for _ in range(2):
+        for k, v in zip(kept, vectors, strict=True):
+            assert torch.equal(k, v)
+            put_back(k)
+            assert torch.equal(k, v)
+    matrix = torch.randn(30, 50, dtype=torch.float64)
+    assert torch.equal(paged(matrix.T), matrix.T)
+
+
+def test_places_are_used_again_once_no_view_is_left_and_files_go_with_the_last():
+    in_memory = [paged(torch.zeros(1000)) for _ in range(2)]
+    files = len(os.listdir("/proc/self/fd"))
+    a, b = (paged(torch.full((1000,), float(i))) for i in range(2))
+    view = a[10:20]
+    was = a.data_ptr()
+    del a
+    others = [paged(torch.full((1000,), 7.0)) for _ in range(4)]
+    assert view.tolist() == [0.0] * 10  # although its vector's name is gone
+    assert was not in [o.data_ptr() for o in others]
+    b += 1  # never do this: the next vector at its place must not see it
+    was = b.data_ptr()
+    del view, b
+    again = [paged(torch.full((1000,), 9.0)) for _ in range(2)]
+    assert was in [v.data_ptr() for v in again]
+    assert all(v.eq(9).all() for v in again)
+    assert len(os.listdir("/proc/self/fd")) == files + 4  # two files, and their maps
+    del again, others
+    assert len(os.listdir("/proc/self/fd")) == files
+    assert (len(in_memory), pages._used, pages._free) == (2, {}, {})
+
+
+def test_ctrl_c_at_any_line_loses_no_vector():
+    in_memory = [paged(torch.zeros(1000)) for _ in range(2)]
+    first = paged(torch.full((1000,), 1.0))
+    steps = lines_of(lambda: paged(torch.full((1000,), 2.0)), pages, function="paged")
+    assert steps > 10
+    for stop in range(1, steps + 1):
+        with pytest.raises(KeyboardInterrupt):
+            lines_of(lambda: paged(torch.full((1000,), 2.0)), pages, stop, "paged")
+        assert first.eq(1).all()
+        assert paged(torch.full((1000,), 3.0)).eq(3).all()
+    assert len(in_memory) == 2
+
+
+def test_a_full_disk_is_an_error_with_a_remedy(monkeypatch: Any):
+    class NoRoom:
+        def seek(self, at: int) -> None: ...
+
+        def write(self, raw: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    vectors = [paged(torch.zeros(1000)) for _ in range(3)]
+    (free,) = pages._free.values()
+    free[-1] = free[-1]._replace(file=NoRoom())
+    with pytest.raises(md.MedleyError, match=r"No space left.*set TMPDIR"):
+        paged(torch.ones(1000))
+    assert all(v.eq(0).all() for v in vectors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", [None, md.transports.Processes(2)])
+@pytest.mark.parametrize("policy", [None, md.ReplyPolicy(replies=4)])
+def test_a_run_has_the_same_bits_whatever_fits(transport: Any, policy: Any, tmp_path: Path, monkeypatch: Any):
+    fed = md.Federation(
+        md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(8), participation=0.7
+    )
+    options: dict[str, Any] = {"progress": False, "transport": transport, "reply_policy": policy}
+    monkeypatch.setattr(pages, "LONG", 1 << 30)
+    in_memory = md.run(md.FedNorton(), fed, 6, **options)
+    monkeypatch.setattr(pages, "LONG", 1000)
+    seen = []
+
+    def stop(row: dict[str, Any]) -> None:
+        seen.append(len(pages._used))
+        if row["round"] == 4:
+            raise KeyboardInterrupt
+
+    first = md.run(md.FedNorton(), fed, 6, checkpoint=tmp_path, on_round=stop, **options)
+    assert first.status.outcome == "interrupted"
+    assert max(seen) >= 3
+    second = md.run(md.FedNorton(), fed, 6, resume=tmp_path, checkpoint=tmp_path, **options)
+    assert torch.equal(in_memory.x, second.x)
+    del first, second
+    gc.collect()
+    assert pages._used == {}
