@@ -3,9 +3,9 @@
 python benchmarks/memory.py [--scale 0.1]
 python benchmarks/memory.py --methods [--hidden 2900 2900] [--repeats 3]
 
-Two cases, each in a process of its own: a cohort of 10,000 clients of an MLP with 235,000 parameters, whose replies
-together would be 9.4 GB; and 100,000 clients of SCAFFOLD with 7,850 parameters each, whose memories together are
-3.1 GB, four fifths of whom are asked. ``--scale`` takes so many of the clients, and of the memory that they may have.
+Three cases, each in a process of its own: a cohort of 10,000 clients of an MLP with 235,000 parameters, whose replies
+together would be 9.4 GB; 100,000 clients of SCAFFOLD with 7,850 parameters each, whose memories together are 3.1 GB,
+four fifths of whom are asked; and 1,000 clients of FedNorton with 1.1 million parameters, whose flows are 4.3 GB. ``--scale`` takes so many of the clients, and of the memory that they may have.
 Printed is the process's peak, data and torch included.
 
 ``--methods`` compares methods whose server or clients keep vectors [d], on an MLP whose clients take one step on 20
@@ -35,6 +35,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import medley as md
+from medley.numerics import paged
 from medley.runtime.operations import OperationMode
 from medley.runtime.stopwatch import Stopwatch
 from medley.storage import spill as store
@@ -58,6 +59,10 @@ def memories(clients: int) -> tuple[md.Federation, md.contract.algorithm.Algorit
     return federation(md.models.softmax(784, 10), clients, 0.25), md.SCAFFOLD()
 
 
+def flows(clients: int) -> tuple[md.Federation, md.contract.algorithm.Algorithm]:
+    return federation(md.models.mlp(784, 10, hidden=(1024, 256)), clients, 1.0), md.FedNorton()
+
+
 def federation(module: torch.nn.Module, clients: int, fraction: float) -> md.Federation:
     data = md.datasets.gaussian_classes(clients, 784, 10, seed=0)
     parts = md.partitions.IID(len(data.X))
@@ -65,12 +70,13 @@ def federation(module: torch.nn.Module, clients: int, fraction: float) -> md.Fed
     return md.Federation(md.problems.Network(module), data=data, partition=parts, pace=pace, participation=fraction)
 
 
-CASES = {"cohort": (cohort, 10_000, 1), "memories": (memories, 100_000, 6)}
+CASES = {"cohort": (cohort, 10_000, 1), "memories": (memories, 100_000, 6), "flows": (flows, 1_000, 4)}
 
 
 def measure(name: str, scale: float) -> dict[str, float]:
     torch.set_num_threads(1)
     store.BUDGET = int(scale * store.BUDGET)
+    paged.BUDGET = int(scale * paged.BUDGET)
     make, clients, rounds = CASES[name]
     fed, method = make(int(scale * clients))
     before = peak()
