@@ -5,8 +5,9 @@ python benchmarks/memory.py --methods [--hidden 2900 2900] [--repeats 3]
 
 Three cases, each in a process of its own: a cohort of 10,000 clients of an MLP with 235,000 parameters, whose replies
 together would be 9.4 GB; 100,000 clients of SCAFFOLD with 7,850 parameters each, whose memories together are 3.1 GB,
-four fifths of whom are asked; and 1,000 clients of FedNorton with 1.1 million parameters, whose flows are 4.3 GB. ``--scale`` takes so many of the clients, and of the memory that they may have.
-Printed is the process's peak, data and torch included.
+four fifths of whom are asked; and 1,000 clients of FedNorton with 1.1 million parameters, whose flows are 4.3 GB.
+``--scale`` takes so many of the clients, and of the memory that they may have. Printed is the process's peak, data and
+torch included.
 
 ``--methods`` compares methods whose server or clients keep vectors [d], on an MLP whose clients take one step on 20
 rows. Each figure is from runs of 4 and of 8 clients in processes of their own, over three rounds, methods in turns:
