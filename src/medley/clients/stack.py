@@ -143,7 +143,7 @@ def rows(kind: type, fields: Mapping[str, Any], k: int, where: str, copy: bool =
     number_fields = {
         n: v for n, v in fields.items() if isinstance(v, Tensor) and v.shape == (k, 1) and n in numbers(kind)
     }
-    read = dict(zip(number_fields, entries(*number_fields.values()), strict=True))
+    read = dict(zip(number_fields, entries(*number_fields.values()), strict=True)) if number_fields else {}
     columns: dict[str, Sequence[Any]] = {}
     for name, v in fields.items():
         if name in read:

@@ -118,7 +118,7 @@ class LiveCohort:
         self.settle()
         ids = self.ids if ids is None else chosen(method, ids)
         name, types = checked(method, common, each, ids)
-        strangers = [i for i in ids if i not in self.p]
+        strangers = [] if ids is self.ids else [i for i in ids if i not in self.p]
         if strangers:
             raise MedleyError(f"ask({name}): clients {strangers} are not members of round {self.round}")
         self._unread = name
@@ -261,7 +261,7 @@ def checked(
             raise MedleyError(f"ask({name}): {what} is {type(message).__name__}, not {message_class.__name__}")
     if types.each is None and each is not None:
         raise MedleyError(f"ask({name}): it takes no messages for single clients; leave each= out")
-    lacking = sorted(set(ids) - (each or {}).keys())
+    lacking = [] if types.each is None else sorted(set(ids) - (each or {}).keys())
     if types.each is not None and lacking:
         raise MedleyError(
             f"ask({name}): give every client its {types.each.__name__} in each=; clients {lacking} have none"

@@ -198,8 +198,8 @@ class Fused:
         if drifting is not None and push is not None:
             drifting = drifting * -push
         # Parameters that are stored directly: all, or all except the spanned layer's.
-        stored = X[:, done:]
-        stored.copy_(x[:, done:])
+        stored, begun = (X[:, done:], x[:, done:]) if done else (X, x)
+        stored.copy_(begun)
         by_row = spanned or self.one_by_one(X)
         last = 0
         weight = None
@@ -246,8 +246,10 @@ def displace(
     into: ClientVecs, X: ClientVecs, x: ClientVecs, done: int, span: Span | None, drift: ClientVecs | None
 ) -> None:
     """Write the displacement from x to X [k, d] to ``into``; the first ``done`` numbers are in the span of the rows."""
-    torch.sub(X[:, done:], x[:, done:], out=into[:, done:])
-    if span is not None:
+    if span is None:
+        torch.sub(X, x, out=into)
+    else:
+        torch.sub(X[:, done:], x[:, done:], out=into[:, done:])
         span.displacement(into[:, :done], x[:, :done], None if drift is None else drift[:, :done])
 
 
