@@ -39,9 +39,9 @@ class ClientStack(Client[M]):
         self.ran = set()
 
     @cached_property
-    def p(self) -> float:  # type: ignore[override]
+    def p(self) -> Any:  # type: ignore[override]
         """Each client's share p_i, a column [k, 1]."""
-        return cast(float, self.like.new_tensor([me.p for me in self._members])[:, None])
+        return self.like.new_tensor([me.p for me in self._members])[:, None]
 
     @property
     def members(self) -> tuple[Client[M], ...]:
