@@ -68,11 +68,11 @@ def test_places_are_used_again_once_no_view_is_left_and_files_go_with_the_last()
 def test_ctrl_c_at_any_line_loses_no_vector():
     in_memory = [paged(torch.zeros(1000)) for _ in range(2)]
     first = paged(torch.full((1000,), 1.0))
-    steps = lines_of(lambda: paged(torch.full((1000,), 2.0)), pages, function="paged")
+    steps = lines_of(lambda: paged(torch.full((1000,), 2.0)), pages, function="filed")
     assert steps > 10
     for stop in range(1, steps + 1):
         with pytest.raises(KeyboardInterrupt):
-            lines_of(lambda: paged(torch.full((1000,), 2.0)), pages, stop, "paged")
+            lines_of(lambda: paged(torch.full((1000,), 2.0)), pages, stop, "filed")
         assert first.eq(1).all()
         assert paged(torch.full((1000,), 3.0)).eq(3).all()
     assert len(in_memory) == 2

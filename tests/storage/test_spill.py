@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 
 import medley as md
 from medley.contract.types import Vec
+from medley.numerics import paged
 from medley.storage import checkpoint, spill
 from medley.storage.spill import Spill
 from support.interrupts import lines_of
@@ -64,10 +67,40 @@ def test_places_on_disk_are_used_again():
     assert (len(spill), spill.size) == (0, 0)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are in the common file")
+def test_long_tensors_are_written_once_and_read_where_they_are(monkeypatch: Any):
+    monkeypatch.setattr(paged, "LONG", 4000)
+    monkeypatch.setattr(spill, "LONG", 4000)
+    monkeypatch.setattr(paged, "FILE", 4 * 4096)
+    values = Spill({"Held": Held}, budget=2 * 4000)
+    for i in range(6):
+        values[i] = value(i)
+    values[6] = [*value(6), ((2, 6), Held(torch.zeros(3)))]  # with a short one: in the common file
+    values[7] = value(7)
+    values[8] = value(8)
+    assert values.size <= 2 * 4000
+    assert (sorted(values), len(values)) == ([*range(9)], 9)
+    assert (sorted(values._paged), sorted(values._in_file)) == ([0, 1, 2, 3, 4, 5], [6])
+    old = values[2][0]
+    at = old[1].v.data_ptr()
+    values[2] = [old, *value(20)]
+    assert values.size <= 2 * 4000
+    for i in (7, 8, 6, 0):
+        assert all(values[i][0][1].v == i)
+    assert [all(m.v == k) for (_, m), k in zip(values[2], (2, 20), strict=True)] == [True, True]
+    assert values[2][0][1].v.data_ptr() == at
+    del old, values
+    gc.collect()
+    assert paged._used == {}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("long", [1000, 1 << 20])
 @pytest.mark.parametrize("transport", [None, md.transports.Processes(2)])
 @pytest.mark.parametrize("codec", [None, md.codecs.Delta()])
-def test_a_run_has_the_same_bits_whatever_fits(transport: Any, codec: Any, tmp_path: Path, monkeypatch: Any):
+def test_a_run_has_the_same_bits_whatever_fits(transport: Any, codec: Any, long: int, tmp_path: Path, monkeypatch: Any):
+    for module in (spill, paged):
+        monkeypatch.setattr(module, "LONG", long)
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(40), participation=0.5
     )

@@ -22,6 +22,9 @@ BUDGET = 1 << 30
 LONG = 1 << 20
 """Bytes of a long vector; shorter ones stay in memory."""
 
+LARGE = 1 << 24
+"""Bytes of a vector that leaves fewer gaps."""
+
 FILE = 1 << 28
 """Bytes of a file with several vectors."""
 
@@ -49,13 +52,25 @@ def paged(x: Tensor) -> Tensor:
     The files have no names and go with their tensors. They lie in the folder for temporary files (the environment
     variable TMPDIR sets it). Never change the tensor in place. Raises MedleyError if the disk is full.
     """
-    if not x.is_cpu or x.nbytes < LONG or x.data_ptr() in _used or id(x) in _held:
+    if id(x) in _held or not is_long(x):
         return x
-    if sum([*_held.values()]) + x.nbytes <= BUDGET or sys.platform != "linux":
+    if sum([*_held.values()]) + x.nbytes <= BUDGET:
         _held[id(x)] = x.nbytes
         weakref.finalize(x, _held.pop, id(x), None).atexit = False
         if _used:
             _trim(x.nbytes)
+        return x
+    return filed(x)
+
+
+def is_long(x: Tensor) -> bool:
+    """Whether a tensor may go to a file, and is not there: on Linux, if it is long and on a CPU."""
+    return x.is_cpu and x.nbytes >= LONG and sys.platform == "linux" and x.data_ptr() not in _used
+
+
+def filed(x: Tensor) -> Tensor:
+    """A long tensor's numbers in a file, as `paged` puts them there; others stay as they are."""
+    if not is_long(x):
         return x
     room = -(-x.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     free = _free.get(room)
@@ -78,10 +93,12 @@ def paged(x: Tensor) -> Tensor:
     return made
 
 
-def put_back(x: Tensor) -> None:
-    """Give the memory of a paged tensor in a file to the system, until it is read again. Others stay as they are."""
-    if x.data_ptr() in _used:
+def put_back(x: Tensor) -> bool:
+    """Whether a tensor is in a file; its memory is then the system's until it is read again."""
+    there = x.data_ptr() in _used
+    if there:
         tricks.give_back(x)
+    return there
 
 
 def full(why: str) -> MedleyError:
@@ -107,7 +124,7 @@ def _new(room: int) -> Place:
 def _trim(size: int) -> None:
     """Free memory between what stays, after so many more bytes: small things take the ends of vectors' gaps."""
     _moved[0] += size
-    if _moved[0] > BUDGET >> 1:
+    if _moved[0] > BUDGET >> (size < LARGE):
         _moved[0] = 0
         tricks.trim()
 

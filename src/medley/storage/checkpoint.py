@@ -83,6 +83,8 @@ def _save_part(folder: Path, memories: dict[int, Any]) -> str:
     raw = pytree.to_bytes(memories)
     name = _part_name(raw)
     atomic.write(folder / name, raw)
+    for _, t in pytree.tensors(memories):
+        put_back(t)
     return name
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, cast
 
 from ..contract import pytree
-from ..numerics.paged import full
+from ..numerics.paged import LONG, filed, full, put_back
 from ..runtime import tricks
 
 BUDGET = 1 << 29
@@ -59,6 +59,8 @@ class Spill(MutableMapping[int, Any]):
 
     Every client has its value at every moment, even if Ctrl-C or a full disk ends a call half-way, because a value is
     stored in its new place before it leaves the old one.
+
+    Long tensors have files of their own (see `numerics.paged`): they are read there, and written once.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Spill(MutableMapping[int, Any]):
         self._in_memory = OrderedDict[int, tuple[Any, int]]()  # value and bytes; the most recently used come last
         # Offset in the file, bytes written, bytes of room. A value in memory is newer than one here.
         self._in_file: dict[int, tuple[int, int, int]] = {}
+        self._paged: dict[int, Any] = {}  # values whose tensors are all in files of their own
         self._free: dict[int, list[int]] = {}  # offsets of free places, by bytes of room
         self._end = 0
         self._file: io.RawIOBase | None = None  # only this process reads and writes it
@@ -80,8 +83,9 @@ class Spill(MutableMapping[int, Any]):
     def __getitem__(self, client: int) -> Any:
         if client in self._in_memory:
             self._in_memory.move_to_end(client)
-            return self._in_memory[client][0]
         value = self.peek(client)
+        if client in self._in_memory or client in self._paged:
+            return value
         self[client] = value
         return value
 
@@ -89,6 +93,8 @@ class Spill(MutableMapping[int, Any]):
         """The value of a client; it stays on disk if it is there."""
         if client in self._in_memory:
             return self._in_memory[client][0]
+        if client in self._paged:
+            return self._paged[client]
         at, length, _ = self._in_file[client]
         assert self._file is not None
         self._file.seek(at)
@@ -97,6 +103,8 @@ class Spill(MutableMapping[int, Any]):
 
     def __setitem__(self, client: int, value: Any) -> None:
         size = pytree.nbytes(value)
+        if size >= LONG:
+            size -= sum(t.nbytes for _, t in pytree.tensors(value) if put_back(t))
         before = self._in_memory.get(client, (None, 0))[1]
         self._in_memory[client] = value, size
         self._in_memory.move_to_end(client)
@@ -116,17 +124,24 @@ class Spill(MutableMapping[int, Any]):
         self._leave(client)
 
     def __contains__(self, client: object) -> bool:
-        return client in self._in_memory or client in self._in_file
+        return client in self._in_memory or client in self._in_file or client in self._paged
 
     def __iter__(self) -> Iterator[int]:
-        return iter([*self._in_memory, *(i for i in self._in_file if i not in self._in_memory)])
+        return iter([*(self._in_memory | self._in_file | self._paged)])
 
     def __len__(self) -> int:
-        return len(self._in_memory.keys() | self._in_file.keys())
+        return len(self._in_memory.keys() | self._in_file.keys() | self._paged.keys())
 
     def _spill(self, client: int) -> None:
         """Move a client's value to disk."""
         value, size = self._in_memory[client]
+        if self.device == "cpu" and all(t.nbytes >= LONG for _, t in pytree.tensors(value)):
+            value = pytree.map_tensors(value, filed)
+            if all(put_back(t) for _, t in pytree.tensors(value)):
+                self._paged[client] = value
+                del self._in_memory[client]
+                self.size -= size
+                return
         raw = pytree.to_bytes(value)
         room = -(-len(raw) // PAGE) * PAGE
         if self._file is None:
@@ -153,6 +168,7 @@ class Spill(MutableMapping[int, Any]):
 
     def _leave(self, client: int) -> None:
         """Free the client's place in the file, if it has one."""
+        self._paged.pop(client, None)
         if client in self._in_file:
             at, _, room = self._in_file.pop(client)
             self._free.setdefault(room, []).append(at)
