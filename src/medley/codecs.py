@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from .contract import Packed, RecipeError, Settings, WireError, check_flags, integer, real, take
+from .contract import Checked, Packed, RecipeError, WireError, at_most, in_range, integer, positive, real, take
 from .contract.public import public
 from .numerics.shares import least_of
 from .wire.codec import Codec, CodecState, Draws, Plain, compressible, error_feedback, plus_state
@@ -21,7 +21,7 @@ __all__ = ["Cast", "Codec", "Delta", "Plain", "Quantise", "TopK", "TwoWay"]
 
 
 @dataclass(frozen=True)
-class Cast(Settings):
+class Cast(Checked):
     """Floating-point tensors travel in a narrower type, requests and replies alike.
 
     Attributes:
@@ -30,13 +30,9 @@ class Cast(Settings):
     Raises RecipeError for another type.
     """
 
-    dtype: str = "float16"
+    dtype: Literal["float16", "bfloat16", "float32"] = "float16"
     both_ways: ClassVar[bool] = True
     remembers: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.dtype not in ("float16", "bfloat16", "float32"):
-            raise RecipeError(f"Cast(dtype={self.dtype!r}): choose float16, bfloat16 or float32", "dtype")
 
     def encode(self, packed: Packed, state: CodecState, rng: Draws) -> Packed:
         """Floating-point tensors in the narrow type."""
@@ -53,7 +49,7 @@ class Cast(Settings):
 
 
 @dataclass(frozen=True)
-class Quantise(Settings):
+class Quantise(Checked):
     """Float tensors of replies travel as small integers, one byte per entry, with one float32 scale per row.
 
     Attributes:
@@ -66,7 +62,7 @@ class Quantise(Settings):
     feedback it differs only by the last rounding error. Raises RecipeError for other settings.
     """
 
-    bits: int = 8
+    bits: Annotated[int, in_range(2, 8)] = 8
     rounding: Literal["nearest", "stochastic"] = "nearest"
     feedback: bool = False
     both_ways: ClassVar[bool] = False
@@ -78,12 +74,7 @@ class Quantise(Settings):
 
     def __post_init__(self) -> None:
         take(self, integer, "bits")
-        bits = integer(self.bits)
-        if bits is None or not 2 <= bits <= 8:
-            raise RecipeError(f"Quantise(bits={self.bits!r}): must be a whole number from 2 to 8", "bits")
-        if self.rounding not in ("nearest", "stochastic"):
-            raise RecipeError.unknown(str(self.rounding), ("nearest", "stochastic"), "Quantise(rounding=...)")
-        check_flags(self, "feedback")
+        super().__post_init__()
 
     def encode(self, packed: Packed, state: CodecState, rng: Draws) -> Packed:
         """int8 codes under the field's name, float32 scales under ``name#``."""
@@ -118,7 +109,7 @@ class Quantise(Settings):
 
 
 @dataclass(frozen=True)
-class TopK(Settings):
+class TopK(Checked):
     """Only the largest entries of the replies' float tensors travel, each with its index.
 
     Attributes:
@@ -129,15 +120,13 @@ class TopK(Settings):
     Raises RecipeError for another fraction.
     """
 
-    fraction: float = 0.1
+    fraction: Annotated[float, positive, at_most(1)] = 0.1
     feedback: bool = True
     both_ways: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         take(self, real, "fraction")
-        if real(self.fraction) is None or not 0 < self.fraction <= 1:
-            raise RecipeError(f"TopK(fraction={self.fraction!r}): must be above 0 and at most 1", "fraction")
-        check_flags(self, "feedback")
+        super().__post_init__()
 
     @property
     def remembers(self) -> bool:
@@ -181,7 +170,7 @@ class TopK(Settings):
 
 
 @dataclass(frozen=True)
-class Delta(Settings):
+class Delta(Checked):
     """Replies travel as differences to the last decoded reply of the same client and field.
 
     Attributes:
@@ -199,8 +188,7 @@ class Delta(Settings):
     remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, Cast | Quantise | TopK):
-            raise RecipeError(f"Delta(inner={self.inner!r}): use Cast(), Quantise() or TopK()", "inner")
+        super().__post_init__()
         if not isinstance(self.inner, Cast) and self.inner.feedback:
             raise RecipeError(
                 f"Delta({self.inner}): Delta itself carries over what was left out; pass feedback=False", "inner"
@@ -236,7 +224,7 @@ class Delta(Settings):
 
 
 @dataclass(frozen=True)
-class TwoWay(Settings):
+class TwoWay(Checked):
     """One codec for replies and another for requests: 8 bits up and 16 down by default.
 
     Attributes:
@@ -249,14 +237,12 @@ class TwoWay(Settings):
     state.
     """
 
-    up: Codec = field(default_factory=lambda: Delta())
-    down: Codec = field(default_factory=lambda: Cast())
+    up: Annotated[Codec, "Quantise(8)"] = field(default_factory=lambda: Delta())
+    down: Annotated[Codec, "Cast()"] = field(default_factory=lambda: Cast())
     both_ways: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("up", "down"):
-            if not isinstance(getattr(self, name), Codec):
-                raise RecipeError(f"TwoWay({name}={getattr(self, name)!r}): pass a codec, such as Quantise(8)", name)
+        super().__post_init__()
         if self.down.remembers:
             raise RecipeError(
                 f"TwoWay(down={self.down}): requests have no state; use Cast, or Quantise without feedback", "down"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,10 +18,12 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional as F
 
-from .contract import BadData, Mode, RecipeError, Settings, check_flags, integer
+from .contract import BadData, Checked, Mode, RecipeError, Settings, check_flags, in_range
 from .contract.public import public
-from .distributions import Number, is_number
 from .runtime import streams
+
+TaskCount = Annotated[int, in_range(1, 2**31 - 1)]
+"""The number of tasks of a stream."""
 
 __all__ = ["Permuted", "Rotated", "Split", "Stream", "Tasks", "TimeOrder"]
 
@@ -75,7 +77,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class Split(Settings):
+class Split(Checked):
     """Classes arrive in groups: a task has all rows of some classes, and no other task has any of them.
 
     Raises RecipeError for classes that occur twice or not at all, for more tasks than classes, and, in mode "task", for
@@ -89,23 +91,13 @@ class Split(Settings):
         own_order: Whether every client has the tasks in its own order, drawn from the seed; default False.
     """
 
-    tasks: int = 5
-    mode: Mode = "task"
-    classes: Sequence[int] | Sequence[Sequence[int]] | None = None
+    tasks: TaskCount = 5
+    mode: Literal["task", "class"] = "task"
+    classes: Sequence[int | Sequence[int]] | None = None
     own_order: bool = False
 
     def __post_init__(self) -> None:
-        _check_tasks(self, self.tasks)
-        if self.mode not in ("task", "class"):
-            raise RecipeError.unknown(str(self.mode), ("task", "class"), "Split(mode=...)")
-        classes: object = self.classes
-        if classes is not None and (isinstance(classes, str) or not isinstance(classes, Sequence)):
-            what = type(classes).__name__
-            raise RecipeError(f"Split(classes=...): a {what}; give a list of classes, or of lists of them", "classes")
-        each = chain.from_iterable(c if isinstance(c, Sequence) else [c] for c in self.classes or ())
-        odd = [c for c in each if integer(c) is None]
-        if odd or isinstance(classes, bytes):
-            raise RecipeError(f"Split(classes={classes!r}): classes are whole numbers, from 0", "classes")
+        super().__post_init__()
         groups = self._groups()
         if groups is not None and len(groups) != self.tasks:
             raise RecipeError(f"Split(classes=...): {len(groups)} groups of classes for {self.tasks} tasks", "classes")
@@ -149,19 +141,16 @@ class Split(Settings):
 
 
 @dataclass(frozen=True)
-class Permuted(Settings):
+class Permuted(Checked):
     """Every task has all rows, with their features in its own order; task 0 leaves the order unchanged.
 
     Each task is a copy of the data set in memory. ``tasks`` is their number, 5 by default; for ``own_order`` see
     `Split`.
     """
 
-    tasks: int = 5
+    tasks: TaskCount = 5
     own_order: bool = False
     mode: Mode = field(default="domain", init=False)
-
-    def __post_init__(self) -> None:
-        _check_tasks(self, self.tasks)
 
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
         """One permutation of the features for each task, from the streams (seed, "tasks", task)."""
@@ -171,7 +160,7 @@ class Permuted(Settings):
 
 
 @dataclass(frozen=True)
-class Rotated(Settings):
+class Rotated(Checked):
     """Every task has all images, rotated by equal steps: task 0 by 0, the last task by ``degrees``.
 
     Each task is a copy of the data set in memory. Raises RecipeError for rows that are not images [channels, h, w].
@@ -182,15 +171,10 @@ class Rotated(Settings):
         own_order: As in `Split`; default False.
     """
 
-    tasks: int = 5
-    degrees: Number = 90.0
+    tasks: TaskCount = 5
+    degrees: float = 90.0
     own_order: bool = False
     mode: Mode = field(default="domain", init=False)
-
-    def __post_init__(self) -> None:
-        _check_tasks(self, self.tasks)
-        if not is_number(self.degrees):
-            raise RecipeError(f"Rotated(degrees={self.degrees!r}): must be a finite number", "degrees")
 
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
         """One angle for each task."""
@@ -201,7 +185,7 @@ class Rotated(Settings):
 
 
 @dataclass(frozen=True)
-class TimeOrder(Settings):
+class TimeOrder(Checked):
     """Data that drifts: rows in the order of a feature or key, or in their own order, cut into tasks of equal size.
 
     Test rows are cut at the training rows' borders of that feature or, in their own order, into pieces of equal size.
@@ -216,22 +200,16 @@ class TimeOrder(Settings):
             need it as well. Default None.
     """
 
-    tasks: int = 5
+    tasks: TaskCount = 5
     column: int | None = None
     own_order: bool = False
     key: str | None = None
     mode: Mode = field(default="domain", init=False)
 
     def __post_init__(self) -> None:
-        _check_tasks(self, self.tasks)
-        if self.key is not None and (self.column is not None or not isinstance(self.key, str)):
+        super().__post_init__()
+        if self.key is not None and self.column is not None:
             raise RecipeError(f"TimeOrder(key={self.key!r}): give the name of a key, and no column", "key")
-        if self.column is not None and (not isinstance(self.column, int) or isinstance(self.column, bool)):
-            raise RecipeError(
-                f"TimeOrder(column={self.column!r}): must be the whole number of a feature, or None for the rows as "
-                "they stand",
-                "column",
-            )
 
     def cut(self, X: Tensor, y: Tensor, classes: int | None, seed: int) -> list[Cut]:
         """Cut the rows; ``y`` and ``seed`` are ignored. With a key, X is its order, [n, 1]."""
@@ -281,7 +259,9 @@ class Tasks(Settings):
             raise RecipeError.unknown(str(self.mode), ("task", "class", "domain"), "Tasks(mode=...)")
         if not isinstance(self.pairs, Sequence):
             raise RecipeError(f"Tasks: pairs is a {type(self.pairs).__name__}; give a list, one pair per task", "pairs")
-        _check_tasks(self, self.tasks)
+        check_flags(self, "own_order")
+        if not self.pairs:
+            raise RecipeError("Tasks(pairs=[]): give a pair ((X, y), (X_test, y_test)) for each task", "pairs")
 
     @property
     def tasks(self) -> int:
@@ -329,12 +309,6 @@ class Tasks(Settings):
                 offset += len(present)
             parts.append((X, y, X_test, y_test))
         return parts
-
-
-def _check_tasks(stream: object, tasks: int) -> None:
-    check_flags(stream, "own_order")
-    if not isinstance(tasks, int) or isinstance(tasks, bool) or not 1 <= tasks < 2**31:
-        raise RecipeError(f"{type(stream).__name__}: tasks = {tasks!r} must be a whole number, at least 1", "tasks")
 
 
 def _is_pair(value: object) -> bool:

@@ -274,7 +274,7 @@ def test_gradients_are_fresh_and_x_is_never_touched():
 
 @pytest.mark.parametrize("mu", [-1e-3, math.nan, math.inf])
 def test_a_ridge_that_makes_no_sense(mu: float):
-    with pytest.raises(RecipeError, match=r"Softmax\(mu=.*must be finite and at least 0"):
+    with pytest.raises(RecipeError, match=r"Softmax\(mu=.*must be a finite number, at least 0"):
         Softmax(mu=mu)
 
 

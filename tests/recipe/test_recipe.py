@@ -380,7 +380,7 @@ def test_a_codec_is_an_option_of_the_run_whatever_it_holds():
         ('kind = "Quantize"', "codec.kind: this version has no 'Quantize'. Did you mean 'Quantise'"),
         ('kind = "Delta"\ninner = { kind = "Uniform" }', "codec.inner.kind: this version has no 'Uniform'"),
         ('kind = "Delta"\ninner = 8', "codec.inner = 8 should be a table with a kind"),
-        ('kind = "Quantise"\nbits = 9', r"Quantise\(bits=9\)"),
+        ('kind = "Quantise"\nbits = 9', r"codec.bits = 9 should be a whole number in \[2, 8\]"),
         ("bits = 8", "codec lacks 'kind': one of Cast, Delta, Quantise, TopK, TwoWay"),
     ):
         with pytest.raises(md.RecipeError, match=says):

@@ -44,7 +44,9 @@ def test_same_bits_whatever_the_number_of_workers(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, 1025, 10**30])
 def test_a_number_of_workers_that_no_machine_bears_is_refused(workers: int) -> None:
-    with pytest.raises(md.RecipeError, match=rf"Processes\(workers={workers}\): must be .* at most 1024") as caught:
+    with pytest.raises(
+        md.RecipeError, match=rf"Processes\(workers={workers}\): must be .* in \[1, 1024\]"
+    ) as caught:
         Processes(workers)
     assert caught.value.key == "workers"
 
@@ -158,7 +160,7 @@ def test_errors_of_others_arrive_as_the_nearest_of_ours() -> None:
 
 
 def test_settings_that_make_no_sense() -> None:
-    with pytest.raises(md.RecipeError, match="at least 1") as e:
+    with pytest.raises(md.RecipeError, match=r"a whole number in \[1, ") as e:
         Processes(0)
     assert e.value.key == "workers"
     sim = federation().draw(0)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from ..runtime.frames import framed
 from .algorithm import Algorithm
-from .errors import MedleyError, RecipeError
+from .errors import MedleyError
 from .numbers import real, take
-from .settings import Checked
+from .settings import Checked, positive
 
 JUDGED = ("score", "scores", "status", "chosen", "note", "rounds")
 """Entries of a record's row that are not settings."""
@@ -34,13 +33,11 @@ class Tuned(Checked):
     """
 
     method: Algorithm[Any, Any]
-    lr: float = 1.0
+    lr: Annotated[float, positive] = 1.0
     record: tuple[dict[str, Any], ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         take(self, real, "lr")
-        if real(self.lr) is None or not 0 < self.lr <= sys.float_info.max:
-            raise RecipeError(f"Tuned(lr={self.lr!r}): must be a finite number, greater than 0", "lr")
         super().__post_init__()
 
     @property

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..contract.settings import Settings
-from .ring import check_sizes
+from ..contract.settings import Checked, at_least
 
 
 @dataclass(frozen=True)
-class Reservoir(Settings):
+class Reservoir(Checked):
     """A uniform sample of the rows of all tasks so far (algorithm R; Vitter, "Random Sampling with a Reservoir", 1985).
 
     Raises RecipeError for sizes below 1.
@@ -23,11 +23,8 @@ class Reservoir(Settings):
         sample: Rows drawn from memory in a step, in addition to the task's own; default None: all rows held.
     """
 
-    capacity: int
-    sample: int | None = None
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
+    capacity: Annotated[int, at_least(1)]
+    sample: Annotated[int, at_least(1)] | None = None
 
     def keep(
         self,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..contract import RecipeError, Settings
+from ..contract import Checked, RecipeError, at_least
 
 
 @dataclass(frozen=True)
-class Ring(Settings):
+class Ring(Checked):
     """The latest rows of each class of every task, split between classes as equally as possible.
 
     The counts of two classes of a task differ by at most 1. If a class has fewer rows than its share, all of them are
@@ -27,11 +28,8 @@ class Ring(Settings):
         sample: Rows drawn from memory in a step, in addition to the task's own; default None: all rows held.
     """
 
-    capacity: int
-    sample: int | None = None
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
+    capacity: Annotated[int, at_least(1)]
+    sample: Annotated[int, at_least(1)] | None = None
 
     def keep(
         self,
@@ -61,16 +59,3 @@ class Ring(Settings):
                     room -= 1
         latest = [arrivals[labels[arrivals] == c][int(n) - q :] for c, n, q in zip(classes, counts, quota, strict=True)]
         return torch.cat([stored, *(came[rows.sort().values] for rows in latest)])
-
-
-def check_sizes(policy: object) -> None:
-    """Raise RecipeError for a ``capacity`` or ``sample`` that is not a whole number of at least 1."""
-    for key in ("capacity", "sample"):
-        size = getattr(policy, key)
-        is_count = isinstance(size, int) and not isinstance(size, bool) and size >= 1
-        if not is_count and (size is not None or key == "capacity"):
-            raise RecipeError(
-                f"{type(policy).__name__}({key}={size!r}): must be a whole number, at least 1; for no memory, leave "
-                "replay= out",
-                key,
-            )

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import ClientFailed, Packed, RecipeError, Settings, WireError, check_flags, integer, real, take
+from ..contract import Checked, ClientFailed, Packed, RecipeError, WireError, at_least, in_range, integer, real, take
 from ..runtime import streams
 from ..runtime.forwarded import forwarded
 from ..wire.connection import Host, Transport
@@ -24,11 +25,13 @@ from ..wire.fold import Fold, regroup
 from ..wire.framing import from_bytes, seal, to_bytes, unseal
 from .inprocess import InProcess
 
+Share = Annotated[float, in_range(0, 1)]
+
 FATES = ("loss", "hang", "crash", "late", "truncate", "corrupt", "nan", "shape", "duplicate")
 
 
 @dataclass(frozen=True)
-class Lossy(Settings):
+class Lossy(Checked):
     """``inner`` with faults. A fault's value is the share of requests it hits; a request has at most one fault.
 
     Attributes:
@@ -50,37 +53,28 @@ class Lossy(Settings):
     to more than 1.
     """
 
-    loss: float = 0.0
-    hang: float = 0.0
-    crash: float = 0.0
-    late: float = 0.0
-    delay: float = 10.0
-    truncate: float = 0.0
-    corrupt: float = 0.0
-    nan: float = 0.0
-    shape: float = 0.0
-    duplicate: float = 0.0
+    loss: Share = 0.0
+    hang: Share = 0.0
+    crash: Share = 0.0
+    late: Share = 0.0
+    delay: Annotated[float, at_least(0)] = 10.0
+    truncate: Share = 0.0
+    corrupt: Share = 0.0
+    nan: Share = 0.0
+    shape: Share = 0.0
+    duplicate: Share = 0.0
     reorder: bool = False
-    clients: Sequence[int] | None = None
-    inner: Transport = field(default_factory=InProcess)
+    clients: Sequence[int] | Set[int] | None = None
+    inner: Annotated[Transport, "InProcess()"] = field(default_factory=InProcess)
 
     def __post_init__(self) -> None:
         take(self, real, *FATES, "delay")
-        shares = {name: getattr(self, name) for name in FATES}
-        for name, share in shares.items():
-            if real(share) is None or not 0 <= share <= 1:
-                raise RecipeError(f"Lossy({name}={share!r}): must be a share in [0, 1]", name)
-        if sum(shares.values()) > 1:
-            raise RecipeError(f"Lossy: the shares add up to {sum(shares.values()):g}, which is more than 1", "loss")
-        if real(self.delay) is None or not 0 <= self.delay < float("inf"):
-            raise RecipeError(f"Lossy(delay={self.delay!r}): must be finite, at least 0", "delay")
-        check_flags(self, "reorder")
-        ids: object = self.clients
-        are_ids = isinstance(ids, Sequence | set | frozenset | range) and all(integer(i) is not None for i in ids)
-        if ids is not None and (isinstance(ids, str | bytes) or not are_ids):
+        super().__post_init__()
+        total = sum(getattr(self, name) for name in FATES)
+        if total > 1:
+            raise RecipeError(f"Lossy: the shares add up to {total:g}, which is more than 1", "loss")
+        if any(integer(i) is None for i in self.clients or ()):
             raise RecipeError(f"Lossy(clients={self.clients!r}): give ids of clients, such as [0, 3]", "clients")
-        if isinstance(self.inner, type) or not isinstance(self.inner, Transport):
-            raise RecipeError(f"Lossy(inner={self.inner!r}): give a transport, such as InProcess()", "inner")
 
     @property
     def faults(self) -> str:

@@ -18,12 +18,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import connection as pipes
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from ..contract import MedleyError, RecipeError, Settings, integer, pytree, take
+from ..contract import Checked, MedleyError, RecipeError, in_range, integer, pytree, take
 from ..wire.clip import Clip
 from ..wire.connection import Connection, Host
 from ..wire.exchange import Exchange
@@ -43,7 +43,7 @@ MOST = 1024
 
 
 @dataclass(frozen=True)
-class Processes(Settings):
+class Processes(Checked):
     """Forked processes with one thread each; ``workers`` is their number, by default 2.
 
     A run has the same bits as on `InProcess` in a process that computes with one thread (``torch.set_num_threads(1)``).
@@ -51,15 +51,11 @@ class Processes(Settings):
     on Windows, clients are served in the process of the run.
     """
 
-    workers: int = 2
+    workers: Annotated[int, in_range(1, MOST)] = 2
 
     def __post_init__(self) -> None:
         take(self, integer, "workers")
-        workers = integer(self.workers)
-        if workers is None or not 1 <= workers <= MOST:
-            raise RecipeError(
-                f"Processes(workers={self.workers!r}): must be a whole number, at least 1 and at most {MOST}", "workers"
-            )
+        super().__post_init__()
 
     def open(self, host: Host) -> Connection:
         """Begin a run with the clients of ``host``: fork the workers, or serve clients here if forking is

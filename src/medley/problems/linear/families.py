@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,13 +26,9 @@ class Linear(LinearLoss):
     """
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        if isinstance(self.mu, bool) or not isinstance(self.mu, int | float) or not 0 <= self.mu <= sys.float_info.max:
-            raise RecipeError(f"{name}(mu={self.mu!r}): the ridge must be finite and at least 0", "mu")
+        super().__post_init__()
         if self.mu >= 2**63:  # torch takes no such int
             object.__setattr__(self, "mu", float(self.mu))
-        if not isinstance(self.intercept, bool):
-            raise RecipeError(f"{name}(intercept={self.intercept!r}): must be True or False", "intercept")
 
     def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> LinearProblem:
         """The problem for X's features, in float64 by default.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...contract.settings import Settings
+from ...contract.settings import Checked, at_least
 
 
 @dataclass(frozen=True)
-class LinearLoss(Settings, ABC):
+class LinearLoss(Checked, ABC):
     """l(z, y) and the ridge. Outputs z are [n], or [n, C] with a column for each class or target.
 
     Attributes:
@@ -22,7 +22,7 @@ class LinearLoss(Settings, ABC):
         intercept: whether the model has one; the ridge leaves it out. Default False
     """
 
-    mu: float = 0.0
+    mu: Annotated[float, at_least(0)] = 0.0
     intercept: bool = False
     classification: ClassVar[bool] = True
     """Whether labels are classes."""
