@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from ..contract.errors import RecipeError
+from ..contract import checked, positive
 from ..runtime import streams
-from .normal import positive
+from .normal import Size
 
 
 class Fourier(nn.Module):
@@ -45,7 +46,10 @@ class Fourier(nn.Module):
         return torch.cos(x.flatten(1) @ self.omega.T + self.phase) * math.sqrt(2 / self.width)
 
 
-def fourier(features: int, classes: int, width: int = 1000, scale: float = 1.5, seed: int = 0) -> nn.Sequential:
+@checked("models")
+def fourier(
+    features: Size, classes: Size, width: Size = 1000, scale: Annotated[float, positive] = 1.5, seed: int = 0
+) -> nn.Sequential:
     """A linear layer on random Fourier features: a kernel machine that `medley.Fed3R` fits in one exchange.
 
     Put `Fourier` between the body of a network and its last layer for the random features of what that body computes.
@@ -59,7 +63,4 @@ def fourier(features: int, classes: int, width: int = 1000, scale: float = 1.5, 
 
     Raises RecipeError if a size is below 1, or the scale is not above 0.
     """
-    positive("models.fourier", features=features, classes=classes, width=width)
-    if not 0 < scale < math.inf:
-        raise RecipeError(f"models.fourier(scale={scale}): must be above 0 and finite.", "scale")
     return nn.Sequential(Fourier(features, width, scale, seed), nn.Linear(width, classes))

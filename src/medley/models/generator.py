@@ -9,11 +9,13 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from ..contract.errors import RecipeError
+from ..contract import RecipeError, checked
+from .normal import Size
 
 
+@checked("models")
 def generator(
-    shape: Sequence[int], latent: int = 64, hidden: Sequence[int] = (128,), low: float = 0.0, high: float = 1.0
+    shape: Sequence[Size], latent: Size = 64, hidden: Sequence[Size] = (128,), low: float = 0.0, high: float = 1.0
 ) -> nn.Sequential:
     """A network from noise [b, latent] to rows [b, *shape]: linear layers with BatchNorm and ReLU, then a sigmoid.
 
@@ -27,12 +29,8 @@ def generator(
     Raises RecipeError if a size is below 1, or ``low`` is not below ``high``.
     """
     widths = [latent, *hidden, prod(shape)]
-    if min(widths) < 1 or not shape:
-        raise RecipeError(
-            f"models.generator(shape={tuple(shape)}, latent={latent}, hidden={tuple(hidden)}): sizes must be at least "
-            "1.",
-            "shape",
-        )
+    if not shape:
+        raise RecipeError("models.generator(shape=()): give the sizes of a row", "shape")
     if not low < high:
         raise RecipeError(f"models.generator(low={low}, high={high}): low must be below high.", "low")
     layers: list[nn.Module] = []

@@ -1,14 +1,19 @@
-"""Parts that several models share: normalisation by name, and the check of sizes."""
+"""Parts that several models share: sizes, and normalisation by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import nn
 
 from ..contract.errors import RecipeError
+from ..contract.settings import at_least, below
+
+Size = Annotated[int, at_least(1)]
+
+Dropout = Annotated[float, at_least(0), below(1)]
 
 Norm = Literal["group", "batch"]
 
@@ -18,7 +23,7 @@ def normal(channels: int, norm: Norm) -> nn.Module:
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(channels // gcd(channels, 16), channels)
 
 
-def image_sizes(call: str, shape: Sequence[int]) -> tuple[int, int, int]:
+def image_sizes(call: str, shape: Sequence[Size]) -> tuple[int, int, int]:
     """Channels, height and width of a row. Raises RecipeError, naming ``call``, if rows are not images."""
     if len(shape) != 3:
         raise RecipeError(
@@ -26,10 +31,3 @@ def image_sizes(call: str, shape: Sequence[int]) -> tuple[int, int, int]:
         )
     c, h, w = shape
     return c, h, w
-
-
-def positive(call: str, **sizes: int) -> None:
-    """Raise RecipeError, naming ``call`` and the key, for the first size below 1."""
-    for key, size in sizes.items():
-        if size < 1:
-            raise RecipeError(f"{call}({key}={size}): must be at least 1.", key)

@@ -17,17 +17,18 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ..contract.errors import RecipeError
-from .normal import Norm, image_sizes, normal, positive
+from ..contract import RecipeError, checked
+from .normal import Norm, Size, image_sizes, normal
 
 Stem = Literal["cifar", "imagenet"]
 
 
+@checked("models")
 def resnet(
-    shape: Sequence[int] = (3, 32, 32),
-    classes: int = 10,
-    blocks: Sequence[int] = (1, 1, 1),
-    width: int = 16,
+    shape: Sequence[Size] = (3, 32, 32),
+    classes: Size = 10,
+    blocks: Sequence[Size] = (1, 1, 1),
+    width: Size = 16,
     norm: Norm = "group",
     stem: Stem = "cifar",
     bottleneck: bool = False,
@@ -48,11 +49,8 @@ def resnet(
     Raises RecipeError if a size is below 1, or the norm or the stem is unknown.
     """
     image_sizes("models.resnet", shape)
-    positive("models.resnet", shape=min(shape), classes=classes, blocks=min(blocks, default=0), width=width)
-    if norm not in ("group", "batch"):
-        raise RecipeError.unknown(str(norm), ("group", "batch"), "models.resnet(norm=...)")
-    if stem not in ("cifar", "imagenet"):
-        raise RecipeError.unknown(str(stem), ("cifar", "imagenet"), "models.resnet(stem=...)")
+    if not blocks:
+        raise RecipeError("models.resnet(blocks=()): give at least one stage, with its number of blocks", "blocks")
     small = stem == "cifar"
     first = nn.Conv2d(shape[0], width, 3 if small else 7, 1 if small else 2, padding=1 if small else 3, bias=False)
     layers: list[nn.Module] = [first, normal(width, norm), nn.ReLU()]

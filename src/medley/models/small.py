@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from torch import nn
 
-from ..contract.errors import RecipeError
-from .normal import image_sizes, positive
+from ..contract import RecipeError, checked
+from .normal import Size, image_sizes
 
 
 def softmax(features: int, classes: int) -> nn.Sequential:
@@ -20,7 +20,8 @@ def softmax(features: int, classes: int) -> nn.Sequential:
     return mlp(features, classes, hidden=())
 
 
-def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> nn.Sequential:
+@checked("models")
+def mlp(features: Size, classes: Size, hidden: Sequence[Size] = (64,)) -> nn.Sequential:
     """A multilayer perceptron: linear layers with ReLU between them.
 
     Args:
@@ -31,19 +32,19 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> nn.Sequen
     Raises RecipeError if a size is below 1.
     """
     widths = [features, *hidden, classes]
-    positive("models.mlp", features=features, classes=classes, hidden=min(widths))
     layers: list[nn.Module] = []
     for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
+@checked("models")
 def cnn(
-    shape: Sequence[int] = (1, 14, 14),
-    classes: int = 10,
-    channels: Sequence[int] = (8, 16),
-    kernel: int = 3,
-    hidden: int = 32,
+    shape: Sequence[Size] = (1, 14, 14),
+    classes: Size = 10,
+    channels: Sequence[Size] = (8, 16),
+    kernel: Size = 3,
+    hidden: Size = 32,
 ) -> nn.Sequential:
     """Convolutions without padding, each with ReLU and 2×2 max-pooling, then one hidden layer.
 
@@ -60,10 +61,9 @@ def cnn(
     Raises RecipeError if a size is below 1, or a kernel exceeds its map.
     """
     c, h, w = image_sizes("models.cnn", shape)
-    positive("models.cnn", shape=min(shape), classes=classes, channels=min(channels, default=1), hidden=hidden)
     layers: list[nn.Module] = []
     for out in channels:
-        if not 1 <= kernel <= min(h, w):
+        if kernel > min(h, w):
             raise RecipeError(
                 f"models.cnn(kernel={kernel}) does not fit the {h}×{w} map that remains of {shape}.", "kernel"
             )

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract.errors import RecipeError
-from .normal import positive
+from ..contract import RecipeError, checked
+from .normal import Dropout, Size
 
 PADDING = 0
 """The id that pads a row."""
 
 
-def lstm(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128, layers: int = 1) -> Recurrent:
+@checked("models")
+def lstm(vocabulary: Size, classes: Size, embedding: Size = 100, hidden: Size = 128, layers: Size = 1) -> Recurrent:
     """An LSTM over token rows, then a linear layer on the state after a row's last token.
 
     With v ids, c classes, embeddings of length e and h hidden units it has v·e + 4h(e + h + 2) + c(h + 1) parameters,
@@ -36,21 +37,21 @@ def lstm(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128,
 
     Raises RecipeError if a size is below 1.
     """
-    positive("models.lstm", vocabulary=vocabulary, classes=classes, embedding=embedding, hidden=hidden, layers=layers)
     return Recurrent("lstm", vocabulary, classes, embedding=embedding, hidden=hidden, layers=layers)
 
 
-def gru(vocabulary: int, classes: int, embedding: int = 100, hidden: int = 128, layers: int = 1) -> Recurrent:
+@checked("models")
+def gru(vocabulary: Size, classes: Size, embedding: Size = 100, hidden: Size = 128, layers: Size = 1) -> Recurrent:
     """A GRU over token rows, then a linear layer on the state after a row's last token. Arguments as in `lstm`.
 
     It has v·e + 3h(e + h + 2) + c(h + 1) parameters, in the letters of `lstm` (Cho et al., "Learning Phrase
     Representations using RNN Encoder-Decoder", EMNLP 2014).
     """
-    positive("models.gru", vocabulary=vocabulary, classes=classes, embedding=embedding, hidden=hidden, layers=layers)
     return Recurrent("gru", vocabulary, classes, embedding=embedding, hidden=hidden, layers=layers)
 
 
-def char_lstm(classes: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2) -> Recurrent:
+@checked("models")
+def char_lstm(classes: Size = 80, embedding: Size = 8, hidden: Size = 256, layers: Size = 2) -> Recurrent:
     """LEAF's network for Shakespeare: the next character after a row of characters; 819,920 parameters.
 
     The published network has 817,872; torch keeps a second bias vector in each layer, which adds 2·1,024 (Caldas
@@ -64,17 +65,17 @@ def char_lstm(classes: int = 80, embedding: int = 8, hidden: int = 256, layers: 
 
     Raises RecipeError if a size is below 1.
     """
-    positive("models.char_lstm", classes=classes, embedding=embedding, hidden=hidden, layers=layers)
     return Recurrent("lstm", classes, classes, embedding=embedding, hidden=hidden, layers=layers, padded=False)
 
 
+@checked("models")
 def text_cnn(
-    vocabulary: int,
-    classes: int,
-    embedding: int = 300,
-    kernels: Sequence[int] = (3, 4, 5),
-    channels: int = 100,
-    dropout: float = 0.5,
+    vocabulary: Size,
+    classes: Size,
+    embedding: Size = 300,
+    kernels: Sequence[Size] = (3, 4, 5),
+    channels: Size = 100,
+    dropout: Dropout = 0.5,
 ) -> TextCNN:
     """Convolutions over token rows, their maximum over time, dropout and a linear layer.
 
@@ -91,16 +92,8 @@ def text_cnn(
 
     Raises RecipeError if a size is below 1, or the dropout outside [0, 1).
     """
-    positive(
-        "models.text_cnn",
-        vocabulary=vocabulary,
-        classes=classes,
-        embedding=embedding,
-        kernels=min(kernels, default=0),
-        channels=channels,
-    )
-    if not 0 <= dropout < 1:
-        raise RecipeError(f"models.text_cnn(dropout={dropout}): must be at least 0 and below 1.", "dropout")
+    if not kernels:
+        raise RecipeError("models.text_cnn(kernels=()): give at least one width of a window", "kernels")
     return TextCNN(vocabulary, classes, embedding, kernels=kernels, channels=channels, dropout=dropout)
 
 

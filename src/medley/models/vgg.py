@@ -14,20 +14,21 @@ from itertools import pairwise
 
 from torch import nn
 
-from ..contract.errors import RecipeError
-from .normal import Norm, image_sizes, normal, positive
+from ..contract import RecipeError, checked
+from .normal import Dropout, Norm, Size, image_sizes, normal
 
 PLAN = (1, 0, 2, 0, 4, 4, 0, 8, 8, 0, 8, 8, 0)
 """Channels of the convolutions in multiples of the width; 0 stands for a 2×2 max-pooling."""
 
 
+@checked("models")
 def vgg11(
-    shape: Sequence[int] = (3, 32, 32),
-    classes: int = 10,
+    shape: Sequence[Size] = (3, 32, 32),
+    classes: Size = 10,
     norm: Norm | None = None,
-    width: int = 64,
-    hidden: Sequence[int] = (),
-    dropout: float = 0.0,
+    width: Size = 64,
+    hidden: Sequence[Size] = (),
+    dropout: Dropout = 0.0,
 ) -> nn.Sequential:
     """VGG-11: eight 3×3 convolutions, five 2×2 max-poolings, then linear layers; 9,225,610 parameters for CIFAR-10.
 
@@ -46,17 +47,12 @@ def vgg11(
     Raises RecipeError if a size is below 1, the image is too small, the norm unknown or the dropout outside [0, 1).
     """
     c, h, w = image_sizes("models.vgg11", shape)
-    positive("models.vgg11", shape=c, classes=classes, width=width, hidden=min(hidden, default=1))
     if min(h, w) < 32:
         raise RecipeError(
             f"models.vgg11(shape={shape}): five poolings need images of at least 32×32; use models.cnn or "
             "models.resnet for smaller ones.",
             "shape",
         )
-    if norm not in (None, "group", "batch"):
-        raise RecipeError.unknown(str(norm), ("group", "batch", "None"), "models.vgg11(norm=...)")
-    if not 0 <= dropout < 1:
-        raise RecipeError(f"models.vgg11(dropout={dropout}): must be at least 0 and below 1.", "dropout")
     layers: list[nn.Module] = []
     for times in PLAN:
         if not times:

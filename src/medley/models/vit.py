@@ -12,17 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract.errors import RecipeError
-from .normal import image_sizes, positive
+from ..contract import RecipeError, checked
+from .normal import Size, image_sizes
 
 
+@checked("models")
 def vit(
-    shape: Sequence[int] = (3, 32, 32),
-    classes: int = 10,
-    patch: int = 4,
-    width: int = 64,
-    depth: int = 6,
-    heads: int = 4,
+    shape: Sequence[Size] = (3, 32, 32),
+    classes: Size = 10,
+    patch: Size = 4,
+    width: Size = 64,
+    depth: Size = 6,
+    heads: Size = 4,
 ) -> nn.Sequential:
     """A vision transformer without dropout; the default, for CIFAR-10, has 308,042 parameters.
 
@@ -40,7 +41,6 @@ def vit(
     Raises RecipeError if a size is below 1, patches do not tile the image, or heads do not divide the width.
     """
     c, h, w = image_sizes("models.vit", shape)
-    positive("models.vit", shape=min(shape), classes=classes, patch=patch, width=width, depth=depth, heads=heads)
     if h % patch or w % patch:
         raise RecipeError(f"models.vit(patch={patch}) does not divide images of {h}×{w}.", "patch")
     if width % heads:

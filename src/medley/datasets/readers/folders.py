@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 
-from ...contract import BadData, RecipeError, checked
+from ...contract import BadData, RecipeError, at_least, checked
 from ...rows.tensors import DEEP
 from ...runtime.versions import install
 from ..dataset import Dataset
@@ -24,7 +24,7 @@ ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".ti
 @checked("datasets")
 def image_folder(
     path: Place,
-    size: int | None = None,
+    size: Annotated[int, at_least(1)] | None = None,
     channels: Literal[1, 3] = 3,
     clients: bool = False,
     folder: Place | None = None,
@@ -48,8 +48,6 @@ def image_folder(
             bits a channel, or another size. Names the file.
     """
     call = called("image_folder", path)
-    if size is not None and size < 1:
-        raise RecipeError(f"{call}: size={size} must be at least 1", "size")
     direct = Path(path).expanduser()
     root = direct if folder is None and direct.is_dir() else find_folder(call, str(path), "*/", folder) / path
     homes = _folders(root) if clients else [root]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...contract import BadData, RecipeError, checked, in_range
+from ...contract import BadData, RecipeError, at_least, checked, in_range, positive
 from ...runtime.versions import install
 from ..dataset import Dataset
 from ..files import Place, called, find_folder
@@ -48,8 +48,8 @@ class Scan(NamedTuple):
 @checked("datasets")
 def scan_folder(
     path: Place,
-    spacing: float | None = None,
-    size: int | None = None,
+    spacing: Annotated[float, positive] | None = None,
+    size: Annotated[int, at_least(1)] | None = None,
     classes: int | None = None,
     greys: Sequence[Annotated[int, in_range(0, 255)]] | None = None,
     same_patients: bool | None = None,
@@ -86,7 +86,9 @@ def scan_folder(
             no orientation, or one far from the patient's axes; spacings, sizes or classes differ. Names the file.
     """
     call = called("scan_folder", path)
-    _check_settings(call, spacing, size, classes, greys)
+    if greys is not None and (len(greys) < 2 or len({*greys}) < len(greys) or classes not in (None, len(greys))):
+        also = "" if classes is None else f", as many as classes={classes}"
+        raise RecipeError(f"{call}: greys={greys!r} must be at least two different greys{also}", "greys")
     direct = Path(path).expanduser()
     root = direct if folder is None and direct.is_dir() else find_folder(call, str(path), "*/", folder) / path
     scans = [*_scans(root, call, spacing, classes, greys)]
@@ -104,20 +106,6 @@ def scan_folder(
     if classes is not None and most > classes:
         raise BadData(f"{call}: the masks have {most} classes with the background, and classes={classes}")
     return Dataset(X, y, classes=classes or len(greys or ()) or max(2, most), keys=keys, name=root.name or "scans")
-
-
-def _check_settings(
-    call: str, spacing: float | None, size: int | None, classes: int | None, greys: Sequence[int] | None
-) -> None:
-    """Raise RecipeError for settings out of range, and for greys that are alike or not as many as classes."""
-    for name, value in (("spacing", spacing), ("size", size)):
-        if value is not None and not value > 0:
-            raise RecipeError(f"{call}: {name}={value} must be above 0", name)
-    if greys is None:
-        return
-    if len(greys) < 2 or len({*greys}) < len(greys) or classes not in (None, len(greys)):
-        also = "" if classes is None else f", as many as classes={classes}"
-        raise RecipeError(f"{call}: greys={greys!r} must be at least two different greys{also}", "greys")
 
 
 def _patients(scans: list[Scan], call: str, same: bool | None) -> list[str]:
