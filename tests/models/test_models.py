@@ -60,5 +60,5 @@ def test_sizes_that_make_no_sense_are_refused() -> None:
         models.cnn((1, 7, 7), kernel=5)
     with pytest.raises(RecipeError, match="classes=0"):
         models.softmax(3, 0)
-    with pytest.raises(RecipeError, match="hidden=-1"):
+    with pytest.raises(RecipeError, match=r"hidden=\(4, -1\)"):
         models.mlp(3, 2, hidden=(4, -1))

@@ -152,7 +152,7 @@ def test_ids_beyond_the_vocabulary_are_refused_before_round_1() -> None:
 def test_sizes_that_make_no_sense_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"models\.gru\(hidden=0\)"):
         models.gru(5, 2, hidden=0)
-    with pytest.raises(RecipeError, match=r"models\.text_cnn\(kernels=0\)"):
+    with pytest.raises(RecipeError, match=r"models\.text_cnn\(kernels=\(\)\)"):
         models.text_cnn(5, 2, kernels=())
     with pytest.raises(RecipeError, match="dropout=-1"):
         models.text_cnn(5, 2, dropout=-1.0)

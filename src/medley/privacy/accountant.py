@@ -56,28 +56,12 @@ class Release:
 def release(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
     """The release of ``rounds`` rounds with this sampling and noise."""
     s = sampling
-    return Release(
-        kind=s.kind,
-        clients=s.clients,
-        rate=s.rate,
-        size=s.size,
-        period=s.period,
-        noise=noise,
-        rounds=rounds,
-    )
+    return Release(s.kind, s.clients, s.rate, s.size, s.period, noise, rounds)
 
 
 def in_shares(sampling: Sampling, noise: float, rounds: int = 1) -> Release:
     """The release of sums with noise in shares; ``noise`` is the z' of `medley.privacy.skellam.gaussian`."""
-    return Release(
-        kind="shares",
-        clients=sampling.clients,
-        rate=1.0,
-        size=0,
-        period=sampling.period,
-        noise=noise,
-        rounds=rounds,
-    )
+    return Release("shares", sampling.clients, 1.0, 0, sampling.period, noise, rounds)
 
 
 def added(releases: list[Release], new: Release) -> list[Release]:

@@ -30,7 +30,7 @@ True
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -224,11 +224,11 @@ class Private(Wrapper[PrivateServer]):
         return RowNoise(self.method, float(self.clip), self._z_of_rows, self.identity, self.unit)
 
     def _z_of_rows(self, law: LocalSampling) -> float:
-        if self.noise is not None:
-            return self.noise
-        assert self.epsilon is not None
-        assert self.rounds is not None
-        return noise_of_rows(law, self.epsilon, self.delta, self.rounds)
+        return self._z(noise_of_rows, law)
+
+    def _z(self, noise_for: Callable[..., float], sampling: Any, *more: int) -> float:
+        """The noise as declared, or the least that ``epsilon`` needs under this sampling."""
+        return noise_for(sampling, self.epsilon, self.delta, self.rounds, *more) if self.noise is None else self.noise
 
     def law(self, pace: Pace, problem: Any) -> LocalSampling:
         """The sums of one round that the rows of a client with this budget and problem enter."""
@@ -297,11 +297,7 @@ class Private(Wrapper[PrivateServer]):
 
     def z(self, sampling: Sampling) -> float:
         """The noise of a sum under this sampling."""
-        if self.noise is not None:
-            return self.noise
-        assert self.epsilon is not None
-        assert self.rounds is not None
-        return accountant.noise_for(sampling, self.epsilon, self.delta, self.rounds, self.exchanges)
+        return self._z(accountant.noise_for, sampling, self.exchanges)
 
 
 def private_part(method: Algorithm[Any, Any]) -> Private | None:

@@ -24,7 +24,7 @@ from ...datasets import Dataset
 from ...numerics.scaling import Scaling
 from ...problems.network import NetworkProblem, SharedNetwork
 from ...recipe.limits import ClientLimits
-from ...rows.fields import Fields
+from ...rows.fields import Fields, names_of
 from ...storage.base import digest, frozen
 from .checked_json import ClientNumber, Count, Figure, Integer, Line, checked, declared, table, wrong
 
@@ -57,8 +57,7 @@ class RowKind(NamedTuple):
         kind = cls(list(t.shape[1:]), str(t.dtype).removeprefix("torch."))
         if not isinstance(t, Fields):
             return kind
-        names = t.names or [str(k) for k in range(len(t.parts))]
-        return kind._replace(parts=[[name, *cls.of(part)[:2]] for name, part in zip(names, t.parts, strict=True)])
+        return kind._replace(parts=[[name, *cls.of(part)[:2]] for name, part in zip(names_of(t), t.parts, strict=True)])
 
     @classmethod
     def read(cls, who: str, account: Mapping[str, Any], key: str, limits: ClientLimits) -> RowKind:
@@ -375,13 +374,8 @@ class Census:
         usual = kinds.index(Counter(kinds).most_common(1)[0][0]) if tolerant else 0
         first = [*read.values()][usual]
         for i, r in read.items():
-            reason = r.differs(first) or agreed(r, limits or ClientLimits())
-            if reason:
-                refused[i] = reason
-                if not tolerant:
-                    raise BadData(reason, client=i)
-            names = {k: read[k].name for k in read if k <= i and k not in refused} | {i: r.name}
-            reason = namesake(i, names, len(accounts))
+            names = {k: read[k].name for k in read if k < i and k not in refused} | {i: r.name}
+            reason = r.differs(first) or agreed(r, limits or ClientLimits()) or namesake(i, names, len(accounts))
             if reason:
                 refused[i] = reason
                 if not tolerant:

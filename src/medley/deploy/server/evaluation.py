@@ -226,10 +226,7 @@ class RemoteEvaluator:
             if values:
                 row |= fairness.over_clients(name, np.array(values), low)
                 break
-        evaluations, self.evaluations = (
-            self.evaluations,
-            0,
-        )  # since the last row, because a resumed run would restart a total
+        evaluations, self.evaluations = self.evaluations, 0  # not a total, which a resumed run would restart
         return {**row, "evaluations": evaluations, "evaluated": share}
 
     def _variance(self, i: int, answer: Figures, s: int) -> float:
@@ -385,7 +382,8 @@ class RemoteEvaluator:
         if self.rows is None:
             return []
         sizes = self.draw.sizes(self.draw.plan.step(round))[0]
-        count = min(int(sizes[i]), max(LEAST, round_half(p[i] * self.rows))) if p[i] > 0 else 0
+        # As in `medley.federation.row_sample`, halves go to the even number.
+        count = min(int(sizes[i]), max(LEAST, int(np.rint(p[i] * self.rows)))) if p[i] > 0 else 0
         return [int(sizes[:i].sum()), int(sizes.sum()), count]
 
     def _means(self, answers: Mapping[int, Figures], tasks: Sequence[int]) -> Row:
@@ -436,8 +434,3 @@ class RemoteEvaluator:
 def _count(metric: Summed, classes: int) -> int:
     """The number of a metric's sums, found with two rows of zeros."""
     return len(metric.sums(torch.zeros(2, 1 if classes == 2 else classes), torch.zeros(2, dtype=torch.int64)))
-
-
-def round_half(value: float) -> int:
-    """The nearest whole number, with halves to the even one, as in `medley.federation.row_sample`."""
-    return int(np.rint(value))

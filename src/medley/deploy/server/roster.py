@@ -130,11 +130,9 @@ class Roster:
         """Add a client to the census. Raises WireError if its rows or their names differ, or if labels are new."""
         report = ClientReport.read(account, self.limits)
         census = self.census
-        reason = report.differs(next(r for i, r in enumerate(census.reports) if i not in census.refused))
-        if reason:
-            raise WireError(reason)
+        other = next(r for i, r in enumerate(census.reports) if i not in census.refused)
         names = {r.client: r.name for r in census.reports} | {report.client: report.name}
-        reason = namesake(report.client, names, len(census))
+        reason = report.differs(other) or namesake(report.client, names, len(census))
         if reason:
             raise WireError(reason)
         tasks = zip(report.tasks, census.known.labels, strict=True)

@@ -249,14 +249,4 @@ class TreesObjective:
             need="gradients",
         )
 
-    losses_along: Any = no_gradient
-    grad: Any = no_gradient
-    hvp: Any = no_gradient
-    hessian: Any = no_gradient
-    factor: Any = no_gradient
-    features: Any = no_gradient
-    squares: Any = no_gradient
-    clipped: Any = no_gradient
-    last: Any = no_gradient
-    beside: Any = no_gradient
-    slopes: Any = no_gradient
+    grad = losses_along = hvp = hessian = factor = features = squares = clipped = last = beside = slopes = no_gradient
