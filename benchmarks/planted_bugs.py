@@ -148,7 +148,7 @@ PEOPLES = [
     Plant("a person at two clients counted once", "federation/people.py",
           "np.flatnonzero(first != last)", "np.flatnonzero(first > last)",
           [f"{PEOPLE}::test_people_that_are_not_known"]),
-    Plant("people who are not taken as private on a node", "deploy/protocol/settings.py",
+    Plant("people who are not taken as private on a node", "deploy/protocol/agreement.py",
           'part.unit != "client"', 'part.unit == "row"',
           [f"{NODES}::test_a_node_with_private_rows_sends_no_counts_of_them"], True),
 ]  # fmt: skip

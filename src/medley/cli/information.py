@@ -182,22 +182,16 @@ def _reads(make: Any) -> str:
     return f"replies; sums as {method.sums_as}" if method.sums_as else "replies"
 
 
-def _expected(name: str) -> str:
-    """The first file that a reader expects; empty if the reader has none."""
+def _file(name: str, here: bool) -> str:
+    """The first file that a reader expects, or whether it is here, yes or no; empty if the reader has none."""
     from ..datasets import files
 
-    return files.EXPECTED.get(name, "")
-
-
-def _is_present(name: str) -> str:
-    """Whether the data set's file is present, yes or no; empty for data sets without a file."""
-    from ..datasets import files
-
-    return ("yes" if files.is_present(name) else "no") if name in files.EXPECTED else ""
+    expected = files.EXPECTED.get(name, "")
+    return ("yes" if files.is_present(name) else "no") if here and expected else expected
 
 
 _MORE: dict[str, dict[str, Callable[[str, Any], str]]] = {
-    "datasets": {"expected at": lambda name, _: _expected(name), "here": lambda name, _: _is_present(name)},
+    "datasets": {"expected at": lambda name, _: _file(name, False), "here": lambda name, _: _file(name, True)},
     "methods": {"status": lambda _, make: status(make), "the server reads": lambda _, make: _reads(make)},
 }
 """Further columns of a list, by kind."""

@@ -34,8 +34,7 @@ from ..storage.atomic import locked
 from ..storage.result import Status
 from ..storage.run_folder import holds_run
 from .protocol import flwr_texts
-from .protocol.agreement import own_version
-from .protocol.settings import settled
+from .protocol.agreement import own_version, settled
 
 LOOK = 0.5
 """Seconds between two looks at the run's folder."""

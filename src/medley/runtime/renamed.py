@@ -42,7 +42,7 @@ NAMES = {
     "medley.flower.secure_parties": "medley.deploy.server.sums",
     "medley.flower.sent": "medley.deploy.node.sent",
     "medley.flower.server": "medley.deploy.server.app",
-    "medley.flower.settings": "medley.deploy.protocol.settings",
+    "medley.flower.settings": "medley.deploy.protocol.agreement",
     "medley.flower.study": "medley.deploy.server.study",
     "medley.flower.sums": "medley.deploy.node.sums",
     "medley.flower.transport": "medley.deploy.server.transport",

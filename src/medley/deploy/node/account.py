@@ -21,7 +21,7 @@ from ...privacy.accountant import Release
 from ...privacy.private import private_part
 from ...recipe import Recipe
 from ...storage.atomic import private, write
-from ..protocol.settings import Method
+from ..protocol.agreement import Method
 
 FILE = "account.json"
 """The file of what each study has spent."""

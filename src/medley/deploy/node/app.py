@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -29,12 +29,21 @@ from ...server.clientwise import model_of
 from ...wire.codec import Plain
 from ...wire.exchange import Exchange
 from ..protocol import calls
-from ..protocol.agreement import Terms, refuse_kind, refuse_settings, refuse_unserved, refuse_weaker
+from ..protocol.agreement import (
+    Method,
+    Terms,
+    clients_of,
+    is_row_private,
+    refuse_kind,
+    refuse_settings,
+    refuse_unserved,
+    refuse_weaker,
+    settled,
+)
 from ..protocol.checked_json import MOST, parsed
 from ..protocol.flwr_api import Handler, Letter, release
 from ..protocol.reports import Known
 from ..protocol.secure_steps import STEPS
-from ..protocol.settings import Method, clients_of, is_row_private, settled
 from . import serve
 from .account import Account
 from .coarse import GRADIENT, RUNS, Coarse
@@ -76,11 +85,7 @@ def client_app(
     """
     side = ClientSide(recipe, data, method, code)
     kinds = [*recipes.methods(_kinds(Path(recipe))).values(), *([] if method is None else [type(split(method)[0])])]
-    queries: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
-    queries |= {f"query.{step}": side.secure(step) for step in STEPS}
-    handlers: dict[str, Handler] = {"query": side.report, "evaluate": side.evaluate, **queries}
-    handlers = {kind: discreet(side.isolated(handler)) for kind, handler in handlers.items()}
-    return serve.client_app(handlers, Path(recipe))
+    return serve.client_app(side.handlers(kinds, evaluate=side.evaluate), Path(recipe))
 
 
 def _kinds(recipe: Path) -> list[str]:
@@ -153,6 +158,13 @@ class ClientSide:
         self._own_data: dict[int, Own] = {}
         self._lots: dict[tuple[int, str], list[Lot]] = {}
         self._rows: dict[tuple[int, str, str], NodeRows] = {}
+
+    def handlers(self, kinds: Iterable[Any], **others: Handler) -> dict[str, Handler]:
+        """The handlers of the messages of methods of these kinds, and ``others``, by message type."""
+        queries: dict[str, Handler] = {f"query.{name}": self.serve for kind in kinds for name in kind.message_types}
+        queries |= {f"query.{step}": self.secure(step) for step in STEPS}
+        every: dict[str, Handler] = {"query": self.report, **others, **queries}
+        return {kind: discreet(self.isolated(handler)) for kind, handler in every.items()}
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -240,13 +252,18 @@ class ClientSide:
             client_report = replace(client_report, tasks=[replace(task, support=[]) for task in client_report.tasks])
         return json.dumps(client_report.plain() | {"terms": mine.plain()}).encode()
 
+    def settled(self, context: Context) -> Recipe:
+        """The recipe with the server's settings. Raises RecipeError for those that the node's owner does not allow."""
+        refuse_settings(context.node_config, context.run_config, _id(context))
+        r = settled(self.recipe, context.run_config)
+        refuse_weaker(context.node_config, self.recipe, r, _id(context))
+        return r
+
     def recipe_and_method(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and the method of the run. Raises RecipeError if the node's owner does not serve them."""
         owner = context.node_config
         i = _id(context)
-        refuse_settings(owner, context.run_config, i)
-        r = settled(self.recipe, context.run_config)
-        refuse_weaker(owner, self.recipe, r, i)
+        r = self.settled(context)
         if self.method is None:
             refuse_kind(owner, r, i)  # before anything is built
         method = r.only().methods()[0] if self.method is None else self.method

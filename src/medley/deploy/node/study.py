@@ -14,16 +14,14 @@ from ...recipe import Recipe
 from ...statistics.site import Site
 from ...statistics.study import Shape, Sites
 from ..protocol import calls
-from ..protocol.agreement import Terms, refuse_settings, refuse_unserved, refuse_weaker
+from ..protocol.agreement import Method, Terms, refuse_unserved
 from ..protocol.checked_json import parsed
-from ..protocol.secure_steps import STEPS
-from ..protocol.settings import Method, settled
 from . import serve
-from .app import ClientSide, _id, discreet
+from .app import ClientSide, _id
 from .owner import REGISTER, claim, ledgers
 
 if TYPE_CHECKING:
-    from ..protocol.flwr_api import ClientApp, Context, Handler, Letter
+    from ..protocol.flwr_api import ClientApp, Context, Letter
 
 
 class StudySide(ClientSide):
@@ -34,9 +32,7 @@ class StudySide(ClientSide):
     def recipe_and_method(self, context: Context) -> tuple[Recipe, Method]:
         """The recipe and its first analysis. Raises RecipeError if the site's owner does not serve them."""
         i = _id(context)
-        refuse_settings(context.node_config, context.run_config, i)
-        r = settled(self.recipe, context.run_config)
-        refuse_weaker(context.node_config, self.recipe, r, i)
+        r = self.settled(context)
         if r.tables.get("study") != self.recipe.tables.get("study"):
             raise RecipeError(
                 f"{name_of(i)} answers only the [[study]] of its own recipe, but set= changes it: remove that setting",
@@ -85,7 +81,4 @@ def study_client_app(recipe: str | Path, data: Callable[[Context], Any]) -> Clie
     """One site's side of a study: ``data`` reads its frame, and its copy of the recipe has its own [rules]."""
     side = StudySide(recipe, data, None)
     kinds = {type(a) for a in side.recipe.analyses()}
-    queries: dict[str, Handler] = {f"query.{name}": side.serve for kind in kinds for name in kind.message_types}
-    queries |= {"query": side.report, **{f"query.{step}": side.secure(step) for step in STEPS}}
-    handlers = {kind: discreet(side.isolated(handler)) for kind, handler in queries.items()}
-    return serve.client_app(handlers, Path(recipe), study=True)
+    return serve.client_app(side.handlers(kinds), Path(recipe), study=True)

@@ -1,4 +1,4 @@
-"""The terms of a run: version, method and recipe, which server and clients compare; and the node owner's consent."""
+"""What both sides of a run agree on: the recipe with the run's settings, the terms, and the node owner's consent."""
 
 from __future__ import annotations
 
@@ -8,21 +8,49 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ... import recipe as recipes
+from ...contract import Algorithm, Tuned
 from ...contract.errors import RecipeError
 from ...contract.place import name_of
 from ...contract.tuned import split
+from ...privacy.private import private_part
 from ...recipe import Recipe
 from ...recipe.user_code import is_own
 from ...runtime.versions import is_installed, version
 from ...storage.as_json import plain
 from ...storage.identity import identity
 from .checked_json import Line, declared
-from .settings import Method
+
+if TYPE_CHECKING:
+    from .flwr_api import Context
+
+Method = Algorithm[Any, Any] | Tuned
 
 SERVER_ONLY = ("name", "data", "partition", "clients", "tune", "reply_policy", "rules")
 """Tables of a recipe that only one side uses; they may differ between the sides."""
+
+
+def settled(recipe: str | Path | Recipe, config: Mapping[str, Any]) -> Recipe:
+    """The recipe with the settings under ``set`` in Flower's run config."""
+    r = recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
+    return r.with_settings(shlex.split(str(config.get("set", ""))))
+
+
+def is_row_private(method: Method) -> bool:
+    """Whether clients add noise to their steps. Then they send no exact figure of their training rows."""
+    part = private_part(split(method)[0])
+    return part is not None and part.unit != "client"
+
+
+def clients_of(r: Recipe, context: Context) -> int:
+    """The number of clients, from the run config or the recipe's partition. Raises RecipeError if neither has it."""
+    n = context.run_config.get("clients") or r.tables.get("partition", {}).get("clients")
+    if not isinstance(n, int):
+        raise RecipeError(f"{r.source}: set the number of clients, clients = 3, in the app's run config", "clients")
+    return n
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,8 @@ from ...storage.events import Events
 from ...storage.events import read as read_events
 from ...storage.run_folder import holds_run
 from ..protocol import flwr_api
-from ..protocol.agreement import Terms
+from ..protocol.agreement import Method, Terms, clients_of, is_row_private, settled
 from ..protocol.reports import Census
-from ..protocol.settings import Method, clients_of, is_row_private, settled
 from .messenger import Messenger
 from .population import RemoteFederation
 from .roster import Roster, absent, recorded

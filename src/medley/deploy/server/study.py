@@ -16,10 +16,9 @@ from ...statistics.study import Study
 from ...storage.atomic import private
 from ...storage.events import Events
 from ..protocol import flwr_api
-from ..protocol.agreement import Terms
+from ..protocol.agreement import Terms, clients_of, settled
 from ..protocol.checked_json import Line, checked
 from ..protocol.reports import namesake
-from ..protocol.settings import clients_of, settled
 from .app import _agreed
 from .messenger import Messenger
 from .transport import Flower

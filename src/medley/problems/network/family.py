@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -171,20 +170,14 @@ class Network(NetworkSpec):
                     "class_weights",
                 )
             object.__setattr__(self, "class_weights", tuple(weights))
-        label: object = self.ignore_index
-        if isinstance(label, bool) or not isinstance(label, Integral):
-            raise RecipeError(f"Network(ignore_index={self.ignore_index!r}): must be a whole number", "ignore_index")
-        if not -(2**63) <= self.ignore_index < 2**63:
-            raise RecipeError(f"Network(ignore_index={self.ignore_index}): labels are int64", "ignore_index")
+        super().__post_init__()
         if self.ignore_index != -100 and self.loss != "cross_entropy":
             raise RecipeError(
                 f"Network(ignore_index={self.ignore_index}) needs loss='cross_entropy'; a loss of your own takes it "
                 "itself, as in nn.CrossEntropyLoss(ignore_index=...)",
                 "ignore_index",
             )
-        object.__setattr__(self, "ignore_index", int(label))
-        if self.transform is not None and not callable(self.transform):
-            raise RecipeError(f"Network(transform={self.transform!r}): give a function (rows, generator)", "transform")
+        object.__setattr__(self, "ignore_index", int(self.ignore_index))
         self._check_train()
         if self.shared is not None:
             shared: object = self.shared
@@ -192,8 +185,6 @@ class Network(NetworkSpec):
                 raise RecipeError(f"Network(shared={self.shared!r}): give a name, a pattern, or a list", "shared")
             object.__setattr__(self, "shared", self.shared if isinstance(self.shared, str) else tuple(self.shared))
             trainable(self.module, tuple(name for name in patterns(self.shared) if name != BODY) or None)
-        if self.base is not None and not isinstance(self.base, str):
-            raise RecipeError(f"Network(base={self.base!r}): give the name of the frozen part, a text", "base")
         self._check_start()
 
     def _check_train(self) -> None:
@@ -227,7 +218,7 @@ class Network(NetworkSpec):
             )
 
     def _check_start(self) -> None:
-        """Raise RecipeError for an unknown start, and for none if a draw would replace weights of a run or of peft."""
+        """Raise RecipeError if no start is given, and a draw would replace weights of a run or of peft."""
         if self.start is None:
             if hasattr(self.module, "peft_config"):
                 raise RecipeError(
@@ -241,8 +232,6 @@ class Network(NetworkSpec):
                     "its weights; start='draw' draws new ones for every seed",
                     "start",
                 )
-        elif self.start not in ("draw", "module"):
-            raise RecipeError.unknown(str(self.start), ("draw", "module"), "Network(start=...)")
 
     def ready(self, X: Data, y: Data, classes: int | None, dtype: torch.dtype | None, device: str) -> Problem:
         """The problem for rows of this shape.

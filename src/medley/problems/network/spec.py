@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ...contract import Settings
+from ...contract import Checked, in_range
 from ...contract.personal import Patterns
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -37,14 +37,14 @@ def keeps_state(train: Train | None) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkSpec(Settings):
+class NetworkSpec(Checked):
     """A module, its loss and its starting point; `Network` has the meaning of each field."""
 
     module: nn.Module
     loss: Literal["cross_entropy", "mse"] | Loss = "cross_entropy"
     start: Literal["draw", "module"] | None = None
     class_weights: Sequence[float] | None = None
-    ignore_index: int = -100
+    ignore_index: Annotated[int, in_range(-(2**63), 2**63 - 1)] = -100  # labels are int64
     transform: Transform | None = None
     shared: Patterns | None = None
     base: str | None = None
