@@ -81,11 +81,11 @@ def test_a_draw_is_a_function_of_the_stream():
     ("make", "message"),
     [
         (lambda: Uniform(2, 1), r"Uniform\(low=2, high=1\): low is above high"),
-        (lambda: Uniform(0, math.nan), r"Uniform\(high=nan\): high must be a finite number"),
+        (lambda: Uniform(0, math.nan), r"Uniform\(high=nan\): must be a finite number"),
         (lambda: LogUniform(0, 1), "low must be above 0, since its logarithm"),
         (lambda: Integers(2, 1), "low is above high"),
         (lambda: Choice([]), "nothing to choose from"),
-        (lambda: Choice([1, math.inf]), "must be a finite number"),
+        (lambda: Choice([1, math.inf]), r"Choice\(values=\(1, inf\)\): must be a list, each a finite number"),
         (lambda: Choice([1, 2], p=[1.0]), "2 values need 2 probabilities"),
         (lambda: Choice([1, 2], p=[0.5, 0.6]), "sum to 1"),
         (lambda: Choice([1, 2], p=[-0.5, 1.5]), "at least 0"),

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import numpy as np
 import scipy
 
-from .contract import Checked, RecipeError, Settings, at_least, positive
+from .contract import Checked, RecipeError, at_least, positive
 from .contract.place import name_of
 from .contract.public import public
 
@@ -94,20 +94,11 @@ def check_lengths(setting: Any, clients: int) -> None:
             )
 
 
-def _finite(distribution: object, **values: object) -> None:
-    for key, value in values.items():
-        if not is_number(value):
-            raise RecipeError(f"{type(distribution).__name__}({key}={value!r}): {key} must be a finite number.", key)
-
-
 @dataclass(frozen=True)
-class Constant(Settings):
+class Constant(Checked):
     """Always ``v``."""
 
     v: Number
-
-    def __post_init__(self) -> None:
-        _finite(self, v=self.v)
 
     def draw(self, rng: np.random.Generator) -> Number:
         """``v``."""
@@ -115,14 +106,14 @@ class Constant(Settings):
 
 
 @dataclass(frozen=True)
-class Uniform(Settings):
+class Uniform(Checked):
     """The uniform distribution on [``low``, ``high``]."""
 
     low: Number
     high: Number
 
     def __post_init__(self) -> None:
-        _finite(self, low=self.low, high=self.high)
+        super().__post_init__()
         if self.low > self.high:
             raise RecipeError(f"{self!r}: low is above high; swap them.", "low")
 
@@ -150,9 +141,6 @@ class LogUniform(Uniform):
 class Integers(Uniform):
     """The uniform distribution on the whole numbers ``low``, ..., ``high``, both included."""
 
-    low: int
-    high: int
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.low != int(self.low) or self.high != int(self.high):
@@ -166,28 +154,23 @@ class Integers(Uniform):
 
 
 @dataclass(frozen=True)
-class Choice(Settings):
+class Choice(Checked):
     """One of ``values`` [k], with probabilities ``p`` [k]; by default all are equally likely."""
 
     values: Sequence[Number]
-    p: Sequence[Number] | None = None
+    p: Sequence[Annotated[Number, at_least(0)]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", plain(self.values))
         object.__setattr__(self, "p", plain(self.p))
-        for name in ("values", "p"):
-            value = getattr(self, name)
-            if not (isinstance(value, tuple) or (name == "p" and value is None)):
-                raise RecipeError(f"Choice({name}={value!r}): give a list of numbers, such as [0.5, 0.5]", name)
+        super().__post_init__()
         if not self.values:
             raise RecipeError("Choice(values=[]): there is nothing to choose from.", "values")
-        for v in self.values:
-            _finite(self, values=v)
         if self.p is not None:
             if len(self.p) != len(self.values):
                 raise RecipeError(f"{self!r}: {len(self.values)} values need {len(self.values)} probabilities.", "p")
-            if not all(is_number(p) and p >= 0 for p in self.p) or abs(sum(self.p) - 1) > 1e-6:
-                raise RecipeError(f"{self!r}: probabilities must be at least 0 and sum to 1.", "p")
+            if abs(sum(self.p) - 1) > 1e-6:
+                raise RecipeError(f"{self!r}: probabilities must sum to 1.", "p")
 
     def draw(self, rng: np.random.Generator) -> Number:
         """One of the values, as given."""
@@ -198,7 +181,7 @@ class Choice(Settings):
 
 
 @dataclass(frozen=True)
-class Normal(Settings):
+class Normal(Checked):
     """A normal distribution, conditioned on [low, high] if these are given.
 
     It is drawn by inversion in the log domain: every draw uses one number of the stream, with any bounds, and intervals
@@ -217,10 +200,9 @@ class Normal(Settings):
     high: Number | None = None
 
     def __post_init__(self) -> None:
-        _finite(self, mean=self.mean, std=self.std)
+        super().__post_init__()
         if self.std <= 0:
             raise RecipeError(f"{self!r}: std must be above 0; for no spread use Constant({self.mean!r}).", "std")
-        _finite(self, **{k: v for k, v in (("low", self.low), ("high", self.high)) if v is not None})
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise RecipeError(f"{self!r}: low must be below high.", "low")
 

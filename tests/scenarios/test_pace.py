@@ -92,9 +92,9 @@ def test_schedules_multiply_lr():
         ({"steps": 0}, "steps must be"),
         ({"batch": 0}, "batch must be a whole number, at least 1. None is the full batch"),
         ({"pairs": -1}, "pairs must be a whole number, at least 0"),
-        ({"momentum": 1.0}, r"Pace\(momentum=1.0\) must be in \[0, 1\)"),
-        ({"weight_decay": -1.0}, r"weight_decay=-1.0\) must be in"),
-        ({"clip": 0.0}, r"Pace\(clip=0.0\) must be above 0; None clips nothing"),
+        ({"momentum": 1.0}, r"Pace\(momentum=1.0\): must be a number in \[0, 1\)"),
+        ({"weight_decay": -1.0}, r"weight_decay=-1.0\): must be a finite number, at least 0"),
+        ({"clip": 0.0}, r"Pace\(clip=0.0\): must be a finite number above 0, or None"),
     ],
 )
 def test_settings_that_make_no_sense(kwargs, message):

@@ -44,9 +44,7 @@ def test_same_bits_whatever_the_number_of_workers(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, -1, 1025, 10**30])
 def test_a_number_of_workers_that_no_machine_bears_is_refused(workers: int) -> None:
-    with pytest.raises(
-        md.RecipeError, match=rf"Processes\(workers={workers}\): must be .* in \[1, 1024\]"
-    ) as caught:
+    with pytest.raises(md.RecipeError, match=rf"Processes\(workers={workers}\): must be .* in \[1, 1024\]") as caught:
         Processes(workers)
     assert caught.value.key == "workers"
 

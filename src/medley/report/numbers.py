@@ -9,20 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import scipy
 
 from ..contract.errors import RecipeError
+from ..numerics.intervals import Z
 from ..storage.directions import higher_is_better
 from ..storage.history import Row
 from ..storage.result import Result
 from .targets import COLUMNS, cost_of_target
 from .units import Real
-
-Z = NormalDist().inv_cdf(0.975)
 
 EQUAL = 1e-9
 """Figures are equal if their spread is at most this share of their size."""

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
-from ..contract import RecipeError, Settings, check_flags
+from ..contract import Checked, RecipeError, Settings, at_least, below, positive
 from ..contract import pace as contract
 from ..contract.place import name_of
 from ..contract.text import unquoted
@@ -66,7 +66,7 @@ _SPREAD = ("lr", "epochs", "steps", "batch", "pairs")
 
 
 @dataclass(frozen=True)
-class Pace(Settings):
+class Pace(Checked):
     """Each client's local training budget in each round.
 
     The first four settings and ``pairs`` may differ between clients. Each is one number for all, a list with one entry
@@ -99,9 +99,9 @@ class Pace(Settings):
     epochs: Each = 1
     steps: EachOrNone = None
     batch: EachOrNone = 32
-    momentum: Number = 0.0
-    weight_decay: Number = 0.0
-    clip: Number | None = None
+    momentum: Annotated[Number, at_least(0), below(1)] = 0.0
+    weight_decay: Annotated[Number, at_least(0)] = 0.0
+    clip: Annotated[Number, positive] | None = None
     optimizer: contract.Optimizer = "sgd"
     optimizer_state: Literal["fresh", "kept"] = field(default="fresh", kw_only=True)
     drop_last: bool = field(default=False, kw_only=True)
@@ -124,25 +124,11 @@ class Pace(Settings):
                     _checked(key, entry, partial(name_of, client))
             elif isinstance(value, type) or not (is_distribution(value) or callable(value)):
                 _checked(key, value, lambda: "every client")
-        for key, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf)):
-            value = getattr(self, key)
-            if not is_number(value) or not low <= value < high:
-                raise RecipeError(f"Pace({key}={value!r}) must be in [{low}, {high}).", key)
-        if self.clip is not None and (not is_number(self.clip) or self.clip <= 0):
-            raise RecipeError(f"Pace(clip={self.clip!r}) must be above 0; None clips nothing.", "clip")
+        super().__post_init__()
         self._check_optimizer()
-        if self.schedule is not None and not callable(self.schedule):
-            raise RecipeError(f"Pace(schedule={self.schedule!r}) must be a function of the round.", "schedule")
 
     def _check_optimizer(self) -> None:
         is_factory = callable(self.optimizer)
-        if not is_factory and self.optimizer not in ("sgd", "adam"):
-            raise RecipeError(
-                f"Pace(optimizer={self.optimizer!r}): use 'sgd', 'adam', or a factory such as torch.optim.AdamW.",
-                "optimizer",
-            )
-        if self.optimizer_state not in ("fresh", "kept"):
-            raise RecipeError.unknown(str(self.optimizer_state), ("fresh", "kept"), "Pace(optimizer_state=...)")
         if self.optimizer_state == "kept" and not is_factory:
             raise RecipeError(
                 f"Pace(optimizer_state='kept') is for factories, but the optimizer is {self.optimizer!r}, which starts "
@@ -161,7 +147,6 @@ class Pace(Settings):
                 "functools.partial(torch.optim.SGD, momentum=0.9).",
                 "momentum",
             )
-        check_flags(self, "drop_last", "redraw")
         if self.drop_last and self.batch is None:
             raise RecipeError(
                 "Pace(drop_last=True, batch=None): a full batch has no smaller last one; leave drop_last= out, or give "

@@ -90,19 +90,10 @@ class Party:
             )
         self._roster = roster
         self._threshold = threshold
-        pairs = dict(
-            zip(
-                members,
-                zip(
-                    split(self._seed, threshold, len(members)),
-                    split(self._key_seed, threshold, len(members)),
-                    strict=True,
-                ),
-                strict=True,
-            )
-        )
-        self._stored = {self.i: b"".join(pairs[self.i])}
-        return {j: sealed(self._channel_to(j), self.i, b"".join(pairs[j]), self._purpose(self.i, j)) for j in roster}
+        halves = (split(s, threshold, len(members)) for s in (self._seed, self._key_seed))
+        shares = dict(zip(members, map(b"".join, zip(*halves, strict=True)), strict=True))
+        self._stored = {self.i: shares[self.i]}
+        return {j: sealed(self._channel_to(j), self.i, shares[j], self._purpose(self.i, j)) for j in roster}
 
     def masked(self, values: np.ndarray, sealed_shares: Mapping[int, bytes]) -> np.ndarray:
         """The values under the client's own mask, and under those agreed with each neighbour.
