@@ -256,16 +256,9 @@ class Bandwidth(Checked):
         width: w, the bytes of one number; default 8.
     """
 
-    bytes: Number | Distribution
+    bytes: Annotated[Number, at_least(0)] | Distribution
     d: Annotated[int, at_least(1)]
     width: Annotated[int, at_least(1)] = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.bytes, Distribution) and (not is_number(self.bytes) or self.bytes < 0):
-            raise RecipeError(
-                f"Bandwidth(bytes={self.bytes!r}): must be a distribution or a number, at least 0", "bytes"
-            )
 
     def draw(self, rng: np.random.Generator) -> int:
         """A whole number, from 0."""

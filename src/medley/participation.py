@@ -12,7 +12,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int64, Real
 
-from .contract import Checked, RecipeError, Sampling, Settings, at_least, check_flags
+from .contract import Checked, RecipeError, Sampling, Settings, at_least
 from .contract.public import public
 from .contract.text import unquoted
 from .distributions import Number, is_number, plain
@@ -109,7 +109,7 @@ class Everyone(Settings):
 
 
 @dataclass(frozen=True)
-class Fraction(Settings):
+class Fraction(Checked):
     """max(1, round(fraction * n)) of n clients, drawn without replacement.
 
     Draws are uniform, which suits a mean of replies weighted by size. With ``weighted``, clients are drawn one after
@@ -122,7 +122,7 @@ class Fraction(Settings):
 
     def __post_init__(self) -> None:
         _share(self, "fraction", self.fraction)
-        check_flags(self, "weighted")
+        super().__post_init__()
 
     def draw(self, round: int, sizes: Sizes, seed: int) -> Ids:
         """The cohort of ``round``."""

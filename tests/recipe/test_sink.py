@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from medley import cli, recipe
 from medley.contract.errors import RecipeError
-from medley.recipe.filed import filed
+from medley.recipe.recipe import filed
 
 SINK = """
 import json

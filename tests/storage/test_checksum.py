@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from medley.storage.checksum import checksum
+from medley.storage.formats import checksum
 
 TEXTS = {"settings": "{}", "history": "1,2"}
 STORE = {"x": torch.arange(5.0), "one": torch.tensor([7.0]), "scalar": torch.tensor(3), "none": torch.zeros(0)}

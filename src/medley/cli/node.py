@@ -393,7 +393,6 @@ def _log(memory: Path, client: int | None, key: Path | None, what: str) -> None:
     from ..contract.text import shown
     from ..deploy.node import record
     from ..deploy.node.owner import ledgers_to_read
-    from ..deploy.node.sent import numbers
 
     if what not in ("show", "verify", "sent"):
         raise RecipeError(f"--log {what}: give show, verify or sent", "log")
@@ -412,7 +411,7 @@ def _log(memory: Path, client: int | None, key: Path | None, what: str) -> None:
             if what == "show" or (answer is not None and what == "sent"):
                 typer.echo("  ".join(f"{k} {shown(v)}" for k, v in line.items() if k != "before"))
             if what == "sent" and answer is not None:
-                typer.echo("".join(f"    {line}\n" for line in numbers(answer)), nl=False)
+                typer.echo("".join(f"    {line}\n" for line in record.numbers(answer)), nl=False)
         signed = "signed" if key is not None else "not checked for signatures; give --key"
         if log.path.exists():
             typer.echo(f"{log.path}: {n} lines, whole, {signed}; the last digest is {log.head()}")

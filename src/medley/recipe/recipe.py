@@ -21,15 +21,16 @@ from ..experiments.tune import tunable, variant
 from ..federation.federation import Federation
 from ..federation.scenario import Scenario
 from ..problems.network.model import FRESH
+from ..report.sections.runs import flattened
 from ..runtime import plugins, streams
 from ..server.options import RunOptions
 from ..statistics import Rules, Weights
 from ..statistics.analysis import Analysis
+from ..storage.as_json import is_secret
 from ..storage.atomic import make_folder, write
 from . import rows, schema, toml
 from .bounds import Bounded
 from .build import Builder, by_id, named, refuse_study
-from .filed import filed
 from .limits import ClientLimits
 from .schema import (
     ANALYSES,
@@ -441,3 +442,15 @@ def tuned(recipe: Recipe, methods: Sequence[Tuned]) -> Recipe:
     """The recipe with these methods instead of its own."""
     tables = copy.deepcopy(recipe.tables) | {"methods": [written(t) for t in methods]}
     return replace(recipe, tables=tables)
+
+
+def filed(tables: Mapping[str, Any]) -> dict[str, str]:
+    """The settings that a sink stores, by dotted key; without its own, which may have a password, and a secret seed."""
+    settings = flattened({k: v for k, v in tables.items() if k != "sink"})
+    private = any("private" in table for table in tables.get("methods", ()))
+    for key in ("seed", "seeds"):
+        value = tables.get("run", {}).get(key)
+        seeds = value if isinstance(value, list) else [value]
+        if value is not None and (private or any(type(n) is int and is_secret(n, {}) for n in seeds)):
+            settings[f"run.{key}"] = "hidden"
+    return settings

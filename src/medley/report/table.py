@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import scipy
+
 from ..contract.text import markdown as escaped
 from ..contract.text import tex
-from ..numerics.intervals import wilson
 from ..storage.directions import higher_is_better
 from ..storage.html import table as html_table
 from ..storage.result import Result
@@ -350,8 +351,8 @@ def known_to(results: Sequence[Result]) -> str:
         return f"Every seed has {n:,} test rows of its own, so ± includes the luck of their draw."
     # The share nearest to one half is known least precisely.
     share = min((s[metric].mean for s in aggregate(results) if s[metric].n), key=lambda p: abs(p - 0.5))
-    low, high = wilson(share, n)
-    half = (high - low) / 2
+    z = scipy.stats.norm.ppf(0.975)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))  # Wilson's interval
     pp = f"{100 * half:.1f}" if half >= 0.01 else f"{100 * half:.1g}"
     sentence = f"{n:,} test rows, which alone leave an accuracy of {100 * share:.1f} % uncertain by ± {pp} pp (95 %)"
     return (

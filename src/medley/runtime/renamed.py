@@ -12,7 +12,7 @@ from types import ModuleType
 
 PARTS = {
     "medley.flower": {
-        "medley.deploy.node": "account cleaning coarse fleet keys owner record sent sums",
+        "medley.deploy.node": "account cleaning coarse fleet keys owner record sums",
         "medley.deploy.protocol": "agreement checked_json flwr_api",
         "medley.deploy.server": "gate messenger roster study transport",
     },
@@ -48,6 +48,7 @@ NAMES = {
     "medley.flower.node": "medley.deploy.node.serve",
     "medley.flower.remote": "medley.deploy.server.population",
     "medley.flower.remote_figures": "medley.deploy.server.evaluation",
+    "medley.flower.sent": "medley.deploy.node.record",
     "medley.flower.secure_parties": "medley.deploy.server.sums",
     "medley.flower.server": "medley.deploy.server.app",
     "medley.flower.settings": "medley.deploy.protocol.agreement",

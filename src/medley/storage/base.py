@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract.errors import WireError
-from .checksum import checksum
+from .formats import checksum
 
 BASE = "_base_of_medley"
 """The attribute of a run's module with the name of its base."""

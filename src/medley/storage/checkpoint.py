@@ -24,9 +24,8 @@ from ..wire.arrival import Arrival
 from . import atomic
 from .as_json import plain
 from .changed_settings import difference, earlier
-from .checksum import checksum
 from .environment import device_of
-from .formats import no_checkpoint, other_format
+from .formats import checksum, no_checkpoint, other_format
 from .spill import LazyMapping
 
 FILE = "checkpoint.safetensors"

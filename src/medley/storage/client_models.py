@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..contract.errors import RecipeError, WireError
 from . import atomic
 from .base import shared_copy
-from .checksum import checksum, refuse_damage
+from .formats import checksum, refuse_damage
 
 FILE = "clients.safetensors"
 

@@ -1,10 +1,16 @@
-"""Errors for runs that another version of Medley wrote."""
+"""Files of a run's folder that are of another version, missing, or damaged: their checksums and errors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from ..contract.errors import WireError
+from ..numerics.paged import put_back
 
 
 def other_format(
@@ -43,3 +49,21 @@ def head_of(folder: Path) -> str:
             f"medley run --save {name} or md.run(..., checkpoint={name!r})"
         )
     return (folder / "result.json").read_text()
+
+
+def checksum(texts: Mapping[str, str], store: Mapping[str, Tensor]) -> str:
+    """The checksum of texts and tensors with their names."""
+    h = blake2b(digest_size=16)
+    for key in sorted(texts):
+        h.update(f"{key}={texts[key]}\n".encode())
+    for name in sorted(store):
+        h.update(f"{name} {store[name].dtype} {list(store[name].shape)}\n".encode())
+        h.update(store[name].reshape(-1).view(torch.uint8).numpy().data if store[name].numel() else b"")
+        put_back(store[name])
+    return h.hexdigest()
+
+
+def refuse_damage(where: object, recorded: str | None, computed: str) -> None:
+    """Raise WireError if a file's checksum does not match. Earlier versions' files have none: ``recorded`` is None."""
+    if recorded not in (None, computed):
+        raise WireError(f"{where} is damaged: its checksum does not match; take an earlier copy, or run it again")

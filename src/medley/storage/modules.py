@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ..contract import State, WireError
 from . import atomic
 from .base import BASE, LAYERS, STILL, base_name, digest, placed, refuse_other, still_buffers
-from .checksum import checksum, refuse_damage
+from .formats import checksum, refuse_damage
 
 STRUCTURE = "model.json"
 """The file of a folder with the structure of its network."""

@@ -29,10 +29,9 @@ from .as_json import is_secret, plain, shown_seed
 from .base import base_name
 from .card import card
 from .checkpoint import FILE as CHECKPOINT
-from .checksum import checksum, refuse_damage
 from .client_models import ClientModels, client_model, is_untrained, load_models, save_models
 from .environment import environment
-from .formats import head_of, other_format
+from .formats import checksum, head_of, other_format, refuse_damage
 from .history import Row, check_kinds, history_of, history_text
 from .html import facts
 from .predictions import outputs_of, predicted, probabilities, reads_missing, rows_of, scaling_of

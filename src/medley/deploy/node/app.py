@@ -28,18 +28,8 @@ from ...recipe.user_code import names
 from ...server.clientwise import model_of
 from ...wire.codec import Plain
 from ...wire.exchange import Exchange
-from ..protocol import calls
-from ..protocol.agreement import (
-    Method,
-    Terms,
-    clients_of,
-    is_row_private,
-    refuse_kind,
-    refuse_settings,
-    refuse_unserved,
-    refuse_weaker,
-    settled,
-)
+from ..protocol import agreement, calls
+from ..protocol.agreement import Method, Terms, clients_of, is_row_private, settled
 from ..protocol.checked_json import MOST, parsed
 from ..protocol.flwr_api import Handler, Letter, release
 from ..protocol.reports import Known
@@ -254,9 +244,9 @@ class ClientSide:
 
     def settled(self, context: Context) -> Recipe:
         """The recipe with the server's settings. Raises RecipeError for those that the node's owner does not allow."""
-        refuse_settings(context.node_config, context.run_config, _id(context))
+        agreement.refuse_settings(context.node_config, context.run_config, _id(context))
         r = settled(self.recipe, context.run_config)
-        refuse_weaker(context.node_config, self.recipe, r, _id(context))
+        agreement.refuse_weaker(context.node_config, self.recipe, r, _id(context))
         return r
 
     def recipe_and_method(self, context: Context) -> tuple[Recipe, Method]:
@@ -265,9 +255,9 @@ class ClientSide:
         i = _id(context)
         r = self.settled(context)
         if self.method is None:
-            refuse_kind(owner, r, i)  # before anything is built
+            agreement.refuse_kind(owner, r, i)  # before anything is built
         method = r.only().methods()[0] if self.method is None else self.method
-        refuse_unserved(owner, method, i)
+        agreement.refuse_unserved(owner, method, i)
         return r, method
 
     def evaluate(self, letter: Letter, context: Context) -> Content:

@@ -1,4 +1,7 @@
-"""A node's record: a line for everything it sent, each with the digest of the line before and the node's signature."""
+"""A node's record: a line for everything it sent, each with the digest of the line before and the node's signature.
+
+And the numbers of answers that are kept beside it, as lines of text for the owner.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from torch import Tensor
 
+from ...contract import pytree
 from ...contract.errors import RecipeError, WireError
 from ...contract.pieces import Content
 from ...contract.place import name_of
+from ...contract.text import shown
 from ...storage.atomic import append, private, refuse_links, write, writing
 from ..protocol.agreement import refuse_settings
 from .keys import ecdsa, is_low, public_key, signed
@@ -37,6 +43,9 @@ SETTINGS = 16_000
 
 ANSWER = 1 << 20
 """The largest answer in bytes that is kept beside its line."""
+
+LONGEST = 64
+"""How many numbers of a tensor are shown; the file has them all."""
 
 FORM = 2
 """The form of lines: from 2 on, a signature has one spelling."""
@@ -246,3 +255,28 @@ def _last(path: Path) -> tuple[bytes | None, int]:
 
 def _bytes(line: dict[str, Any]) -> bytes:
     return json.dumps(line, sort_keys=True, separators=(",", ":")).encode()
+
+
+def numbers(answer: bytes) -> Iterator[str]:
+    """Lines "name: value" of the content of any kind of answer."""
+    content: Any = answer[1:]
+    try:
+        content = json.loads(content)
+    except ValueError:
+        try:
+            content = pytree.from_bytes(content, {})
+        except WireError:
+            yield f"{len(answer)} bytes in a form of their own, such as encrypted shares"
+            return
+    yield from _lines("", content)
+
+
+def _lines(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _lines(f"{name}.{key}" if name else str(key), part)
+    elif isinstance(value, Tensor):
+        few = ", ".join(f"{v:.10g}" for v in value.flatten()[:LONGEST].tolist())
+        yield f"{shown(name)}: {list(value.shape)} {few}{', …' if value.numel() > LONGEST else ''}"
+    else:
+        yield f"{shown(name)}: {shown(value)}"
