@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +80,26 @@ def test_ctrl_c_at_any_line_loses_no_vector():
 
 
 def test_a_full_disk_is_an_error_with_a_remedy(monkeypatch: Any):
-    class NoRoom:
-        def seek(self, at: int) -> None: ...
-
-        def write(self, raw: bytes) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     vectors = [paged(torch.zeros(1000)) for _ in range(3)]
-    (free,) = pages._free.values()
-    free[-1] = free[-1]._replace(file=NoRoom())
+    monkeypatch.setattr(os, "pwrite", no_room)
     with pytest.raises(md.MedleyError, match=r"No space left.*set TMPDIR"):
         paged(torch.ones(1000))
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    with pytest.raises(md.MedleyError, match=r"no room left.*set TMPDIR"):
+        paged(torch.ones(1000))
     assert all(v.eq(0).all() for v in vectors)
+
+
+def test_threads_share_files():
+    def store(i: int) -> list[torch.Tensor]:
+        return [paged(torch.full((1000,), float(i))) for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        kept = list(pool.map(store, range(12)))
+    assert all(v.eq(i).all() for i, vectors in enumerate(kept) for v in vectors)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import mmap
 import os
@@ -73,16 +74,15 @@ def filed(x: Tensor) -> Tensor:
     if not is_long(x):
         return x
     room = -(-x.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    free = _free.get(room)
     raw = memoryview(x.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
     try:
-        place = free.pop() if free else _new(room)
-        place.file.seek(place.at)
-        while raw:
-            done = place.file.write(raw)
-            if not done:
+        place = _place(room)
+        done = 0
+        while done < len(raw):
+            written = os.pwrite(place.file.fileno(), raw[done:], place.at + done)  # other threads use the file, too
+            if not written:
                 raise full("no room left")
-            raw = raw[done:]
+            done += written
     except OSError as e:
         raise full(str(e)) from None
     bytes_there = memoryview(place.shown)[place.at : place.at + x.nbytes]
@@ -109,8 +109,10 @@ def full(why: str) -> MedleyError:
     )
 
 
-def _new(room: int) -> Place:
-    """A place of a new file; its other places are free."""
+def _place(room: int) -> Place:
+    """A free place, or the first one of a new file, whose others are then free."""
+    with contextlib.suppress(KeyError, IndexError):
+        return _free[room].pop()
     file = cast(io.RawIOBase, tempfile.TemporaryFile(prefix="medley-", buffering=0))  # noqa: SIM115 (open as long as this is)
     size = max(1, FILE // room) * room
     file.truncate(size)
