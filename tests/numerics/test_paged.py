@@ -102,6 +102,12 @@ def test_threads_share_files():
     assert all(v.eq(i).all() for i, vectors in enumerate(kept) for v in vectors)
 
 
+def test_what_stays_in_memory_is_known_beforehand() -> None:
+    kept = [paged(torch.zeros(1000)) for _ in range(5)]
+    assert sum(pages._held.values()) == pages.resident(kept[0].nbytes, 1e9)
+    assert pages.resident(40, 1e9) == 4e10  # short vectors stay
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", [None, md.transports.Processes(2)])
 @pytest.mark.parametrize("policy", [None, md.ReplyPolicy(replies=4)])

@@ -69,6 +69,11 @@ def is_long(x: Tensor) -> bool:
     return x.is_cpu and x.nbytes >= LONG and sys.platform == "linux" and x.data_ptr() not in _used
 
 
+def resident(size: float, count: float) -> float:
+    """The bytes that stay in memory of so many paged vectors of ``size`` bytes each."""
+    return min(size * count, BUDGET) if size >= LONG and sys.platform == "linux" else size * count
+
+
 def filed(x: Tensor) -> Tensor:
     """A long tensor's numbers in a file, as `paged` puts them there; others stay as they are."""
     if not is_long(x):
