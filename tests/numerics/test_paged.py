@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 import medley as md
 from medley.numerics import paged as pages
 from medley.numerics.paged import paged, put_back
+from medley.storage.spill import Spill
 from support.interrupts import lines_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all vectors stay in memory")
@@ -91,6 +93,31 @@ def test_a_full_disk_is_an_error_with_a_remedy(monkeypatch: Any):
     with pytest.raises(md.MedleyError, match=r"no room left.*set TMPDIR"):
         paged(torch.ones(1000))
     assert all(v.eq(0).all() for v in vectors)
+
+
+def test_without_a_folder_for_files_the_error_has_the_same_remedy(monkeypatch: Any):
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    kept = [paged(torch.zeros(1000)) for _ in range(2)]
+    with pytest.raises(md.MedleyError, match=r"No usable temporary.*set TMPDIR"):
+        paged(torch.ones(1000))
+    with pytest.raises(md.MedleyError, match=r"No usable temporary.*set TMPDIR"):
+        Spill(budget=0).update({i: torch.ones(9) for i in range(2)})
+    assert len(kept) == 2
+
+
+def test_a_forked_process_forgets_where_the_vectors_were_that_it_drops():
+    vectors = [paged(torch.zeros(1000)) for _ in range(3)]
+    child = os.fork()
+    if child == 0:
+        del vectors  # other memory may have their addresses: to give it back would lose it
+        os._exit(len(pages._used))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(pages._used) == 1
+    assert vectors[2].eq(0).all()
 
 
 def test_threads_share_files():

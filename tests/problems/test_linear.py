@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -276,6 +277,10 @@ def test_gradients_are_fresh_and_x_is_never_touched():
 def test_a_ridge_that_makes_no_sense(mu: float):
     with pytest.raises(RecipeError, match=r"Softmax\(mu=.*must be a finite number, at least 0"):
         Softmax(mu=mu)
+
+
+def test_a_ridge_is_a_number_that_torch_multiplies():
+    assert isinstance(Softmax(mu=Fraction(1, 2)).mu, float)
 
 
 def test_bad_labels_name_their_row():

@@ -108,9 +108,9 @@ def put_back(x: Tensor) -> bool:
 
 def full(why: str) -> MedleyError:
     """The error for a folder of temporary files without room."""
+    where = tempfile.tempdir or "a folder for temporary files"  # if there is none, to ask for it is another error
     return MedleyError(
-        f"what clients and server remember does not fit into {tempfile.gettempdir()} ({why}); set TMPDIR to a folder "
-        "on a larger disk"
+        f"what clients and server remember does not fit into {where} ({why}); set TMPDIR to a folder on a larger disk"
     )
 
 
@@ -138,8 +138,8 @@ def _trim(size: int) -> None:
 
 def _leave(address: int, place: Place, process: int) -> None:
     """Free the place of a vector that is gone; without any vectors the files are closed."""
+    _used.pop(address, None)
     if process == os.getpid():
-        _used.pop(address, None)
         place.shown.madvise(mmap.MADV_DONTNEED, place.at, place.room)  # what was changed in memory, too
         _free.setdefault(place.room, []).append(place)
         if not _used:

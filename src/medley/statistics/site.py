@@ -323,7 +323,8 @@ class Site:
 
     def dominated(self, x: np.ndarray, name: str) -> None:
         """Raise Withheld if a few rows have nearly all of a column's spread."""
-        if (self.rules.rows - 1) * np.ptp(x) ** 2 < 0.99 * DOMINANT * len(x) * x.var():
+        apart = x - x[:1]  # whose variance has no rounding errors of the mean, of a column that hardly varies
+        if (self.rules.rows - 1) * np.ptp(x) ** 2 < 0.99 * DOMINANT * len(x) * apart.var():
             return  # about the median the largest square is no larger than this, and the sum no smaller
         squares = (x - np.median(x)) ** 2
         if (self.rules.rows - 1) * squares.max() < 0.99 * DOMINANT * squares.sum():

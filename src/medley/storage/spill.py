@@ -144,11 +144,11 @@ class Spill(MutableMapping[int, Any]):
                 return
         raw = pytree.to_bytes(value)
         room = -(-len(raw) // PAGE) * PAGE
-        if self._file is None:
-            self._file = cast(io.RawIOBase, tempfile.TemporaryFile(prefix="medley-", buffering=0))  # noqa: SIM115 (open as long as this is)
         free = self._free.get(room)
         at = free[-1] if free else self._end
         try:
+            if self._file is None:
+                self._file = cast(io.RawIOBase, tempfile.TemporaryFile(prefix="medley-", buffering=0))  # noqa: SIM115 (open as long as this is)
             self._file.seek(at)
             done = self._file.write(raw) or 0
         except OSError as e:

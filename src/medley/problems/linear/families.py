@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...contract import BadData, Data, Place, RecipeError
+from ...contract import BadData, Data, Place, RecipeError, real, take
 from ...rows.fields import Fields, described
 from ..cross_entropy import class_labels, cross_entropies
 from ..labels import is_one_hot, refuse_classes
@@ -26,6 +26,7 @@ class Linear(LinearLoss):
     """
 
     def __post_init__(self) -> None:
+        take(self, real, "mu")
         super().__post_init__()
         if self.mu >= 2**63:  # torch takes no such int
             object.__setattr__(self, "mu", float(self.mu))
