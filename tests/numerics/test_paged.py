@@ -46,6 +46,14 @@ def test_what_exceeds_the_budget_has_the_same_bits():
     assert torch.equal(paged(matrix.T), matrix.T)
 
 
+def test_what_a_method_changed_in_place_is_not_lost():
+    *in_memory, v = (paged(torch.zeros(1000)) for _ in range(3))
+    v += 1  # no method should
+    assert put_back(v)
+    assert v.eq(1).all()
+    assert len(in_memory) == 2
+
+
 def test_places_are_used_again_once_no_view_is_left_and_files_go_with_the_last():
     in_memory = [paged(torch.zeros(1000)) for _ in range(2)]
     files = len(os.listdir("/proc/self/fd"))

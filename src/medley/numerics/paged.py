@@ -99,9 +99,11 @@ def filed(x: Tensor) -> Tensor:
 
 
 def put_back(x: Tensor) -> bool:
-    """Whether a tensor is in a file; its memory is then the system's until it is read again."""
+    """Whether a tensor is in a file; its memory is then the system's until it is read again, unless a method has
+    changed it in place, which it never should: its new numbers are nowhere else.
+    """
     there = x.data_ptr() in _used
-    if there:
+    if there and (x.is_inference() or not x._version):
         tricks.give_back(x)
     return there
 
