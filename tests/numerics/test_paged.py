@@ -76,6 +76,13 @@ def test_places_are_used_again_once_no_view_is_left_and_files_go_with_the_last()
     assert (len(in_memory), pages._used, pages._free) == (2, {}, {})
 
 
+def test_many_vectors_need_few_open_files():
+    before = len(os.listdir("/proc/self/fd"))
+    kept = [paged(torch.full((1000,), float(i))) for i in range(600)]
+    assert len(os.listdir("/proc/self/fd")) - before < 150  # with three vectors in each file, 400
+    assert all(v.eq(i).all() for i, v in enumerate(kept))
+
+
 def test_ctrl_c_at_any_line_loses_no_vector():
     in_memory = [paged(torch.zeros(1000)) for _ in range(2)]
     first = paged(torch.full((1000,), 1.0))

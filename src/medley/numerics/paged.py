@@ -27,7 +27,7 @@ LARGE = 1 << 24
 """Bytes of a vector that leaves fewer gaps."""
 
 FILE = 1 << 28
-"""Bytes of a file with several vectors."""
+"""Bytes of a file with several vectors; later files grow, to a sixteenth of what is in files."""
 
 
 class Place(NamedTuple):
@@ -121,7 +121,7 @@ def _place(room: int) -> Place:
     with contextlib.suppress(KeyError, IndexError):
         return _free[room].pop()
     file = cast(io.RawIOBase, tempfile.TemporaryFile(prefix="medley-", buffering=0))  # noqa: SIM115 (open as long as this is)
-    size = max(1, FILE // room) * room
+    size = max(1, max(FILE, sum([*_used.values()]) >> 4) // room) * room  # few files: each has two descriptors
     file.truncate(size)
     shown = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
     weakref.finalize(shown, file.close).atexit = False
