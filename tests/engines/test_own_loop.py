@@ -528,7 +528,7 @@ def test_a_method_that_claims_to_take_any_loop_is_refused_as_it_shifts() -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train": "loop"}, r"give a function \(module, rows, pace, seed\)"),
+        ({"train": "loop"}, r"must be a function such as train\(module, rows, pace, seed\), or None"),
         ({"train": net()}, r"give a function \(module, rows, pace, seed\)"),
         ({"train": lambda module: None}, r"is called with \(module, rows, pace, seed\): too many positional"),
         ({"train": sgd, "class_weights": [1.0] * 10}, "a loop of your own has its own loss; weigh classes there"),

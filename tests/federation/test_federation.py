@@ -412,7 +412,7 @@ def test_slips_of_a_user_are_answered_in_words(capsys: pytest.CaptureFixture[str
         "give a pair (X, y), (X, y, weights of rows), (X, y, X_test, y_test), or the latter and weights",
         "Federation(partition=...) is a int; give an object such as partitions.IID(clients=10)",
         "Federation(partition=...) is the class IID; give an object such as partitions.IID(clients=10)",
-        "Pace(optimizer='adamw'): use 'sgd', 'adam', or a factory such as torch.optim.AdamW.",
+        "Pace(optimizer='adamw'): must be 'sgd', 'adam', or a function such as torch.optim.AdamW",
         "Pace(optimizer_state=...) has no 'stale'. It knows: fresh, kept.",
         "Pace(drop_last=1): must be True or False",
         "Federation(participation=...) is the class Everyone; give an object such as participation.Everyone()",

@@ -49,8 +49,10 @@ def test_what_exceeds_the_budget_has_the_same_bits():
 def test_what_a_method_changed_in_place_is_not_lost():
     *in_memory, v = (paged(torch.zeros(1000)) for _ in range(3))
     v += 1  # no method should
+    v.data.add_(1)
+    v.numpy()[:] += 1  # torch counts neither of these two
     assert put_back(v)
-    assert v.eq(1).all()
+    assert v.eq(3).all()
     assert len(in_memory) == 2
 
 
@@ -64,7 +66,7 @@ def test_places_are_used_again_once_no_view_is_left_and_files_go_with_the_last()
     others = [paged(torch.full((1000,), 7.0)) for _ in range(4)]
     assert view.tolist() == [0.0] * 10  # although its vector's name is gone
     assert was not in [o.data_ptr() for o in others]
-    b += 1  # never do this: the next vector at its place must not see it
+    b += 1  # the next vector at its place must not see it
     was = b.data_ptr()
     del view, b
     again = [paged(torch.full((1000,), 9.0)) for _ in range(2)]

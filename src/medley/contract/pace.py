@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 """(parameters, lr=...) -> an optimizer: a class of torch.optim, or a ``functools.partial`` of one."""
 
-Optimizer = Literal["sgd", "adam"] | OptimizerFactory
+Optimizer = Literal["sgd", "adam"] | Annotated[OptimizerFactory, "torch.optim.AdamW"]
 
 OptimizerState = Mapping[str, Any]
 """An optimizer's state between two rounds: tensors and numbers, by the parameter's index and by name."""

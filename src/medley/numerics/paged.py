@@ -51,7 +51,7 @@ def paged(x: Tensor) -> Tensor:
     """``x`` itself, or on Linux, if more than `BUDGET` would be held in memory, a tensor of the same numbers in a file.
 
     The files have no names and go with their tensors. They lie in the folder for temporary files (the environment
-    variable TMPDIR sets it). Never change the tensor in place. Raises MedleyError if the disk is full.
+    variable TMPDIR sets it). A forked process shares them. Raises MedleyError if the disk is full.
     """
     if id(x) in _held or not is_long(x):
         return x
@@ -99,11 +99,9 @@ def filed(x: Tensor) -> Tensor:
 
 
 def put_back(x: Tensor) -> bool:
-    """Whether a tensor is in a file; its memory is then the system's until it is read again, unless a method has
-    changed it in place, which it never should: its new numbers are nowhere else.
-    """
+    """Whether a tensor is in a file; its memory is then the system's until it is read again."""
     there = x.data_ptr() in _used
-    if there and (x.is_inference() or not x._version):
+    if there:
         tricks.give_back(x)
     return there
 
@@ -123,7 +121,7 @@ def _place(room: int) -> Place:
     file = cast(io.RawIOBase, tempfile.TemporaryFile(prefix="medley-", buffering=0))  # noqa: SIM115 (open as long as this is)
     size = max(1, max(FILE, sum([*_used.values()]) >> 4) // room) * room  # few files: each has two descriptors
     file.truncate(size)
-    shown = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    shown = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE)  # what is changed in place is not lost
     weakref.finalize(shown, file.close).atexit = False
     first, *others = (Place(file, shown, at, room) for at in range(0, size, room))
     _free.setdefault(room, []).extend(reversed(others))
@@ -142,7 +140,7 @@ def _leave(address: int, place: Place, process: int) -> None:
     """Free the place of a vector that is gone; without any vectors the files are closed."""
     _used.pop(address, None)
     if process == os.getpid():
-        place.shown.madvise(mmap.MADV_DONTNEED, place.at, place.room)  # what was changed in memory, too
+        place.shown.madvise(mmap.MADV_DONTNEED, place.at, place.room)
         _free.setdefault(place.room, []).append(place)
         if not _used:
             _free.clear()

@@ -107,7 +107,7 @@ class Pace(Checked):
     drop_last: bool = field(default=False, kw_only=True)
     pairs: Each = 1
     redraw: bool = False
-    schedule: PaceSchedule | None = None
+    schedule: Annotated[PaceSchedule, "scenarios.step_decay(every=30, factor=0.1)"] | None = None
 
     def __post_init__(self) -> None:
         for key in _SPREAD:

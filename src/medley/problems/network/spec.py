@@ -45,7 +45,7 @@ class NetworkSpec(Checked):
     start: Literal["draw", "module"] | None = None
     class_weights: Sequence[float] | None = None
     ignore_index: Annotated[int, in_range(-(2**63), 2**63 - 1)] = -100  # labels are int64
-    transform: Transform | None = None
+    transform: Annotated[Transform, "transform(rows, generator)"] | None = None
     shared: Patterns | None = None
-    base: str | None = None
-    train: Train | None = None
+    base: Annotated[str, "'bert-base'"] | None = None
+    train: Annotated[Train, "train(module, rows, pace, seed)"] | None = None
