@@ -1,4 +1,4 @@
-"""Long vectors that the server keeps: in memory up to a budget, beyond it in files that are read as memory."""
+"""Long vectors that the server keeps: in memory up to a budget, beyond it in memory-mapped files."""
 
 from __future__ import annotations
 
