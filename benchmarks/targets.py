@@ -195,17 +195,17 @@ def plan_tiny() -> float:
     return announced(100)
 
 
-@case("the same, 10 clients", "times", 1.5)
+@case("a round announced by `plan` over a measured one, 10 clients of 6 rows (or its inverse)", "times", 1.5)
 def plan_ten() -> float:
     return announced(10)
 
 
-@case("the same, 1,000 clients", "times", 1.5)
+@case("a round announced by `plan` over a measured one, 1,000 clients of 6 rows (or its inverse)", "times", 1.5)
 def plan_thousand() -> float:
     return announced(1000)
 
 
-@case("the same, 6,514 clients", "times", 1.5)
+@case("a round announced by `plan` over a measured one, 6,514 clients of 6 rows (or its inverse)", "times", 1.5)
 def plan_many() -> float:
     return announced(6514)
 
