@@ -182,16 +182,22 @@ def _reads(make: Any) -> str:
     return f"replies; sums as {method.sums_as}" if method.sums_as else "replies"
 
 
-def _file(name: str, here: bool) -> str:
-    """The first file that a reader expects, or whether it is here, yes or no; empty if the reader has none."""
+def _expected(name: str, _: Any) -> str:
+    """The first file that a reader expects; empty if the reader has none."""
     from ..datasets import files
 
-    expected = files.EXPECTED.get(name, "")
-    return ("yes" if files.is_present(name) else "no") if here and expected else expected
+    return files.EXPECTED.get(name, "")
+
+
+def _is_present(name: str, _: Any) -> str:
+    """Whether the data set's file is present, yes or no; empty for data sets without a file."""
+    from ..datasets import files
+
+    return ("yes" if files.is_present(name) else "no") if name in files.EXPECTED else ""
 
 
 _MORE: dict[str, dict[str, Callable[[str, Any], str]]] = {
-    "datasets": {"expected at": lambda name, _: _file(name, False), "here": lambda name, _: _file(name, True)},
+    "datasets": {"expected at": _expected, "here": _is_present},
     "methods": {"status": lambda _, make: status(make), "the server reads": lambda _, make: _reads(make)},
 }
 """Further columns of a list, by kind."""
