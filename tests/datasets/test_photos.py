@@ -119,4 +119,4 @@ def test_every_reader_looks_where_the_list_says(name: str, tmp_path: Path) -> No
         sub, wanted = "tiny-imagenet-200", "val/val_annotations.txt"
     assert f"{wanted} " in str(caught.value)
     assert str(tmp_path / sub) in str(caught.value)
-    assert (information._file(name, False), information._file(name, True)) == (files.EXPECTED[name], "no")
+    assert (information._expected(name), information._is_present(name)) == (files.EXPECTED[name], "no")

@@ -182,14 +182,14 @@ def _reads(make: Any) -> str:
     return f"replies; sums as {method.sums_as}" if method.sums_as else "replies"
 
 
-def _expected(name: str, _: Any) -> str:
+def _expected(name: str) -> str:
     """The first file that a reader expects; empty if the reader has none."""
     from ..datasets import files
 
     return files.EXPECTED.get(name, "")
 
 
-def _is_present(name: str, _: Any) -> str:
+def _is_present(name: str) -> str:
     """Whether the data set's file is present, yes or no; empty for data sets without a file."""
     from ..datasets import files
 
@@ -197,7 +197,7 @@ def _is_present(name: str, _: Any) -> str:
 
 
 _MORE: dict[str, dict[str, Callable[[str, Any], str]]] = {
-    "datasets": {"expected at": _expected, "here": _is_present},
+    "datasets": {"expected at": lambda name, _: _expected(name), "here": lambda name, _: _is_present(name)},
     "methods": {"status": lambda _, make: status(make), "the server reads": lambda _, make: _reads(make)},
 }
 """Further columns of a list, by kind."""
