@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from medley.statistics.rounding import NEAR, WIDEST
+from medley.statistics.rounding import CONVERGED, WIDEST
 from medley.statistics.site import DOMINANT, SHARE, share_of
 
 NAMES = ["Intercept", "a", "b", "c", "d", "C(s)[T.v]", "C(s)[T.w]"]
@@ -103,17 +103,17 @@ def own(r: Rows) -> tuple[np.ndarray, np.ndarray]:
     share = r.total / len(r.X)
     mu = np.full(len(r.X), share)
     eta = np.log(mu / (1 - mu))
-    near = False
+    converged = False
     while True:
         weight = mu * (1 - mu)
         H = r.X.T @ (weight[:, None] * r.X)
         right = r.X.T @ (weight * eta) + (r.Xy - r.X.T @ mu)
-        if near:
+        if converged:
             break
         before = mu
         eta = r.X @ np.linalg.lstsq(H, right, rcond=None)[0]
         mu = mean(eta)
-        near = bool((np.abs(mu - before) < NEAR * mu).all())
+        converged = bool((np.abs(mu - before) < CONVERGED * mu).all())
     assert not dominated(r, weight)
     return H, right
 

@@ -36,7 +36,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import medley as md
-from medley.numerics import paged
+from medley.numerics import offload
 from medley.runtime.operations import OperationMode
 from medley.runtime.stopwatch import Stopwatch
 from medley.storage import spill as store
@@ -77,7 +77,7 @@ CASES = {"cohort": (cohort, 10_000, 1), "memories": (memories, 100_000, 6), "flo
 def measure(name: str, scale: float) -> dict[str, float]:
     torch.set_num_threads(1)
     store.BUDGET = int(scale * store.BUDGET)
-    paged.BUDGET = int(scale * paged.BUDGET)
+    offload.BUDGET = int(scale * offload.BUDGET)
     make, clients, rounds = CASES[name]
     fed, method = make(int(scale * clients))
     before = peak()

@@ -94,8 +94,8 @@ def test_a_site_that_ends_its_own_steps_early_gives_the_same_fit(
     parts = {"x": x, "ill": 1 * (g.random((2, 200)) < mean / 4), "visits": g.poisson(mean), "cost": g.gamma(3, mean)}
     data = {f"site {k}": pd.DataFrame({name: v[k] for name, v in parts.items()}) for k in range(2)}
     fits = []
-    for least in (rounding.NEAR, 0.0):  # no change is smaller than 0, so that all eight steps are made
-        monkeypatch.setattr(rounding, "NEAR", least)
+    for least in (rounding.CONVERGED, 0.0):  # no change is smaller than 0, so that all eight steps are made
+        monkeypatch.setattr(rounding, "CONVERGED", least)
         fits.append(Study(data).glm(f"{outcome} ~ x", family))
     np.testing.assert_allclose(fits[0].b, fits[1].b, rtol=1e-12)
     np.testing.assert_allclose(fits[0].covariance, fits[1].covariance, rtol=1e-12)

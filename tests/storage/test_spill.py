@@ -13,7 +13,7 @@ import torch
 
 import medley as md
 from medley.contract.types import Vec
-from medley.numerics import paged
+from medley.numerics import offload
 from medley.storage import checkpoint, spill
 from medley.storage.spill import Spill
 from support.interrupts import lines_of
@@ -69,9 +69,9 @@ def test_places_on_disk_are_used_again():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are in the common file")
 def test_long_tensors_are_written_once_and_read_where_they_are(monkeypatch: Any):
-    monkeypatch.setattr(paged, "LONG", 4000)
+    monkeypatch.setattr(offload, "LONG", 4000)
     monkeypatch.setattr(spill, "LONG", 4000)
-    monkeypatch.setattr(paged, "FILE", 4 * 4096)
+    monkeypatch.setattr(offload, "FILE", 4 * 4096)
     values = Spill({"Held": Held}, budget=2 * 4000)
     for i in range(6):
         values[i] = value(i)
@@ -80,7 +80,7 @@ def test_long_tensors_are_written_once_and_read_where_they_are(monkeypatch: Any)
     values[8] = value(8)
     assert values.size <= 2 * 4000
     assert (sorted(values), len(values)) == ([*range(9)], 9)
-    assert (sorted(values._paged), sorted(values._in_file)) == ([0, 1, 2, 3, 4, 5], [6])
+    assert (sorted(values._mapped), sorted(values._in_file)) == ([0, 1, 2, 3, 4, 5], [6])
     old = values[2][0]
     at = old[1].v.data_ptr()
     values[2] = [old, *value(20)]
@@ -91,7 +91,7 @@ def test_long_tensors_are_written_once_and_read_where_they_are(monkeypatch: Any)
     assert values[2][0][1].v.data_ptr() == at
     del old, values
     gc.collect()
-    assert paged._used == {}
+    assert offload._used == {}
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_long_tensors_are_written_once_and_read_where_they_are(monkeypatch: Any)
 @pytest.mark.parametrize("transport", [None, md.transports.Processes(2)])
 @pytest.mark.parametrize("codec", [None, md.codecs.Delta()])
 def test_a_run_has_the_same_bits_whatever_fits(transport: Any, codec: Any, long: int, tmp_path: Path, monkeypatch: Any):
-    for module in (spill, paged):
+    for module in (spill, offload):
         monkeypatch.setattr(module, "LONG", long)
     fed = md.Federation(
         md.problems.Softmax(mu=1e-3), data=md.datasets.digits(), partition=md.partitions.IID(40), participation=0.5

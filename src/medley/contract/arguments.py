@@ -85,11 +85,11 @@ def _show(call: Any, function: Callable[..., Any], settings: Any) -> None:
     entries = [f"    {s.name} ({s.accepts}): {s.doc}" for s in describe(settings)]
     lines = [textwrap.fill(line, 118, subsequent_indent=" " * 8) for line in entries]
     call.__doc__ = "\n".join([first, "", "Args:", *lines, *(["", rest] if rest else []), ""])
-    own = inspect.signature(function)
-    itself = [p for p in own.parameters.values() if p.name == "self"]
+    declared = inspect.signature(function)
+    itself = [p for p in declared.parameters.values() if p.name == "self"]
     signature = inspect.signature(settings)
     shown = [p.replace(annotation=_bare(p.annotation)) for p in signature.parameters.values()]
-    call.__signature__ = signature.replace(parameters=[*itself, *shown], return_annotation=own.return_annotation)
+    call.__signature__ = signature.replace(parameters=[*itself, *shown], return_annotation=declared.return_annotation)
     call.__annotations__ = {s.name: s.hint for s in describe(settings)}
 
 

@@ -20,7 +20,7 @@ from ..federation.row_sample import RowSample
 from ..federation.run import sharing
 from ..federation.simulation import Simulation
 from ..federation.start import start
-from ..numerics.paged import resident
+from ..numerics.offload import resident_bytes
 from ..problems.network import NetworkProblem, rows_at_once
 from ..problems.network.shared import SharedNetwork
 from ..rows.lazy import in_memory
@@ -447,7 +447,7 @@ def _memory(trial: Trial, shared: Shared, rounds: int, clients: float) -> int:
     last = trial.rounds[-1]
     memories = trial.memory * (len(once) + len(twice))
     more = min(memories, SPILLED) - min(trial.memory * 2 * last.clients, SPILLED)
-    replies = resident(last.up / last.clients, clients - last.clients) if trial.apart else 0.0
+    replies = resident_bytes(last.up / last.clients, clients - last.clients) if trial.apart else 0.0
     held = trial.peak + shared.unheld + shared.gradient.memory
     return max(shared.peak, held + int(max(0.0, more) + max(0.0, replies)))
 

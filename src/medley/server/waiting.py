@@ -85,7 +85,7 @@ def in_order(folds: Iterator[Fold], count: int) -> Iterator[Fold]:
     waiting: dict[int, Fold] = {}
     turn = 0
     for fold in folds:
-        waiting[fold.block] = fold.paged()
+        waiting[fold.block] = fold.offloaded()
         while turn in waiting:
             yield waiting.pop(turn)
             turn += 1
@@ -273,7 +273,7 @@ def ask_repeatedly(delivery: Delivery, policy: ReplyPolicy) -> Asking:
             asking.sent = start + attempt * policy.deadline
         elif attempt:  # the silence of the others is noticed when the last reply is in
             asking.sent = max([start, *(w.at for w in asking.came.values())])
-        for fold in map(Fold.paged, delivery.connection.exchange(single_blocks(exchange, asking.missing))):
+        for fold in map(Fold.offloaded, delivery.connection.exchange(single_blocks(exchange, asking.missing))):
             asking.engines |= frozenset(fold.engines)
             asking.failed |= fold.failed
             for r in fold.receipts:

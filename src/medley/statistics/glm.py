@@ -28,7 +28,7 @@ from .analysis import Ask, Moments, Report, lower, packed, site_of, tensor, tria
 from .basis import Basis
 from .families import FAMILIES, LINKS, Family, FamilyName, refuse_unknown
 from .formulas import design, designed, parsed, within
-from .rounding import OWN, Outcome, rounded
+from .rounding import LOCAL_STEPS, Outcome, rounded
 from .scales import FINER, banded, exponents_of, scaled
 from .scoring import (
     CHI2,
@@ -322,7 +322,7 @@ class GLM(Weighted):
         weight = r.w
         left = 0 * r.y
         # If all sites are alike, their own fits are near the fit of all rows.
-        for _ in range(OWN if r.outcome is None else 0):
+        for _ in range(LOCAL_STEPS if r.outcome is None else 0):
             with np.errstate(all="ignore"):
                 V = family.variance(mu, request.alpha)
                 slope = link.slope(mu)

@@ -27,10 +27,10 @@ COARSE = 0.1
 WIDEST = 0.25
 """The widest grid of a sum of an outcome, as a share of its standard deviation."""
 
-OWN = 8
+LOCAL_STEPS = 8
 """A site's own steps before the first sum."""
 
-NEAR = 1e-6
+CONVERGED = 1e-6
 """A site's own steps end once the last has changed each mean by less than this share: the next would by its square."""
 
 MOST_STEPS = 12
@@ -126,8 +126,8 @@ class Outcome:
         eta = link.link(mu)
         weight = r.w
         right = 0 * Xy
-        near = False
-        for further in reversed(range(OWN if canonical else 1)):
+        converged = False
+        for further in reversed(range(LOCAL_STEPS if canonical else 1)):
             with np.errstate(all="ignore"):
                 V = family.variance(mu, alpha)
                 slope = link.slope(mu)
@@ -136,14 +136,14 @@ class Outcome:
                 break
             weight = new
             right = r.X.T @ (weight * (eta - r.offset)) + (slope / V)[0] * (Xy - r.X.T @ (r.w * mu))
-            if not further or near:
+            if not further or converged:
                 break
             b = np.linalg.lstsq(r.X.T @ (weight[:, None] * r.X), right, rcond=None)[0]
             before = mu
             with np.errstate(all="ignore"):
                 eta = r.X @ b + r.offset
                 mu = link.mean(eta)
-                near = (np.abs(mu - before) < NEAR * np.abs(mu)).all()
+                converged = (np.abs(mu - before) < CONVERGED * np.abs(mu)).all()
             if not (family.inside(mu) & np.isfinite(mu)).all():
                 break
         return weight, right

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..contract import pytree
 from ..contract.errors import WireError
-from ..numerics.paged import paged, put_back
+from ..numerics.offload import offload, release_pages
 from ..runtime.versions import version
 from ..wire.arrival import Arrival
 from . import atomic
@@ -72,7 +72,7 @@ def save(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
     with atomic.replacing(atomic.make_folder(folder) / FILE) as tmp, tmp.open("wb") as f:
         f.writelines(pieces)
     for t in store.values():
-        put_back(t)
+        release_pages(t)
     for old in folder.glob("memories-*.safetensors"):
         if old.name not in parts:
             old.unlink(missing_ok=True)
@@ -83,7 +83,7 @@ def _save_part(folder: Path, memories: dict[int, Any]) -> str:
     name = _part_name(raw)
     atomic.write(folder / name, raw)
     for _, t in pytree.tensors(memories):
-        put_back(t)
+        release_pages(t)
     return name
 
 
@@ -120,7 +120,7 @@ def load(folder: Path, classes: dict[str, type], settings: dict[str, Any] | None
         with safe_open(path, "pt") as f:
             head = dict(f.metadata() or {})
             # Copied to memory that torch aligns: some kernels give other bits at other alignments.
-            store = {name: paged(f.get_tensor(name).clone()) for name in f.keys()}  # noqa: SIM118 (not a dict)
+            store = {name: offload(f.get_tensor(name).clone()) for name in f.keys()}  # noqa: SIM118 (not a dict)
         if head.get("format") != FORMAT:
             raise other_format(folder, head.get("format"), FORMAT, head.get("medley"))
         if head.pop("sum") != checksum(head, store):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..contract.errors import WireError
-from ..numerics.paged import put_back
+from ..numerics.offload import release_pages
 
 
 def other_format(
@@ -59,7 +59,7 @@ def checksum(texts: Mapping[str, str], store: Mapping[str, Tensor]) -> str:
     for name in sorted(store):
         h.update(f"{name} {store[name].dtype} {list(store[name].shape)}\n".encode())
         h.update(store[name].reshape(-1).view(torch.uint8).numpy().data if store[name].numel() else b"")
-        put_back(store[name])
+        release_pages(store[name])
     return h.hexdigest()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, cast
 
 from ..contract import pytree
-from ..numerics.paged import LONG, filed, full, put_back
+from ..numerics.offload import LONG, disk_full, release_pages, to_file
 from ..runtime import tricks
 
 BUDGET = 1 << 29
@@ -60,7 +60,7 @@ class Spill(MutableMapping[int, Any]):
     Every client has its value at every moment, even if Ctrl-C or a full disk ends a call half-way, because a value is
     stored in its new place before it leaves the old one.
 
-    Long tensors have files of their own (see `numerics.paged`): they are read there, and written once.
+    Long tensors have files of their own (see `numerics.offload`): they are read there, and written once.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Spill(MutableMapping[int, Any]):
         self._in_memory = OrderedDict[int, tuple[Any, int]]()  # value and bytes; the most recently used come last
         # Offset in the file, bytes written, bytes of room. A value in memory is newer than one here.
         self._in_file: dict[int, tuple[int, int, int]] = {}
-        self._paged: dict[int, Any] = {}  # values whose tensors are all in files of their own
+        self._mapped: dict[int, Any] = {}  # values whose tensors are all in files of their own
         self._free: dict[int, list[int]] = {}  # offsets of free places, by bytes of room
         self._end = 0
         self._file: io.RawIOBase | None = None  # only this process reads and writes it
@@ -84,7 +84,7 @@ class Spill(MutableMapping[int, Any]):
         if client in self._in_memory:
             self._in_memory.move_to_end(client)
         value = self.peek(client)
-        if client in self._in_memory or client in self._paged:
+        if client in self._in_memory or client in self._mapped:
             return value
         self[client] = value
         return value
@@ -93,8 +93,8 @@ class Spill(MutableMapping[int, Any]):
         """The value of a client; it stays on disk if it is there."""
         if client in self._in_memory:
             return self._in_memory[client][0]
-        if client in self._paged:
-            return self._paged[client]
+        if client in self._mapped:
+            return self._mapped[client]
         at, length, _ = self._in_file[client]
         assert self._file is not None
         self._file.seek(at)
@@ -104,7 +104,7 @@ class Spill(MutableMapping[int, Any]):
     def __setitem__(self, client: int, value: Any) -> None:
         size = pytree.nbytes(value)
         if size >= LONG:
-            size -= sum(t.nbytes for _, t in pytree.tensors(value) if put_back(t))
+            size -= sum(t.nbytes for _, t in pytree.tensors(value) if release_pages(t))
         before = self._in_memory.get(client, (None, 0))[1]
         self._in_memory[client] = value, size
         self._in_memory.move_to_end(client)
@@ -124,21 +124,21 @@ class Spill(MutableMapping[int, Any]):
         self._leave(client)
 
     def __contains__(self, client: object) -> bool:
-        return client in self._in_memory or client in self._in_file or client in self._paged
+        return client in self._in_memory or client in self._in_file or client in self._mapped
 
     def __iter__(self) -> Iterator[int]:
-        return iter([*(self._in_memory | self._in_file | self._paged)])
+        return iter([*(self._in_memory | self._in_file | self._mapped)])
 
     def __len__(self) -> int:
-        return len(self._in_memory.keys() | self._in_file.keys() | self._paged.keys())
+        return len(self._in_memory.keys() | self._in_file.keys() | self._mapped.keys())
 
     def _spill(self, client: int) -> None:
         """Move a client's value to disk."""
         value, size = self._in_memory[client]
         if self.device == "cpu" and all(t.nbytes >= LONG for _, t in pytree.tensors(value)):
-            value = pytree.map_tensors(value, filed)
-            if all(put_back(t) for _, t in pytree.tensors(value)):
-                self._paged[client] = value
+            value = pytree.map_tensors(value, to_file)
+            if all(release_pages(t) for _, t in pytree.tensors(value)):
+                self._mapped[client] = value
                 del self._in_memory[client]
                 self.size -= size
                 return
@@ -157,7 +157,7 @@ class Spill(MutableMapping[int, Any]):
         else:
             why = "no room left"
         if done < len(raw):
-            raise full(why)
+            raise disk_full(why)
         if free:
             free.pop()
         else:
@@ -168,7 +168,7 @@ class Spill(MutableMapping[int, Any]):
 
     def _leave(self, client: int) -> None:
         """Free the client's place in the file, if it has one."""
-        self._paged.pop(client, None)
+        self._mapped.pop(client, None)
         if client in self._in_file:
             at, _, room = self._in_file.pop(client)
             self._free.setdefault(room, []).append(at)

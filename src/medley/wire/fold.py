@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..contract import MedleyError, Packed, State, WireError
-from ..numerics.paged import paged
+from ..numerics.offload import offload
 from ..runtime import stopwatch
 from .exchange import Exchange
 
@@ -81,10 +81,10 @@ class Fold:
         """Clients that replied, ascending."""
         return tuple(sorted(r.client for r in self.receipts))
 
-    def paged(self) -> Fold:
+    def offloaded(self) -> Fold:
         """This fold, whose replies that are kept apart are put into files if they do not fit into memory."""
         for i, packed in self.replies.items():
-            self.replies[i] = {k: paged(v) if isinstance(v, Tensor) else v for k, v in packed.items()}
+            self.replies[i] = {k: offload(v) if isinstance(v, Tensor) else v for k, v in packed.items()}
         return self
 
     def ran(self, engines: Iterable[str]) -> None:

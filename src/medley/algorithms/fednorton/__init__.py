@@ -105,7 +105,7 @@ from ...contract import (
 )
 from ...contract.messages import Model, Recalled, TimedStep, recall_all
 from ...numerics.blocks import blocks
-from ...numerics.paged import paged, put_back
+from ...numerics.offload import offload, release_pages
 from .descent import passive
 from .late import KEPT, MARGIN, NEAR, Lateness, Share
 
@@ -271,7 +271,7 @@ class FedNorton(Algorithm[Server, Memory]):
             if i not in s.J:
                 return first
             net = torch.add(base, s.J[i], alpha=keep)
-            put_back(s.J[i])
+            release_pages(s.J[i])
             return net
 
         nets = Each(clients.ids, lambda i: Net(flow(i)), like=Net(S))
@@ -349,8 +349,8 @@ class FedNorton(Algorithm[Server, Memory]):
                 powers += torch.stack([changed, torch.stack(sizes)]) @ factors[0]
             of_S += sum(weight.values()) - sum(back.values())
             for i, flow in flows.items():
-                put_back(J.get(i, flow))
-                J[i] = paged(flow)
+                release_pages(J.get(i, flow))
+                J[i] = offload(flow)
         s.J = J
         s.S = sums
         if not lone:

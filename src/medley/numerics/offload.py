@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free.clear)  # these are the parent's
 
 
-def paged(x: Tensor) -> Tensor:
+def offload(x: Tensor) -> Tensor:
     """``x`` itself, or on Linux, if more than `BUDGET` would be held in memory, a tensor of the same numbers in a file.
 
     The files have no names and go with their tensors. They lie in the folder for temporary files (the environment
@@ -61,7 +61,7 @@ def paged(x: Tensor) -> Tensor:
         if _used:
             _trim(x.nbytes)
         return x
-    return filed(x)
+    return to_file(x)
 
 
 def is_long(x: Tensor) -> bool:
@@ -69,13 +69,13 @@ def is_long(x: Tensor) -> bool:
     return x.is_cpu and x.nbytes >= LONG and sys.platform == "linux" and x.data_ptr() not in _used
 
 
-def resident(size: float, count: float) -> float:
-    """The bytes that stay in memory of so many paged vectors of ``size`` bytes each."""
+def resident_bytes(size: float, count: float) -> float:
+    """The bytes that stay in memory of so many offloaded vectors of ``size`` bytes each."""
     return min(size * count, BUDGET) if size >= LONG and sys.platform == "linux" else size * count
 
 
-def filed(x: Tensor) -> Tensor:
-    """A long tensor's numbers in a file, as `paged` puts them there; others stay as they are."""
+def to_file(x: Tensor) -> Tensor:
+    """A long tensor's numbers in a file, as `offload` puts them there; others stay as they are."""
     if not is_long(x):
         return x
     room = -(-x.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -86,10 +86,10 @@ def filed(x: Tensor) -> Tensor:
         while done < len(raw):
             written = os.pwrite(place.file.fileno(), raw[done:], place.at + done)  # other threads use the file, too
             if not written:
-                raise full("no room left")
+                raise disk_full("no room left")
             done += written
     except OSError as e:
-        raise full(str(e)) from None
+        raise disk_full(str(e)) from None
     bytes_there = memoryview(place.shown)[place.at : place.at + x.nbytes]
     made = torch.frombuffer(bytes_there, dtype=x.dtype).view(x.shape)
     weakref.finalize(bytes_there, _leave, made.data_ptr(), place, os.getpid()).atexit = False
@@ -98,15 +98,15 @@ def filed(x: Tensor) -> Tensor:
     return made
 
 
-def put_back(x: Tensor) -> bool:
-    """Whether a tensor is in a file; its memory is then the system's until it is read again."""
+def release_pages(x: Tensor) -> bool:
+    """Give the memory of a tensor in a file to the system until it is read again; returns whether it is in a file."""
     there = x.data_ptr() in _used
     if there:
         tricks.give_back(x)
     return there
 
 
-def full(why: str) -> MedleyError:
+def disk_full(why: str) -> MedleyError:
     """The error for a folder of temporary files without room."""
     where = tempfile.tempdir or "a folder for temporary files"  # if there is none, to ask for it is another error
     return MedleyError(
