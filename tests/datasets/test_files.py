@@ -111,7 +111,7 @@ def test_an_npz_file_is_read_by_name_and_unpickles_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("first", "says"),
     [
-        (gzip.compress(b"a,y\n1,2\n"), "is packed by gzip; unpack it first"),
+        (gzip.compress(b"a,y\n1,2\n", mtime=0), "is packed by gzip; unpack it first"),
         (b"PK\x03\x04 and more", r"is a zip archive, as .xlsx is; .*pandas.read_excel"),
         (b"PAR1", r"is a Parquet file; give datasets.parquet"),
     ],
