@@ -122,7 +122,8 @@ def test_a_reply_that_could_not_be_sent_is_sent_after_the_connection_is_back(
         answered.append(m.metadata.message_id)
         return echo(m, context)
 
-    monkeypatch.setattr(threading.Event, "wait", lambda self, seconds=None: self.is_set())
+    wait = threading.Event.wait  # pauses take no time; a thread's start, which has no limit, is waited for
+    monkeypatch.setattr(threading.Event, "wait", lambda self, seconds=None: wait(self, None if seconds is None else 0))
     fleet = Scripted(Unreachable("gone"), message(0), NotAdmitted("who?"), message(1), message(2))
     fleet.refuse = [Unreachable("gone"), NotAdmitted("who?"), RunOver("over")]
     served(fleet, app, tmp_path)
